@@ -1,0 +1,128 @@
+"""The whole of ``tailrace.toml`` as one model; the reference page and the JSON Schema come from it.
+
+Order: flags, then environment (``TAILRACE__SECTION__KEY``), then the file, then the defaults.
+``${VAR}`` and ``${VAR:-default}`` are expanded after parsing, inside string values only; ``$$`` is a dollar sign.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Source(Section):
+    """PostgreSQL."""
+
+    dsn: SecretStr = Field(description="libpq connection string or URI; the password may come from dsn_file or PGPASSWORD")
+    dsn_file: str | None = Field(None, description="file that holds the connection string, in place of dsn")
+    slot: Name = Field("tailrace", description="replication slot; made on the first run, never dropped by itself")
+    publication: Name = Field("tailrace", description="publication; made on the first run")
+    tables: list[str] = Field(
+        default_factory=lambda: ["public.*"],
+        description='captured tables, "schema.table" with * and ?, "!" in front takes out',
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_dsn_file(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("dsn_file") and "dsn" not in values:
+            with open(values["dsn_file"], encoding="utf-8") as file:
+                return {**values, "dsn": file.read().strip()}
+        return values
+
+
+class Kafka(Section):
+    """Where the changes go."""
+
+    bootstrap: str = Field("localhost:9092", description="bootstrap servers")
+    prefix: str = Field("tailrace", pattern=r"^[A-Za-z0-9_-]+$", description="topics are {prefix}.{schema}.{table}")
+    partitions: int = Field(4, ge=1, le=1000, description="partitions of a new table's topic")
+    replication_factor: int = Field(-1, ge=-1, description="of new topics; -1 is the broker's default")
+    min_compaction_lag_ms: int = Field(21_600_000, ge=0, description="how long every version stays: the cuts' life")
+    delete_retention_ms: int = Field(86_400_000, ge=0, description="how long a tombstone stays after compaction")
+    options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="librdkafka's own options for every client, e.g. security.protocol"
+    )
+    secret_options: dict[str, SecretStr] = Field(
+        default_factory=dict, description="the same for values that must not be shown, e.g. sasl.password"
+    )
+
+
+class Snapshot(Section):
+    """The first copy."""
+
+    workers: int = Field(2, ge=1, le=32, description="connections that COPY at the same time")
+    chunk_bytes: int = Field(16_777_216, ge=8192, description="size of table that one COPY reads")
+
+
+class Delivery(Section):
+    """How changes are grouped into Kafka transactions."""
+
+    max_transaction_bytes: int = Field(33_554_432, ge=65_536, description="a larger source transaction is split")
+    max_transaction_ms: int = Field(500, ge=1, description="a Kafka transaction is committed at the latest after this")
+
+
+class Warehouse(Section):
+    """An Iceberg catalog for `target = "warehouse"`."""
+
+    catalog: Name = Field("tailrace", description="name of the catalog in Spark SQL")
+    uri: str = Field(description="JDBC URI of the catalog, e.g. jdbc:sqlite:/path/catalog.db")
+    location: str = Field(description="folder or bucket that holds the tables")
+    namespace: Name = Field("views", description="namespace of the view tables")
+
+
+class Search(Section):
+    """OpenSearch for `target = "search"`."""
+
+    hosts: list[str] = Field(description="URLs of the cluster")
+    user: str | None = Field(None, description="basic auth")
+    password: SecretStr | None = Field(None, description="basic auth")
+    ca_file: str | None = Field(None, description="CA that signed the cluster's certificate")
+    index_prefix: str = Field("", description="put in front of every index and alias")
+
+
+class Spark(Section):
+    """The session that keeps the views up to date."""
+
+    master: str = Field("local[2]", description="--master of spark-submit")
+    trigger_interval_ms: int = Field(1000, ge=0, description="least time between two batches of follow")
+    driver_memory: str = Field("1500m", description="heap of the driver")
+    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
+
+
+class View(Section):
+    """A query with a key, kept up to date in a target."""
+
+    table: str | None = Field(None, description='the whole of one captured table, "schema.table"')
+    query: str | None = Field(None, description="Spark SQL over captured tables and other views")
+    key: list[str] | None = Field(None, description="key columns of the view; default: the table's primary key")
+    target: Literal["warehouse", "search"] = Field("warehouse", description="where the view lives")
+    shape: Literal["current", "history", "log"] = Field("current", description="what the view keeps of each key")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> View:
+        if (self.table is None) == (self.query is None):
+            raise ValueError("give either `table` or `query`")
+        return self
+
+
+class Config(Section):
+    """The file."""
+
+    source: Source
+    kafka: Kafka = Field(default_factory=lambda: Kafka())
+    snapshot: Snapshot = Field(default_factory=lambda: Snapshot())
+    delivery: Delivery = Field(default_factory=lambda: Delivery())
+    warehouse: Warehouse | None = None
+    search: Search | None = None
+    spark: Spark = Field(default_factory=lambda: Spark())
+    views: dict[Name, View] = Field(default_factory=dict)

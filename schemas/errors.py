@@ -1,0 +1,80 @@
+"""The errors that a person may see, in PostgreSQL's own form: ERROR, DETAIL, HINT.
+
+    TailraceError
+     ├── ConfigError     exit 3   the configuration file or a flag
+     ├── SourceError     exit 4   PostgreSQL: not reachable, not allowed, not set up
+     │    └── DecodeError         a replication message that breaks its own format
+     ├── SinkError       exit 5   Kafka, warehouse, search index, schema registry
+     ├── StateError      exit 6   needs a person: slot lost, gap, another system
+     └── FoundError      exit 7   check or verify found something
+
+Raise where the fault is found, add context once, print once at the top (`cdc.cli.main`). Never put a cell value in one.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TailraceError(Exception):
+    """An error with a code (``TR-204``), numbers and units in `detail`, a line to paste in `hint`."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, code: str, message: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [f"ERROR  {self.code}  {self.message}"]
+        if self.detail:
+            lines.append(f"DETAIL {self.detail}")
+        if self.hint:
+            lines.append(f"HINT   {self.hint}")
+        return "\n".join(lines)
+
+
+class ConfigError(TailraceError):
+    """The configuration cannot be used as it is."""
+
+    exit_code = 3
+
+
+class SourceError(TailraceError):
+    """PostgreSQL cannot be read as asked."""
+
+    exit_code = 4
+
+
+class DecodeError(SourceError):
+    """Bytes that do not have the form their message type promises: which, at which offset, need and have."""
+
+    def __init__(self, what: str, offset: int, need: int, have: int) -> None:
+        super().__init__(
+            "TR-210",
+            f"cannot decode {what} at offset {offset}",
+            detail=f"{need} bytes needed, {have} there.",
+            hint="This is a bug or a damaged connection; the slot still has the data. Please report it.",
+        )
+        self.offset = offset
+
+
+class SinkError(TailraceError):
+    """Kafka, the warehouse, the index or the registry cannot take what we write."""
+
+    exit_code = 5
+
+
+class StateError(TailraceError):
+    """What is stored on both sides does not fit together; going on could lose data, so a person decides."""
+
+    exit_code = 6
+
+
+class FoundError(TailraceError):
+    """A check or a comparison found something; the findings have been printed."""
+
+    exit_code = 7

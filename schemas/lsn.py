@@ -1,0 +1,52 @@
+"""WAL addresses, and the identity and order of every record: `Position`."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NewType, Self
+
+Lsn = NewType("Lsn", int)
+"""A byte address in the WAL, 64 bits; PostgreSQL prints it as two hex numbers, ``0/16B3748``."""
+
+
+def parse_lsn(text: str) -> Lsn:
+    """Read PostgreSQL's form ``XXXXXXXX/XXXXXXXX``; ValueError for anything else."""
+    high, slash, low = text.partition("/")
+    if not slash or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+        raise ValueError(f"not an LSN: {text!r}")
+    return Lsn(int(high, 16) << 32 | int(low, 16))
+
+
+def format_lsn(lsn: int) -> str:
+    """Write an LSN as PostgreSQL does."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+_POSITION = struct.Struct(">IQQ")
+
+PARTS_PER_CHANGE = 4
+"""A change may become several records: an insert 1, a delete 2 (event, tombstone), a changed key 3."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """Where a record stands: epoch, commit LSN of its transaction, 4 × index of its change + part.
+
+    Never a change's own LSN: several changes may share one, and resuming by it loses data.
+    """
+
+    epoch: int
+    commit_lsn: int
+    ordinal: int
+
+    def to_bytes(self) -> bytes:
+        """Return 20 bytes, big-endian, so that byte order is position order."""
+        return _POSITION.pack(self.epoch, self.commit_lsn, self.ordinal)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        return cls(*_POSITION.unpack(raw))
+
+    def __str__(self) -> str:
+        return f"{self.epoch}:{format_lsn(self.commit_lsn)}:{self.ordinal}"

@@ -1,0 +1,126 @@
+"""The records of the progress topic ``{prefix}.tailrace.progress`` and of the views topic.
+
+Keys are JSON arrays: ``[slot, "position"]``, ``[slot, "chunk", table, epoch, n]``. Every Kafka transaction of the
+daemon ends with a position record. A cut taken from it names, for every partition of every topic, the offset behind
+the last record that belongs to the state as of `flushed_lsn`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import orjson
+
+from schemas.lsn import Position, format_lsn, parse_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The state of all topics as of one LSN: everything committed before `flushed_lsn`, nothing after.
+
+    `offsets[topic][partition]` is the next offset; a topic that is missing has none yet (read nothing from it).
+    `commit_ts_us` is the source's commit time of the newest transaction inside, microseconds since 1970 (0: none yet).
+    """
+
+    position: Position
+    flushed_lsn: int
+    commit_ts_us: int
+    system_identifier: str
+    timeline: int
+    offsets: dict[str, list[int]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; LSNs as PostgreSQL prints them."""
+        value = asdict(self)
+        value["position"] = _position_dict(self.position)
+        value["flushed_lsn"] = format_lsn(self.flushed_lsn)
+        return value
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        return cls(
+            position=_position(value["position"]),
+            flushed_lsn=parse_lsn(value["flushed_lsn"]),
+            commit_ts_us=value["commit_ts_us"],
+            system_identifier=value["system_identifier"],
+            timeline=value["timeline"],
+            offsets=value["offsets"],
+        )
+
+    def to_json(self) -> str:
+        return orjson.dumps(self.to_dict()).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return cls.from_dict(orjson.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRecord:
+    """The last record of a Kafka transaction.
+
+    `here` is the cut at this very transaction. It is a state if no source transaction is split across it (`open` is
+    None) and no table is in the middle of its snapshot (`incomplete_tables` is empty); otherwise `newest_state` is
+    the last cut that was one, if any. `counts` is the number of records this Kafka transaction wrote per topic.
+    """
+
+    here: Cut
+    publication_oid: int
+    open: int | None = None
+    incomplete_tables: tuple[str, ...] = ()
+    newest_state: Cut | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_state(self) -> bool:
+        return self.open is None and not self.incomplete_tables
+
+    @property
+    def state(self) -> Cut | None:
+        """The newest cut that is a state, up to and including this one."""
+        return self.here if self.is_state else self.newest_state
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(
+            {
+                "here": self.here.to_dict(),
+                "publication_oid": self.publication_oid,
+                "open": self.open,
+                "incomplete_tables": self.incomplete_tables,
+                "newest_state": self.newest_state.to_dict() if self.newest_state else None,
+                "counts": self.counts,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Self:
+        value = orjson.loads(raw)
+        return cls(
+            here=Cut.from_dict(value["here"]),
+            publication_oid=value["publication_oid"],
+            open=value["open"],
+            incomplete_tables=tuple(value["incomplete_tables"]),
+            newest_state=Cut.from_dict(value["newest_state"]) if value["newest_state"] else None,
+            counts=value["counts"],
+        )
+
+
+def position_key(slot: str) -> bytes:
+    return orjson.dumps([slot, "position"])
+
+
+def chunk_key(slot: str, table: str, epoch: int, n: int) -> bytes:
+    return orjson.dumps([slot, "chunk", table, epoch, n])
+
+
+def _position_dict(position: Position) -> dict[str, Any]:
+    return {
+        "epoch": position.epoch,
+        "commit_lsn": format_lsn(position.commit_lsn),
+        "ordinal": position.ordinal,
+    }
+
+
+def _position(value: dict[str, Any]) -> Position:
+    return Position(value["epoch"], parse_lsn(value["commit_lsn"]), value["ordinal"])

@@ -1,0 +1,41 @@
+"""The shape of a table at one point of the WAL, in the words of pgoutput's Relation message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ReplicaIdentity(StrEnum):
+    """What the WAL holds of a row before an update or delete (`pg_class.relreplident`)."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the WAL names it; `is_key` marks a part of the replica identity."""
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    is_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table's shape; `columns` in the order of the tuples."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: ReplicaIdentity
+    columns: tuple[Column, ...]
+
+    @property
+    def qualified_name(self) -> str:
+        """``schema.table`` for messages and the config; not quoted, so not for SQL."""
+        return f"{self.schema}.{self.name}"

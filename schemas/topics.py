@@ -1,0 +1,58 @@
+"""Which topic a table goes to, and the settings that the guarantees rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """All topic names of one pipeline, from its prefix."""
+
+    prefix: str
+
+    def table(self, schema: str, table: str) -> str:
+        """``{prefix}.{schema}.{table}``; characters that Kafka refuses in a name become ``_xHH``.
+
+        The underscore itself is kept, so two tables *can* be given one name; `clashes` is what finds that.
+        """
+        return f"{self.prefix}.{_legal(schema)}.{_legal(table)}"
+
+    @property
+    def progress(self) -> str:
+        return f"{self.prefix}.tailrace.progress"
+
+    @property
+    def schemas(self) -> str:
+        return f"{self.prefix}.tailrace.schemas"
+
+    @property
+    def views(self) -> str:
+        return f"{self.prefix}.tailrace.views"
+
+    @property
+    def message(self) -> str:
+        return f"{self.prefix}.message"
+
+
+def _legal(name: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"_x{ord(c):02X}" for c in name)
+
+
+def compacted(min_compaction_lag_ms: int, delete_retention_ms: int) -> dict[str, str]:
+    """Return the settings of a table's topic; each is checked again at every start.
+
+    The lag counts record timestamps, so the broker must set them: a source with a slow clock would
+    otherwise have its newest records compacted at once.
+    """
+    return {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": str(min_compaction_lag_ms),
+        "delete.retention.ms": str(delete_retention_ms),
+        "message.timestamp.type": "LogAppendTime",
+    }
+
+
+def retained() -> dict[str, str]:
+    """Return the settings of a topic without keys: every record is kept for good."""
+    return {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "LogAppendTime"}
