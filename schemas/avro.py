@@ -1,0 +1,105 @@
+"""From a table's shape to Avro schemas: Debezium's envelope, with the names that Avro allows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from schemas.relation import Column, Relation
+from schemas.types import TypeInfo, value_type
+
+SOURCE_NAME: Final = "io.debezium.connector.postgresql.Source"
+
+_NULL_STRING: Final = {"type": ["null", "string"], "default": None}
+_NULL_LONG: Final = {"type": ["null", "long"], "default": None}
+
+SOURCE_FIELDS: Final[list[dict[str, Any]]] = [
+    {"name": "version", "type": "string"},
+    {"name": "connector", "type": "string"},
+    {"name": "name", "type": "string"},
+    {"name": "ts_ms", "type": "long"},
+    {"name": "snapshot", **_NULL_STRING},
+    {"name": "db", "type": "string"},
+    {"name": "schema", "type": "string"},
+    {"name": "table", "type": "string"},
+    {"name": "txId", **_NULL_LONG},
+    {"name": "xmin", **_NULL_LONG},
+    {"name": "commit_lsn", "type": "long"},
+    {"name": "lsn", **_NULL_LONG},
+    {"name": "ordinal", "type": "long"},
+    {"name": "sequence", **_NULL_STRING},
+]
+"""Debezium's fields and two of ours. What differs from change to change stands last, so that the rest is encoded once
+a transaction."""
+
+
+def avro_name(name: str) -> str:
+    """Return `name` as Avro allows it; every other character becomes ``_xHH``. Names that are legal stay."""
+    legal = re.sub(r"[^A-Za-z0-9_]", lambda match: f"_x{ord(match[0]):02X}", name)
+    return legal if re.match(r"[A-Za-z_]", legal) else "_" + legal
+
+
+def field_names(columns: Sequence[Column]) -> list[str]:
+    """Return the field name of each column; two columns that would share one are told apart by a number."""
+    names: list[str] = []
+    for column in columns:
+        name = base = avro_name(column.name)
+        n = 1
+        while name in names:
+            n += 1
+            name = f"{base}_{n}"
+        names.append(name)
+    return names
+
+
+def value_schema(relation: Relation, types: Mapping[int, TypeInfo], topic: str) -> str:
+    """Return the JSON of the envelope's schema for rows of `relation`."""
+    namespace = _namespace(topic)
+    row = {
+        "type": "record",
+        "name": "Value",
+        "namespace": namespace,
+        "fields": [
+            _field(name, column, ["null", value_type(column, types).avro]) | {"default": None}
+            for name, column in zip(field_names(relation.columns), relation.columns, strict=True)
+        ],
+    }
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": namespace,
+        "fields": [
+            {"name": "before", "type": ["null", row], "default": None},
+            {"name": "after", "type": ["null", f"{namespace}.Value"], "default": None},
+            {"name": "source", "type": {"type": "record", "name": SOURCE_NAME, "fields": SOURCE_FIELDS}},
+            {"name": "op", "type": "string"},
+            {"name": "ts_ms", **_NULL_LONG},
+        ],
+    }
+    return orjson.dumps(envelope).decode()
+
+
+def key_schema(columns: Sequence[Column], types: Mapping[int, TypeInfo], topic: str) -> str:
+    """Return the JSON of the key's schema; no part of a key is null."""
+    record = {
+        "type": "record",
+        "name": "Key",
+        "namespace": _namespace(topic),
+        "fields": [
+            _field(name, column, value_type(column, types).avro)
+            for name, column in zip(field_names(columns), columns, strict=True)
+        ],
+    }
+    return orjson.dumps(record).decode()
+
+
+def _field(name: str, column: Column, avro: Any) -> dict[str, Any]:
+    """A column whose name Avro does not allow keeps it in the property `column`."""
+    return {"name": name, "type": avro} | ({"column": column.name} if name != column.name else {})
+
+
+def _namespace(topic: str) -> str:
+    return ".".join(avro_name(part) for part in topic.split("."))

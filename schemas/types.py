@@ -1,0 +1,136 @@
+"""One table for all PostgreSQL types: how a value's text is read, its Avro type, its Spark type.
+
+Text is what the server prints under the pinned settings (`RENDERING`), the same from COPY and from pgoutput. A type that
+is not listed travels as that text, which is exact; so nothing is ever guessed from a type's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from schemas.relation import Column
+
+RENDERING: Final = {
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "client_encoding": "UTF8",
+}
+"""Settings of every connection that reads values; with others, snapshot and stream would render differently."""
+
+
+class Kind(IntEnum):
+    """How the text of a value becomes Avro bytes; `schemas.rowcodec` has a branch for each."""
+
+    STRING = 0
+    INT = 1
+    BOOL = 2
+    FLOAT = 3
+    DOUBLE = 4
+    DECIMAL = 5
+    DATE = 6
+    TIME = 7
+    TIMESTAMP = 8
+    TIMESTAMPTZ = 9
+    BYTES = 10
+    ARRAY = 11
+    MAP = 12
+    VECTOR = 13
+
+
+@dataclass(frozen=True, slots=True)
+class TypeInfo:
+    """A row of `pg_type`, as far as values depend on it."""
+
+    oid: int
+    name: str
+    typtype: str
+    base_oid: int = 0
+    base_typmod: int = -1
+    element_oid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """What a column is on the topic and in a view: `avro` is the schema of a value that is not null."""
+
+    kind: Kind
+    avro: Any
+    spark: str
+    item: ValueType | None = None
+    scale: int = 0
+    precision: int = 0
+
+
+def _logical(avro: str, logical: str) -> dict[str, str]:
+    return {"type": avro, "logicalType": logical}
+
+
+_STRING = ValueType(Kind.STRING, "string", "string")
+_UUID = ValueType(Kind.STRING, _logical("string", "uuid"), "string")
+
+_BASE: Final[dict[str, ValueType]] = {
+    "bool": ValueType(Kind.BOOL, "boolean", "boolean"),
+    "int2": ValueType(Kind.INT, "int", "int"),
+    "int4": ValueType(Kind.INT, "int", "int"),
+    "int8": ValueType(Kind.INT, "long", "bigint"),
+    "oid": ValueType(Kind.INT, "long", "bigint"),
+    "float4": ValueType(Kind.FLOAT, "float", "float"),
+    "float8": ValueType(Kind.DOUBLE, "double", "double"),
+    "uuid": _UUID,
+    "bytea": ValueType(Kind.BYTES, "bytes", "binary"),
+    "date": ValueType(Kind.DATE, _logical("int", "date"), "date"),
+    # Spark has no type for a time of day that Iceberg keeps, so views hold microseconds since midnight.
+    "time": ValueType(Kind.TIME, _logical("long", "time-micros"), "bigint"),
+    "timestamp": ValueType(Kind.TIMESTAMP, _logical("long", "local-timestamp-micros"), "timestamp_ntz"),
+    "timestamptz": ValueType(Kind.TIMESTAMPTZ, _logical("long", "timestamp-micros"), "timestamp"),
+    "hstore": ValueType(Kind.MAP, {"type": "map", "values": ["null", "string"]}, "map<string,string>"),
+    "vector": ValueType(Kind.VECTOR, {"type": "array", "items": "float"}, "array<float>"),
+    "geometry": ValueType(Kind.BYTES, "bytes", "binary"),
+    "geography": ValueType(Kind.BYTES, "bytes", "binary"),
+}
+
+_MAX_PRECISION = 38  # of Spark's and Iceberg's decimal
+_VARHDRSZ = 4  # a typmod counts the length word of the value
+
+
+def value_type(column: Column, types: Mapping[int, TypeInfo]) -> ValueType:
+    """Return what `column` is on the topic; KeyError with the oid if `types` does not know its type."""
+    return _of(column.type_oid, column.typmod, types)
+
+
+def _of(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ValueType:
+    info = types[oid]
+    if info.typtype == "d":
+        return _of(info.base_oid, info.base_typmod, types)
+    if info.element_oid and info.name.startswith("_"):
+        item = _of(info.element_oid, typmod, types)
+        if item.item is not None or item.kind is Kind.MAP:
+            return _STRING
+        return ValueType(
+            Kind.ARRAY, {"type": "array", "items": ["null", item.avro]}, f"array<{item.spark}>", item
+        )
+    if info.name == "numeric":
+        return _numeric(typmod)
+    return _BASE.get(info.name, _STRING)
+
+
+def _numeric(typmod: int) -> ValueType:
+    """numeric(p,s) is a decimal; without precision, or beyond what decimals can be, the exact text.
+
+    The scale is the lower 11 bits, signed since PostgreSQL 15.
+    """
+    if typmod < _VARHDRSZ:
+        return _STRING
+    precision = (typmod - _VARHDRSZ) >> 16 & 0xFFFF
+    scale = (typmod - _VARHDRSZ & 0x7FF ^ 0x400) - 0x400
+    if precision > _MAX_PRECISION or not 0 <= scale <= precision:
+        return _STRING
+    avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    return ValueType(Kind.DECIMAL, avro, f"decimal({precision},{scale})", scale=scale, precision=precision)
