@@ -1,0 +1,221 @@
+"""Bad files, one by one: each is one error that names the key and the remedy, and shows no value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.configfile import load, read
+from schemas.errors import ConfigError
+
+SECRET = "postgresql://cdc:hunter2@db/shop"
+GOOD = f'[source]\ndsn = "{SECRET}"\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "tailrace.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def failure(folder: Path, text: str, environ: dict[str, str] | None = None) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(write(folder, text), environ=environ or {})
+    error = caught.value
+    lines = str(error).splitlines()
+    assert [line.split()[0] for line in lines] == ["ERROR", "DETAIL", "HINT"]
+    assert error.exit_code == 3
+    assert "hunter2" not in str(error)
+    return error
+
+
+def test_defaults(tmp_path: Path) -> None:
+    config = load(write(tmp_path, GOOD), environ={})
+    assert config.source.dsn.get_secret_value() == SECRET
+    assert config.kafka.bootstrap == "localhost:9092"
+
+
+def test_order_of_sources(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD + '[kafka]\nbootstrap = "file:1"\nprefix = "file"\npartitions = 2\n')
+    environ = {"TAILRACE__KAFKA__PREFIX": "env", "TAILRACE__KAFKA__PARTITIONS": "5"}
+    loaded = read(file, {"kafka.partitions": 9}, environ)
+    kafka = loaded.config.kafka
+    assert (kafka.bootstrap, kafka.prefix, kafka.partitions) == ("file:1", "env", 9)
+    assert loaded.origins["kafka.bootstrap"] == f"file {file}"
+    assert loaded.origins["kafka.prefix"] == "environment TAILRACE__KAFKA__PREFIX"
+    assert loaded.origins["kafka.partitions"] == "flag"
+
+
+def test_environment_lists_and_tables_are_json(tmp_path: Path) -> None:
+    environ = {
+        "TAILRACE__SOURCE__TABLES": '["a.*", "!a.b"]',
+        "TAILRACE__KAFKA__OPTIONS": '{"security.protocol": "SSL"}',
+        "TAILRACE__VIEWS__ORDERS__TABLE": "public.orders",
+    }
+    config = load(write(tmp_path, GOOD), environ=environ)
+    assert config.source.tables == ["a.*", "!a.b"]
+    assert config.kafka.options == {"security.protocol": "SSL"}
+    assert config.views["orders"].table == "public.orders"
+
+
+def test_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = read(environ={"TAILRACE__SOURCE__DSN": SECRET})
+    assert loaded.path is None
+    assert loaded.config.source.dsn.get_secret_value() == SECRET
+
+
+def test_environment_list_that_is_not_json(tmp_path: Path) -> None:
+    error = failure(tmp_path, GOOD, {"TAILRACE__SOURCE__TABLES": "public.*"})
+    assert (error.code, "TAILRACE__SOURCE__TABLES" in error.message) == ("TR-104", True)
+
+
+def test_missing_file_lists_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load(environ={})
+    assert caught.value.code == "TR-101"
+    for place in (
+        "--config",
+        "TAILRACE_CONFIG",
+        str(tmp_path / "tailrace.toml"),
+        "/etc/tailrace/tailrace.toml",
+    ):
+        assert place in caught.value.detail
+
+
+def test_a_named_file_that_is_missing_is_not_replaced_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, GOOD)
+    for path, environ in ((Path("other.toml"), {}), (None, {"TAILRACE_CONFIG": "other.toml"})):
+        with pytest.raises(ConfigError, match="no configuration file") as caught:
+            load(path, environ=environ)
+        assert "other.toml" in caught.value.detail
+
+
+def test_the_named_file_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "broken")
+    other = tmp_path / "other.toml"
+    other.write_text(GOOD, encoding="utf-8")
+    assert read(environ={"TAILRACE_CONFIG": str(other)}).path == other
+    assert read(other, environ={"TAILRACE_CONFIG": "missing.toml"}).path == other
+
+
+def test_syntax_error_names_the_line(tmp_path: Path) -> None:
+    error = failure(tmp_path, GOOD + "[kafka\n")
+    assert (error.code, "line 3" in error.detail) == ("TR-102", True)
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    file = tmp_path / "tailrace.toml"
+    file.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(ConfigError, match="not UTF-8") as caught:
+        load(file, environ={})
+    assert "offset 5" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "meant"),
+    [
+        ('[kafka]\nbootstap = "x"\n', "kafka.bootstap", "kafka.bootstrap"),
+        ("[kafak]\npartitions = 3\n", "kafak", "kafka"),
+        ('[views.orders]\ntabel = "public.orders"\n', "views.orders.tabel", "views.orders.table"),
+    ],
+)
+def test_unknown_key(tmp_path: Path, text: str, path: str, meant: str) -> None:
+    error = failure(tmp_path, GOOD + text)
+    assert error.code == "TR-105"
+    assert f'"{path}"' in error.message
+    assert error.hint == f'Did you mean "{meant}"?'
+
+
+def test_unknown_key_with_nothing_like_it_lists_the_known(tmp_path: Path) -> None:
+    assert "bootstrap" in failure(tmp_path, GOOD + "[kafka]\nzzz = 1\n").hint
+
+
+def test_unknown_key_in_the_environment_names_the_variable(tmp_path: Path) -> None:
+    error = failure(tmp_path, GOOD, {"TAILRACE__KAFKA__BOOTSTAP": "hunter2"})
+    assert "TAILRACE__KAFKA__BOOTSTAP" in error.detail
+    assert error.hint == 'Did you mean "kafka.bootstrap"?'
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("[kafka]\npartitions = 0\n", "kafka.partitions"),
+        ('[kafka]\npartitions = "many"\n', "kafka.partitions"),
+        ('[kafka]\nprefix = "a b hunter2"\n', "kafka.prefix"),
+        ('[views.orders]\ntable = "public.orders"\ntarget = "hunter2"\n', "views.orders.target"),
+        ('[views.Orders]\ntable = "public.orders"\n', "views.Orders"),
+        ("[views.orders]\n", "views.orders"),
+        ("[kafka]\nsecret_options = 'hunter2'\n", "kafka.secret_options"),
+        ("[search]\n", "search.hosts"),
+    ],
+)
+def test_wrong_value(tmp_path: Path, text: str, path: str) -> None:
+    error = failure(tmp_path, GOOD + text)
+    assert (error.code, f'"{path}"' in error.message) == ("TR-104", True)
+
+
+def test_a_section_that_is_no_table(tmp_path: Path) -> None:
+    assert '"kafka"' in failure(tmp_path, 'kafka = "hunter2"\n' + GOOD).message
+
+
+def test_without_dsn(tmp_path: Path) -> None:
+    error = failure(tmp_path, "[source]\n")
+    assert error.message == '"source.dsn" is not set'
+    assert "TAILRACE__SOURCE__DSN" in error.hint
+
+
+def test_several_faults_are_one_error(tmp_path: Path) -> None:
+    error = failure(tmp_path, GOOD + "[kafka]\npartitions = 0\nzzz = 1\n")
+    assert "kafka.partitions" in error.message
+    assert "kafka.zzz" in error.detail
+
+
+def test_dsn_file(tmp_path: Path) -> None:
+    (tmp_path / "dsn").write_text(SECRET + "\n", encoding="utf-8")
+    config = load(write(tmp_path, f'[source]\ndsn_file = "{tmp_path}/dsn"\n'), environ={})
+    assert config.source.dsn.get_secret_value() == SECRET
+
+
+def test_dsn_file_that_is_missing(tmp_path: Path) -> None:
+    error = failure(tmp_path, f'[source]\ndsn_file = "{tmp_path}/none"\n')
+    assert (error.code, f"{tmp_path}/none" in error.detail) == ("TR-106", True)
+
+
+@pytest.mark.parametrize(
+    ("written", "environ", "read_as"),
+    [
+        ("${DSN}", {"DSN": "a${DSN}b"}, "a${DSN}b"),
+        ("${DSN:-x}", {}, "x"),
+        ("${DSN:-x}", {"DSN": ""}, "x"),
+        ("${DSN:-}", {}, ""),
+        ("p$$${DSN}", {"DSN": "1"}, "p$1"),
+        ("pa$word", {}, "pa$word"),
+        ("${A}@${B:-b}", {"A": '"a"\n'}, '"a"\n@b'),
+    ],
+)
+def test_variables(tmp_path: Path, written: str, environ: dict[str, str], read_as: str) -> None:
+    config = load(write(tmp_path, f'[source]\ndsn = "{written}"\n'), environ=environ)
+    assert config.source.dsn.get_secret_value() == read_as
+
+
+def test_variables_in_lists(tmp_path: Path) -> None:
+    config = load(write(tmp_path, GOOD + 'tables = ["${S}.*"]\n'), environ={"S": "app"})
+    assert config.source.tables == ["app.*"]
+
+
+def test_unset_variable_names_key_and_variable(tmp_path: Path) -> None:
+    error = failure(tmp_path, GOOD + '[views.orders]\nkey = ["id", "${NOPE}"]\ntable = "a.b"\n')
+    assert error.code == "TR-103"
+    assert '"views.orders.key[1]"' in error.message
+    assert '"NOPE"' in error.message
+
+
+def test_broken_reference(tmp_path: Path) -> None:
+    assert failure(tmp_path, '[source]\ndsn = "hunter2${1}"\n').code == "TR-103"
