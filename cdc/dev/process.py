@@ -1,0 +1,178 @@
+"""Start servers that outlive us, know them again, and end them and no other process.
+
+A server is known by its process id *and* when it started: ids are used again, and we must never end
+somebody else's process. Nothing here knows which servers there are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from schemas.errors import ConfigError
+
+# The child waits for a line before it becomes the server, so that a launcher killed before it has written
+# the id down leaves no server that nobody knows. It is a grandchild: nobody's zombie when it ends.
+_LAUNCH = """
+exec 3<&0
+( read -r go <&3 || exit 0; exec 3<&-; exec "$@" </dev/null ) >>"$0" 2>&1 &
+echo $!
+"""
+
+# Below Linux's range for outgoing connections (32768 and up): a port from there may be taken by one
+# between a stop and the next start.
+_PORTS = range(20000, 32768)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that can be known again: id and start time (`started` is opaque, compare it only)."""
+
+    pid: int
+    started: str
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    log: Path,
+    folder: Path,
+    record: Callable[[Process], None],
+    environment: Mapping[str, str] | None = None,
+) -> Process:
+    """Start a command detached, in a session of its own, output appended to `log`.
+
+    `record` is called with the process before the command runs: what it has not stored does not start.
+    """
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", _LAUNCH, str(log), *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        start_new_session=True,
+    )
+    with shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        pid = int(shell.stdout.readline())
+        started = started_at(pid)
+        if started is None:
+            raise ConfigError("TR-608", f"{command[0]} could not be started", detail=f"See {log}.")
+        process = Process(pid, started)
+        record(process)
+        shell.stdin.write(b"go\n")
+    return process
+
+
+def started_at(pid: int) -> str | None:
+    """Return when a process started, as a mark to compare; None when there is no such process any more."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists():
+            return str(process.create_time())
+        # Ticks since boot: the wall clock's idea of the same moment moves when the clock is set.
+        ticks = stat.read_text().rpartition(")")[2].split()[19]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return None
+    return f"{boot}/{ticks}"
+
+
+def alive(process: Process) -> bool:
+    """Say whether this very process still runs, not one that has been given its id since."""
+    return started_at(process.pid) == process.started
+
+
+def end(process: Process, *, politely: signal.Signals = signal.SIGTERM, seconds: float = 20) -> None:
+    """End this very process: a signal, up to `seconds` of waiting, then SIGKILL. No error if it is gone."""
+    for number, patience in ((politely, seconds), (signal.SIGKILL, 10.0)):
+        if not alive(process):
+            return
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if not alive(process):
+                return
+            time.sleep(0.02)
+    raise ConfigError(
+        "TR-608",
+        f"process {process.pid} does not end",
+        detail="SIGKILL was 10 s ago; it may wait for a disk.",
+    )
+
+
+def free_ports(wanted: Sequence[int | None], among: range = _PORTS) -> list[int]:
+    """Return a free loopback port for each: the wanted one if it still is free, else another; all differ."""
+    held: list[socket.socket] = []
+    try:
+        ports: list[int] = []
+        for port in wanted:
+            others = random.sample(among, min(len(among), 500))
+            candidates = others if port is None else [port, *others]
+            ports.append(next((c for c in candidates if _hold(c, held)), 0))
+        if 0 in ports:
+            raise ConfigError(
+                "TR-607",
+                f"no free port on 127.0.0.1 from {among.start} to {among.stop - 1}",
+                hint="See ss -ltn.",
+            )
+        return ports
+    finally:
+        for each in held:
+            each.close()
+
+
+def wait_until(ready: Callable[[], bool], process: Process, seconds: float) -> bool:
+    """Wait until `ready` says so; False when the process has ended or `seconds` have passed before."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if ready():
+            return True
+        if not alive(process):
+            return False
+        time.sleep(0.05)
+    return False
+
+
+def listening(port: int) -> bool:
+    """Say whether somebody takes connections on this loopback port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def tail(log: Path, lines: int = 5) -> str:
+    """Return the last lines of a log, for an error's detail."""
+    try:
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    except OSError:
+        return f"(no log at {log})"
+
+
+def _hold(port: int, held: list[socket.socket]) -> bool:
+    candidate = socket.socket()
+    # As the servers do: connections that linger from before the stop do not keep the port.
+    candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        candidate.bind(("127.0.0.1", port))
+    except OSError:
+        candidate.close()
+        return False
+    held.append(candidate)
+    return True

@@ -1,0 +1,77 @@
+"""One embedded server: what is written down about it, and whether it can be used as it stands."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdc.dev.process import Process, alive, end
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A process of ours in a state folder; `settings` are those it was asked to run with."""
+
+    name: str
+    process: Process
+    log: Path
+    data: Path | None = None
+    ports: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    # PostgreSQL's Unix socket is in this folder.
+    socket: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that is kept in the state file."""
+        return {
+            "pid": self.process.pid,
+            "started": self.process.started,
+            "log": str(self.log),
+            "data": str(self.data) if self.data else None,
+            "ports": dict(self.ports),
+            "settings": dict(self.settings),
+            "socket": str(self.socket) if self.socket else None,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, kept: Mapping[str, Any]) -> Server:
+        """Return the server that `to_json` wrote down."""
+        return cls(
+            name,
+            Process(int(kept["pid"]), str(kept["started"])),
+            Path(kept["log"]),
+            Path(kept["data"]) if kept["data"] else None,
+            dict(kept["ports"]),
+            dict(kept["settings"]),
+            Path(kept["socket"]) if kept["socket"] else None,
+        )
+
+
+# Stores a server in the state file; called before the server runs.
+Record = Callable[[Server], None]
+
+
+def stop(server: Server) -> None:
+    """End a server: politely, then not. No error if it is gone."""
+    # SIGTERM makes PostgreSQL wait for its clients to leave; SIGINT is its fast shutdown.
+    end(server.process, politely=signal.SIGINT if server.name == "postgres" else signal.SIGTERM)
+
+
+def wanted_settings(old: Server | None, settings: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the settings to run with: those asked for, else (None) those it last ran with."""
+    if settings is not None:
+        return dict(settings)
+    return dict(old.settings) if old else {}
+
+
+def reusable(old: Server | None, settings: Mapping[str, str]) -> bool:
+    """Say whether a server runs and with these settings; one that runs with others is ended."""
+    if old is None or not alive(old.process):
+        return False
+    if dict(old.settings) == dict(settings):
+        return True
+    stop(old)
+    return False
