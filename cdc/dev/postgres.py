@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psycopg
 from psycopg import sql
@@ -87,11 +87,11 @@ def socket_dsn(server: Server, database: str = "postgres") -> str:
 
 
 def create_database(server_dsn: str, name: str) -> str:
-    """Make a database if there is none of that name; return its DSN."""
+    """Make a database if there is none of that name; return its DSN (of the form of `server_dsn`, a URL)."""
     with psycopg.connect(server_dsn, autocommit=True) as connection:
         if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    return psycopg.conninfo.make_conninfo(server_dsn, dbname=name)
+    return urlsplit(server_dsn)._replace(path="/" + quote(name, safe="")).geturl()
 
 
 def binaries() -> Path:
