@@ -28,7 +28,7 @@ ENVIRONMENT_PREFIX: Final = "TAILRACE__"
 class Loaded:
     """A checked configuration and where it came from.
 
-    `path` is None if the environment alone made it. `origins` names the source of every key that is no default.
+    `path` is None if the environment alone made it. `origins` names the source of every key that is set.
     """
 
     config: Config
@@ -112,7 +112,7 @@ def _parsed(file: Path) -> dict[str, Any]:
             "TR-102",
             f'"{file}" is not valid TOML',
             detail=f"{error}.",
-            hint='Strings need quotes, sections stand in brackets, e.g. [kafka], bootstrap = "localhost:9092".',
+            hint='Strings need quotes, sections stand in brackets: [kafka] bootstrap = "localhost:9092".',
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(

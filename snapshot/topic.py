@@ -1,0 +1,162 @@
+"""Read a table's topic up to a cut, and decode its records without losing what Python's types cannot hold."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from fastavro import parse_schema, schemaless_reader
+
+from schemas.envelope import FRAMING_SIZE, POSITION_HEADER, schema_id_of
+from schemas.errors import SinkError
+from schemas.lsn import Position
+from snapshot.forms import without_logical_types
+
+_BATCH = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a table's topic; `value` is None for a tombstone."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes | None
+    position: Position
+
+
+class Decoder:
+    """Decodes framed Avro by schema id, logical types left as plain numbers and bytes.
+
+    `read` is asked again when an id is not known: a table may have been altered meanwhile.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[int, str]]) -> None:
+        self._read = read
+        self._parsed: dict[int, Any] = {}
+
+    def decode(self, raw: bytes) -> dict[str, Any]:
+        """Return the fields of a framed key or value."""
+        try:
+            schema_id = schema_id_of(raw)
+        except ValueError as error:
+            raise SinkError("TR-331", "a record is not one of ours", detail=f"It is {error}.") from None
+        if schema_id not in self._parsed:
+            self._parsed |= {
+                number: parse_schema(without_logical_types(orjson.loads(text)))
+                for number, text in self._read().items()
+                if number not in self._parsed
+            }
+        if schema_id not in self._parsed:
+            raise SinkError(
+                "TR-332",
+                f"schema {schema_id} is not on the schemas topic",
+                detail="Records that were written with it cannot be read.",
+                hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
+            )
+        fields = schemaless_reader(io.BytesIO(raw[FRAMING_SIZE:]), self._parsed[schema_id], None)
+        assert isinstance(fields, dict)
+        return fields
+
+
+def open_consumer(options: Mapping[str, Any]) -> Consumer:
+    """Return a consumer that sees committed records only, belongs to no group and stores nothing."""
+    return Consumer(
+        {
+            **options,
+            "group.id": "tailrace-reader",  # the client insists on one; nothing is committed to it
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+
+
+def read_to(
+    options: Mapping[str, Any], topic: str, ends: Sequence[int], idle_s: float = 30.0
+) -> Iterator[list[Record]]:
+    """Yield what `topic` holds before `ends` (the next offset of each partition), in order per partition.
+
+    A cut's last record may have been compacted away, so a partition is done at the first sign of anything
+    at or behind its end. SinkError when nothing comes for `idle_s`.
+    """
+    missing = {partition: end for partition, end in enumerate(ends) if end > 0}
+    consumer = open_consumer(options)
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in missing])
+        deadline = time.monotonic() + idle_s
+        while missing:
+            messages = consumer.consume(_BATCH, timeout=0.5)
+            records = [record for message in messages if (record := _taken(message, missing))]
+            if records:
+                yield records
+            if messages:
+                deadline = time.monotonic() + idle_s
+            elif time.monotonic() > deadline:
+                raise SinkError(
+                    "TR-333",
+                    f'nothing came from topic "{topic}" for {idle_s:.0f} s',
+                    detail=f"{len(missing)} of {len(ends)} partitions are not read to the cut.",
+                    hint="Check that the brokers run and that kafka.bootstrap names them.",
+                )
+    except KafkaException as error:
+        raise _unreadable(topic, error.args[0]) from None
+    finally:
+        consumer.close()
+
+
+def _taken(message: Message, missing: dict[int, int]) -> Record | None:
+    """Return the record if it is before its partition's end; strike the partition off at its end."""
+    partition, offset, error = message.partition(), message.offset(), message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    assert partition is not None
+    assert offset is not None
+    end = missing.get(partition)
+    if end is None:
+        return None
+    if offset + (error is None) >= end:
+        del missing[partition]
+    return record_of(message) if error is None and offset < end else None
+
+
+def record_of(message: Message) -> Record:
+    """Take a message apart. SinkError if it has no position, for then it is not ours."""
+    headers: dict[str, Any] = dict(message.headers() or [])
+    partition, offset, raw = message.partition(), message.offset(), headers.get(POSITION_HEADER)
+    assert partition is not None
+    assert offset is not None
+    if raw is None:
+        raise SinkError(
+            "TR-331",
+            f'a record of topic "{message.topic()}" is not one of ours',
+            detail=f'Partition {partition}, offset {offset} has no header "{POSITION_HEADER}".',
+            hint="Something else writes to the topic. Give this pipeline a kafka.prefix of its own.",
+        )
+    key, value = message.key(), message.value()
+    return Record(
+        partition,
+        offset,
+        message.timestamp()[1],
+        b"" if key is None else bytes(key),
+        None if value is None else bytes(value),
+        Position.from_bytes(raw),
+    )
+
+
+def _unreadable(topic: str, error: KafkaError) -> SinkError:
+    return SinkError(
+        "TR-333",
+        f'topic "{topic}" cannot be read',
+        detail=f"{error.name()}: {error.str()}.",
+        hint="Check that the brokers run and that kafka.bootstrap names them.",
+    )
