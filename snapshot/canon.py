@@ -140,7 +140,7 @@ def _item(form: Form) -> Form:
     return form.item
 
 
-_ARRAY_ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,;{}"\\]+)', re.DOTALL)
+_ARRAY_ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}"\\]+)', re.DOTALL)
 _MAP_ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:NULL|"((?:[^"\\]|\\.)*)")(?:, |$)', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
