@@ -1,0 +1,202 @@
+"""Read the small topics of a pipeline: positions, schemas; for the daemon, the jobs, status and verify.
+
+All reading is under read_committed and ends: at the end of the partition as the broker names it, or with an
+error at a deadline. The last offset is never waited for: it may be a transaction marker or an aborted record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from schemas.config import Kafka
+from schemas.errors import SinkError
+from schemas.lsn import Position
+from schemas.progress import PositionRecord, position_key
+from schemas.topics import Topics
+from sinks.options import client_options
+from sinks.schema_topic import StoredSchema
+
+TIMEOUT: Final = 15.0
+"""Seconds until a broker that does not answer is an error."""
+
+_FIRST_STEP: Final = 64
+_STEP_GROWTH: Final = 8
+
+
+def read_position(kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT) -> PositionRecord | None:
+    """Return the newest position record of `slot`, or None if there is none (or no topic) yet."""
+    with PositionTail(kafka, topics, slot, timeout) as tail:
+        return tail.newest()
+
+
+def read_schemas(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> list[StoredSchema]:
+    """Return all schemas of the pipeline in the order of their ids; none if there is no topic yet."""
+    with Reader(kafka, topics.schemas, timeout) as reader:
+        found = (
+            StoredSchema.from_value(raw) for record in reader.all() if (raw := record.value()) is not None
+        )
+        return sorted(found, key=lambda stored: stored.id)
+
+
+class Reader:
+    """A consumer of one partition (of a topic that has only that one), without a group's offsets.
+
+    Partition 0 is all there is: order over keys matters on these topics, so they are made with one partition.
+    """
+
+    def __init__(self, kafka: Kafka, topic: str, timeout: float = TIMEOUT) -> None:
+        self._bootstrap = kafka.bootstrap
+        self._topic = topic
+        self._timeout = timeout
+        self._consumer = Consumer(
+            {
+                **client_options(kafka),
+                "group.id": "tailrace-reader",  # needed by the client; nothing is ever committed to it
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 100,
+                "log_level": 0,  # what matters comes back as an error
+            }
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Return the first offset and the end of what is committed, or None if the topic does not exist."""
+        try:
+            found = self._consumer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
+            if found.error is not None:
+                if found.error.code() in _NO_TOPIC:
+                    return None
+                raise KafkaException(found.error)
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(self._topic, 0), timeout=self._timeout
+            )
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from None
+        return low, high
+
+    def all(self) -> Iterator[Message]:
+        """Yield every record from the first offset to the end."""
+        bounds = self.bounds()
+        if bounds is not None:
+            yield from self.span(bounds[0])
+
+    def span(self, start: int) -> Iterator[Message]:
+        """Yield the records from `start` to the present end; later calls of `more` go on from there."""
+        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        deadline = time.monotonic() + self._timeout
+        while True:
+            record = self._consumer.poll(0.1)
+            if record is None:
+                if time.monotonic() > deadline:
+                    raise self._failed(None)
+                continue
+            deadline = time.monotonic() + self._timeout
+            error = record.error()
+            if error is None:
+                yield record
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return
+            elif not error.retriable() and error.code() not in _PASSING:
+                raise self._failed(error)
+
+    def more(self, wait: float) -> Iterator[Message]:
+        """Yield what has come since: wait up to `wait` seconds for the first record, then take all."""
+        while True:
+            record = self._consumer.poll(wait)
+            if record is None:
+                return
+            error = record.error()
+            if error is None:
+                wait = 0.0
+                yield record
+            elif error.code() not in _PASSING and not error.retriable():
+                raise self._failed(error)
+
+    def _failed(self, error: KafkaError | None) -> SinkError:
+        reason = error.str() if error is not None else f"no answer within {self._timeout:.0f} s"
+        return SinkError(
+            "TR-330",
+            f'Kafka at "{self._bootstrap}" cannot be read',
+            detail=f'Topic "{self._topic}": {reason}.',
+            hint=f"Is the broker running and reachable? kcat -b {self._bootstrap} -L\n"
+            "       The address is kafka.bootstrap, credentials are kafka.options and kafka.secret_options.",
+        )
+
+
+_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+
+_PASSING: Final = (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+"""The client goes on trying after these; the deadline decides."""
+
+
+class PositionTail:
+    """The newest position record of a slot, kept at hand: one consumer, which then only reads what is new."""
+
+    def __init__(self, kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT) -> None:
+        self._reader = Reader(kafka, topics.progress, timeout)
+        self._key = position_key(slot)
+        self._newest: PositionRecord | None = None
+        self._assigned = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def newest(self, wait: float = 0.0) -> PositionRecord | None:
+        """Return the record with the greatest Position.
+
+        The first call reads to the end; later ones wait up to `wait` seconds for something new.
+        """
+        if self._assigned:
+            self._keep(self._reader.more(wait))
+            return self._newest
+        bounds = self._reader.bounds()
+        if bounds is None:
+            time.sleep(wait)
+            return None
+        low, high = bounds
+        step = _FIRST_STEP
+        while True:
+            start = max(low, high - step)
+            self._keep(self._reader.span(start))
+            self._assigned = True
+            if self._newest is not None or start == low:
+                return self._newest
+            step *= _STEP_GROWTH
+
+    def _keep(self, records: Iterator[Message]) -> None:
+        for record in records:
+            raw = record.value()
+            if record.key() == self._key and raw is not None:
+                found = PositionRecord.from_json(raw)
+                if self._newest is None or _order(found) >= _order(self._newest):
+                    self._newest = found
+
+
+def _order(record: PositionRecord) -> tuple[Position, int]:
+    """An idle advance keeps the position and moves `flushed_lsn`, so that decides between equal ones."""
+    return record.here.position, record.here.flushed_lsn
