@@ -22,7 +22,9 @@ class Section(BaseModel):
 class Source(Section):
     """PostgreSQL."""
 
-    dsn: SecretStr = Field(description="libpq connection string or URI; the password may come from dsn_file or PGPASSWORD")
+    dsn: SecretStr = Field(
+        description="libpq connection string or URI; the password may come from dsn_file or PGPASSWORD"
+    )
     dsn_file: str | None = Field(None, description="file that holds the connection string, in place of dsn")
     slot: Name = Field("tailrace", description="replication slot; made on the first run, never dropped by itself")
     publication: Name = Field("tailrace", description="publication; made on the first run")
@@ -49,6 +51,7 @@ class Kafka(Section):
     replication_factor: int = Field(-1, ge=-1, description="of new topics; -1 is the broker's default")
     min_compaction_lag_ms: int = Field(21_600_000, ge=0, description="how long every version stays: the cuts' life")
     delete_retention_ms: int = Field(86_400_000, ge=0, description="how long a tombstone stays after compaction")
+    max_message_bytes: int = Field(16_777_216, ge=1_048_576, description="the largest record, and the topics' setting")
     options: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="librdkafka's own options for every client, e.g. security.protocol"
     )

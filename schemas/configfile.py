@@ -184,9 +184,7 @@ def _from_environment(name: str, keys: tuple[str, ...], text: str) -> Any:
         ) from None
 
 
-def _put(
-    values: dict[str, Any], keys: tuple[str, ...], value: Any, origin: str, origins: dict[str, str]
-) -> None:
+def _put(values: dict[str, Any], keys: tuple[str, ...], value: Any, origin: str, origins: dict[str, str]) -> None:
     node = values
     for key in keys[:-1]:
         below = node.get(key)

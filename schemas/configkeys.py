@@ -30,9 +30,7 @@ def path_of(keys: Sequence[str | int]) -> str:
 def holds_json(keys: Sequence[str]) -> bool:
     """Whether the key is a list or a table, so that an environment variable must give it as JSON."""
     annotation = _annotation(keys)
-    return annotation is not None and (
-        typing.get_origin(annotation) in (list, dict) or _model(annotation) is not None
-    )
+    return annotation is not None and (typing.get_origin(annotation) in (list, dict) or _model(annotation) is not None)
 
 
 def key_error(error: ValidationError, file: Path | None, origins: Mapping[str, str]) -> ConfigError:

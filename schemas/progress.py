@@ -114,6 +114,10 @@ def chunk_key(slot: str, table: str, epoch: int, n: int) -> bytes:
     return orjson.dumps([slot, "chunk", table, epoch, n])
 
 
+def is_chunk_key(key: bytes, slot: str) -> bool:
+    return bool(orjson.loads(key)[:2] == [slot, "chunk"])
+
+
 def _position_dict(position: Position) -> dict[str, Any]:
     return {
         "epoch": position.epoch,

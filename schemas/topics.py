@@ -39,7 +39,7 @@ def _legal(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"_x{ord(c):02X}" for c in name)
 
 
-def compacted(min_compaction_lag_ms: int, delete_retention_ms: int) -> dict[str, str]:
+def compacted(min_compaction_lag_ms: int, delete_retention_ms: int, max_message_bytes: int) -> dict[str, str]:
     """Return the settings of a table's topic; each is checked again at every start.
 
     The lag counts record timestamps, so the broker must set them: a source with a slow clock would
@@ -50,6 +50,7 @@ def compacted(min_compaction_lag_ms: int, delete_retention_ms: int) -> dict[str,
         "min.compaction.lag.ms": str(min_compaction_lag_ms),
         "delete.retention.ms": str(delete_retention_ms),
         "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(max_message_bytes),
     }
 
 

@@ -1,7 +1,7 @@
 """One table for all PostgreSQL types: how a value's text is read, its Avro type, its Spark type.
 
-Text is what the server prints under the pinned settings (`RENDERING`), the same from COPY and from pgoutput. A type that
-is not listed travels as that text, which is exact; so nothing is ever guessed from a type's name.
+Text is what the server prints under the pinned settings (`RENDERING`), the same from COPY and from pgoutput. A type
+that is not listed travels as that text, which is exact; so nothing is ever guessed from a type's name.
 """
 
 from __future__ import annotations
@@ -113,9 +113,7 @@ def _of(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ValueType:
         item = _of(info.element_oid, typmod, types)
         if item.item is not None or item.kind is Kind.MAP:
             return _STRING
-        return ValueType(
-            Kind.ARRAY, {"type": "array", "items": ["null", item.avro]}, f"array<{item.spark}>", item
-        )
+        return ValueType(Kind.ARRAY, {"type": "array", "items": ["null", item.avro]}, f"array<{item.spark}>", item)
     if info.name == "numeric":
         return _numeric(typmod)
     return _BASE.get(info.name, _STRING)

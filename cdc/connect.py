@@ -1,0 +1,101 @@
+"""Connections to PostgreSQL, with everything pinned that decides how a value is printed."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import conninfo, pq
+
+from schemas.errors import SourceError
+from schemas.types import RENDERING
+
+_REPLICATION_SETTINGS = {
+    # a standby daemon waits for the slot: the server must notice soon that we are gone
+    "wal_sender_timeout": "8s",
+}
+
+
+def conninfo_for(dsn: str, *, replication: bool = False, application_name: str = "tailrace") -> str:
+    """Return `dsn` with the pinned settings and, if asked, as a logical replication connection."""
+    settings = dict(RENDERING)
+    del settings["client_encoding"]
+    if replication:
+        settings |= _REPLICATION_SETTINGS
+    options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in settings.items())
+    given = conninfo.conninfo_to_dict(dsn)
+    extra: dict[str, str | int] = {
+        "client_encoding": RENDERING["client_encoding"],
+        "options": f"{given['options']} {options}" if given.get("options") else options,
+        "application_name": application_name,
+        "connect_timeout": given.get("connect_timeout") or 10,
+    }
+    if replication:
+        extra["replication"] = "database"
+    return conninfo.make_conninfo(dsn, **extra)
+
+
+def connect(dsn: str, *, application_name: str = "tailrace") -> psycopg.Connection:
+    """Return an autocommit connection for SQL. SourceError if the server cannot be reached or refuses us."""
+    try:
+        return psycopg.connect(conninfo_for(dsn, application_name=application_name), autocommit=True)
+    except psycopg.Error as error:
+        raise cannot_connect(dsn, str(error)) from None
+
+
+def connect_replication(dsn: str) -> pq.abc.PGconn:
+    """Return a logical replication connection, on libpq's level. SourceError like `connect`."""
+    pgconn = pq.PGconn.connect(conninfo_for(dsn, replication=True).encode())
+    if pgconn.status != pq.ConnStatus.OK:
+        reason = pgconn.get_error_message()
+        pgconn.finish()
+        raise cannot_connect(dsn, reason)
+    return pgconn
+
+
+def command(pgconn: pq.abc.PGconn, text: str) -> list[tuple[bytes | None, ...]]:
+    """Run a command of the replication protocol and return its rows. SourceError with the server's own words."""
+    result = pgconn.exec_(text.encode())
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise server_refused(text.split()[0], result)
+    return [tuple(result.get_value(row, column) for column in range(result.nfields)) for row in range(result.ntuples)]
+
+
+def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
+    """Turn a failed result into an error that keeps PostgreSQL's own message, detail and hint."""
+
+    def field(code: pq.DiagnosticField) -> str:
+        return (result.error_field(code) or b"").decode(errors="replace")
+
+    sqlstate = field(pq.DiagnosticField.SQLSTATE)
+    message = field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    hint = field(pq.DiagnosticField.MESSAGE_HINT)
+    if sqlstate == "55006":
+        return SourceError(
+            "TR-206", message, hint=hint or "Stop the other consumer, or give this one a slot of its own."
+        )
+    return SourceError(
+        "TR-209",
+        f"PostgreSQL refused {what}: {message}",
+        detail=field(pq.DiagnosticField.MESSAGE_DETAIL) or f"SQLSTATE {sqlstate}.",
+        hint=hint,
+    )
+
+
+def cannot_connect(dsn: str, reason: str) -> SourceError:
+    """Say why a connection failed, and to where, without the password."""
+    given = conninfo.conninfo_to_dict(dsn)
+    where = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
+    text = " ".join(reason.split())
+    if "must be superuser or replication role" in text or "permission denied to start WAL sender" in text:
+        user = given.get("user") or "the user"
+        return SourceError(
+            "TR-203",
+            f'role "{user}" may not use replication',
+            detail=text,
+            hint=f'ALTER ROLE "{user}" REPLICATION;',
+        )
+    return SourceError(
+        "TR-201",
+        f"cannot connect to PostgreSQL at {where}",
+        detail=text,
+        hint="Check that the server runs and that source.dsn names its host, port, database and user.",
+    )

@@ -1,0 +1,63 @@
+"""When a Kafka transaction ends, and what ends it: the position record, then the confirmation to PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from cdc.progress import Progress
+from cdc.tables import Tables
+from schemas.config import Config
+from schemas.lsn import Position
+from schemas.progress import PositionRecord, position_key
+from sinks.kafka import KafkaSink
+
+
+class Delivery:
+    """One Kafka transaction after the other; `on_flushed` is told the LSN that Kafka holds after each."""
+
+    def __init__(
+        self, config: Config, sink: KafkaSink, tables: Tables, progress: Progress, stop: threading.Event
+    ) -> None:
+        self.sink = sink
+        self.slot = config.source.slot
+        self.stop = stop
+        self.on_flushed: Callable[[int], None] = lambda lsn: None
+        self._limits = config.delivery
+        self._tables = tables
+        self._progress = progress
+        self._committed_at = time.monotonic()
+
+    @property
+    def full(self) -> bool:
+        """Whether the open transaction has reached its size, so that even a source transaction is split here."""
+        return self.sink.pending_bytes >= self._limits.max_transaction_bytes
+
+    def due(self) -> bool:
+        """Whether the open transaction has reached its size or its age."""
+        return self.full or (self.sink.pending and self.since_commit() * 1000 >= self._limits.max_transaction_ms)
+
+    def since_commit(self) -> float:
+        """Seconds since the last commit."""
+        return time.monotonic() - self._committed_at
+
+    def commit(self, position: Position, flushed_lsn: int, commit_us: int, open_xid: int | None) -> None:
+        """End the Kafka transaction with the position record; tell `on_flushed` when Kafka has it."""
+        made: list[PositionRecord] = []
+
+        def progress(counts: dict[str, int]) -> tuple[bytes, bytes]:
+            record = self._progress.record(
+                position=position,
+                flushed_lsn=flushed_lsn,
+                commit_us=commit_us,
+                open_xid=open_xid,
+                counts=counts,
+                destinations=self._tables.destinations,
+            )
+            made.append(record)
+            return position_key(self.slot), record.to_json()
+
+        self.sink.commit(progress)
+        self._committed_at = time.monotonic()
+        self.on_flushed(self._progress.acknowledged(made[0]))

@@ -1,0 +1,96 @@
+"""What is safe: the position that Kafka holds, the cut that goes with it, and the LSN that PostgreSQL may forget.
+
+Only `acknowledged` moves what may be confirmed, and it is told only about records that Kafka has committed: to confirm
+what was merely received, the mistake that loses data, cannot be written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from schemas.lsn import Position
+from schemas.progress import Cut, PositionRecord
+from sinks.kafka import Destination
+
+
+class Progress:
+    """The position records of one slot, from the stored one on.
+
+    `incomplete` holds the tables in the middle of their snapshot. `reread` holds, per table, the LSN that the stream
+    must pass before a value that was fetched from the source cannot be newer than the rest of the cut.
+    """
+
+    def __init__(self, origin: PositionRecord) -> None:
+        """`origin` is the stored record, or for a new slot one that names its consistent point and an empty cut."""
+        self.newest = origin
+        self.incomplete = set(origin.incomplete_tables)
+        self.reread: dict[str, int] = {}
+        self._state = origin.state
+        self._offsets = dict(origin.here.offsets)
+
+    @property
+    def epoch(self) -> int:
+        return self.newest.here.position.epoch
+
+    @property
+    def flushed_lsn(self) -> int:
+        """Everything committed before it is in Kafka."""
+        return self.newest.here.flushed_lsn
+
+    def record(
+        self,
+        *,
+        position: Position,
+        flushed_lsn: int,
+        commit_us: int,
+        open_xid: int | None,
+        counts: dict[str, int],
+        destinations: Iterable[Destination],
+    ) -> PositionRecord:
+        """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut."""
+        self.reread = {table: lsn for table, lsn in self.reread.items() if lsn > flushed_lsn}
+        offsets = self._offsets | {to.topic: list(to.next_offsets) for to in destinations}
+        here = replace(
+            self.newest.here,
+            position=position,
+            flushed_lsn=flushed_lsn,
+            commit_ts_us=commit_us or self.newest.here.commit_ts_us,
+            offsets=offsets,
+        )
+        incomplete = tuple(sorted(self.incomplete | set(self.reread)))
+        is_state = open_xid is None and not incomplete
+        return PositionRecord(
+            here=here,
+            publication_oid=self.newest.publication_oid,
+            open=open_xid,
+            incomplete_tables=incomplete,
+            newest_state=None if is_state else self._state,
+            counts=counts,
+        )
+
+    def acknowledged(self, record: PositionRecord) -> int:
+        """Take over a record that Kafka has committed; return the LSN that may be confirmed to PostgreSQL."""
+        self.newest = record
+        self._offsets = dict(record.here.offsets)
+        self._state = record.state
+        return record.here.flushed_lsn
+
+
+def new_origin(
+    epoch: int,
+    consistent_point: int,
+    system_identifier: str,
+    timeline: int,
+    publication_oid: int,
+    tables: Iterable[str],
+) -> PositionRecord:
+    """Return the record from which a new slot starts: nothing read, all tables incomplete."""
+    cut = Cut(
+        position=Position(epoch, consistent_point - 1, 0),
+        flushed_lsn=consistent_point,
+        commit_ts_us=0,
+        system_identifier=system_identifier,
+        timeline=timeline,
+    )
+    return PositionRecord(here=cut, publication_oid=publication_oid, incomplete_tables=tuple(sorted(tables)))

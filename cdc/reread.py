@@ -1,0 +1,67 @@
+"""Large values that the WAL left out, fetched from the source by key: `toast = "reread"` of the design.
+
+What is fetched may be newer than the change, never older. So no cut is a state for that table until the stream has
+passed the source's insert LSN as of after the fetch. A row that is gone by then needs no update: its delete follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import sql
+
+from schemas.lsn import parse_lsn
+from schemas.relation import Relation
+
+Texts = Sequence[bytes | bool | None]
+
+
+class Reread:
+    """Fetches over one connection. `count` and `gone` say how often, for the metrics."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+        self.count = 0
+        self.gone = 0
+
+    def row(
+        self, relation: Relation, key_columns: Sequence[int], texts: Texts
+    ) -> tuple[list[bytes | None] | None, int]:
+        """Return the texts of the row with its missing values (False in `texts`) filled in, None if it is gone.
+
+        The second value is the LSN that the stream must pass before the row cannot be newer than its surroundings.
+        """
+        missing = [i for i, text in enumerate(texts) if text is False]
+        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            sql.SQL(", ").join(sql.Identifier(relation.columns[i].name) for i in missing),
+            sql.Identifier(relation.schema, relation.name),
+            sql.SQL(" AND ").join(
+                sql.SQL("{} = %s").format(sql.Identifier(relation.columns[i].name)) for i in key_columns
+            ),
+        )
+        key = [_text(texts[i]) for i in key_columns]
+        cursor = self._connection.execute(query, key)
+        result = cursor.pgresult
+        assert result is not None
+        self.count += 1
+        fields: list[bytes | None] | None = None
+        if result.ntuples:
+            fetched = {i: result.get_value(0, n) for n, i in enumerate(missing)}
+            fields = [fetched[i] if text is False else _bytes(text) for i, text in enumerate(texts)]
+        else:
+            self.gone += 1
+        row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        return fields, parse_lsn(row[0])
+
+
+def _text(text: bytes | bool | None) -> str:
+    raw = _bytes(text)
+    assert raw is not None
+    return raw.decode()
+
+
+def _bytes(text: bytes | bool | None) -> bytes | None:
+    assert not isinstance(text, bool)
+    return text

@@ -1,0 +1,143 @@
+"""The captured tables: for each shape that the stream or the snapshot shows, its topic, schemas and encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import psycopg
+
+from cdc.catalog import Types, key_columns
+from schemas.avro import key_schema, value_schema
+from schemas.config import Kafka
+from schemas.encoder import Names, TableEncoder
+from schemas.errors import DecodeError, SourceError
+from schemas.relation import Relation
+from schemas.rowcodec import ColumnRefused
+from schemas.topics import Topics, compacted
+from schemas.types import value_type
+from sinks.admin import TopicSpec, ensure_topics
+from sinks.kafka import Destination, KafkaSink
+from sinks.schema_topic import StoredSchema
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """A table as of its newest Relation message."""
+
+    relation: Relation
+    key_columns: list[int]
+    destination: Destination
+    encoder: TableEncoder
+
+    @property
+    def name(self) -> str:
+        return self.relation.qualified_name
+
+    def refused(self, error: ColumnRefused) -> SourceError:
+        """Name table, column and remedy of a value that cannot be stored exactly."""
+        column = self.relation.columns[error.index].name
+        return SourceError(
+            "TR-220",
+            f'a value of column "{column}" of table "{self.name}" cannot be stored exactly',
+            detail=error.reason + ".",
+            hint=f'Correct the value, or publish the table without the column "{column}".',
+        )
+
+
+class Tables:
+    """All captured tables by oid; bounded by the number of tables of the publication."""
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        connection: psycopg.Connection,
+        database: str,
+        sink: KafkaSink,
+        stored_schemas: Iterable[StoredSchema],
+        offsets: dict[str, list[int]],
+    ) -> None:
+        self._kafka = kafka
+        self._topics = Topics(kafka.prefix)
+        self._connection = connection
+        self._types = Types(connection)
+        self._database = database
+        self._sink = sink
+        self._offsets = offsets
+        self._ids = {(stored.subject, stored.schema): stored.id for stored in stored_schemas}
+        self._by_oid: dict[int, CapturedTable] = {}
+        self._destinations: dict[str, Destination] = {}
+
+    @property
+    def destinations(self) -> Iterable[Destination]:
+        return self._destinations.values()
+
+    def ensure(self, relations: Iterable[Relation]) -> None:
+        """Make and check the topics of many tables at once."""
+        specs = [
+            TopicSpec(
+                self._topics.table(relation.schema, relation.name),
+                self._kafka.partitions,
+                _settings(self._kafka),
+            )
+            for relation in relations
+        ]
+        for topic, partitions in ensure_topics(self._kafka, specs).items():
+            if topic not in self._destinations:
+                known = self._offsets.get(topic, [])
+                self._destinations[topic] = Destination(topic, known + [0] * (partitions - len(known)))
+
+    def __getitem__(self, oid: int) -> CapturedTable:
+        table = self._by_oid.get(oid)
+        if table is None:
+            raise DecodeError(f"change of relation {oid}, which no Relation message has described", 1, 1, 0)
+        return table
+
+    def see(self, relation: Relation) -> CapturedTable:
+        """Take over a table's shape; a new one gets its schemas, and its topic if it has none."""
+        known = self._by_oid.get(relation.oid)
+        if known is not None and known.relation == relation:
+            return known
+        topic = self._topics.table(relation.schema, relation.name)
+        if topic not in self._destinations:
+            self.ensure([relation])
+        keys = key_columns(self._connection, relation)
+        key_names = [relation.columns[i] for i in keys]
+        table = CapturedTable(
+            relation,
+            keys,
+            self._destinations[topic],
+            TableEncoder(
+                Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
+                [value_type(column, self._types) for column in relation.columns],
+                keys,
+                self._schema_id(f"{topic}-key", key_schema(key_names, self._types, topic)),
+                self._schema_id(f"{topic}-value", value_schema(relation, self._types, topic)),
+            ),
+        )
+        self._by_oid[relation.oid] = table
+        return table
+
+    def _schema_id(self, subject: str, schema: str) -> int:
+        """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""
+        known = self._ids.get((subject, schema))
+        if known is not None:
+            return known
+        stored = StoredSchema(max(self._ids.values(), default=0) + 1, subject, schema)
+        self._sink.send_plain(self._topics.schemas, stored.key(), stored.value())
+        self._ids[subject, schema] = stored.id
+        return stored.id
+
+
+def _settings(kafka: Kafka) -> dict[str, str]:
+    return compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
+
+
+def ensure_own_topics(kafka: Kafka) -> None:
+    """Make and check the topics that every pipeline has: progress, schemas, views."""
+    topics = Topics(kafka.prefix)
+    ensure_topics(
+        kafka,
+        [TopicSpec(name, 1, _settings(kafka)) for name in (topics.progress, topics.schemas, topics.views)],
+    )

@@ -1,0 +1,163 @@
+"""The WAL stream: START_REPLICATION over `psycopg.pq`, its messages in, standby status updates out.
+
+No decoding here. https://www.postgresql.org/docs/current/protocol-replication.html
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import threading
+import time
+
+from psycopg import OperationalError, pq
+
+from cdc.connect import connect_replication, server_refused
+from cdc.pgoutput import POSTGRES_EPOCH_US
+from schemas.errors import DecodeError, SourceError
+
+_STATUS_INTERVAL_S = 2.0
+"""A quarter of the `wal_sender_timeout` that we ask for, so that one late update does no harm."""
+
+_HEADER = 25
+"""XLogData: 'w', where the data starts, where the WAL ends, the server's clock."""
+
+_lsn_at = struct.Struct(">Q").unpack_from
+_keepalive_at = struct.Struct(">QqB").unpack_from
+_status = struct.Struct(">cQQQqB").pack
+
+WalMessage = tuple[int, bytes]
+"""Where a change's WAL record stands, and a message of pgoutput."""
+
+
+class Wal:
+    """A stream that owns its slot from `__init__` to `close`.
+
+    `server_wal_end` is how far the server has decoded and sent all there was to send. A thread of its own sends status
+    updates every two seconds, whatever the caller is busy with, and never more than `confirm` was told.
+    """
+
+    def __init__(self, dsn: str, slot: str, publications: list[str]) -> None:
+        self._pgconn = connect_replication(dsn)
+        self._lock = threading.Lock()
+        self._flushed_lsn = 0
+        self._received_lsn = 0
+        self._closed = threading.Event()
+        self.server_wal_end = 0
+        self.last_message_at = time.monotonic()
+        names = ",".join('"' + name.replace('"', '""') + '"' for name in publications).replace("'", "''")
+        result = self._pgconn.exec_(
+            f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0'
+            f" (proto_version '1', publication_names '{names}', messages 'true')".encode()
+        )
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            self._pgconn.finish()
+            raise server_refused("START_REPLICATION", result)
+        self._thread = threading.Thread(target=self._keep_alive, name="wal-status", daemon=True)
+        self._thread.start()
+
+    def read(self, limit: int, messages: list[WalMessage]) -> bool:
+        """Append up to `limit` messages that have come; False when there are no more for now. Never waits.
+
+        SourceError when the connection is lost.
+        """
+        with self._lock:
+            try:
+                return self._read(limit, messages)
+            except OperationalError as error:
+                raise _lost(str(error)) from None
+
+    def _read(self, limit: int, messages: list[WalMessage]) -> bool:
+        get_copy_data = self._pgconn.get_copy_data
+        append = messages.append
+        fetched = False
+        while limit > 0:
+            size, view = get_copy_data(1)
+            if size > 0:
+                raw = bytes(view)
+                if raw[0] == 119:  # w
+                    if size < _HEADER:
+                        raise DecodeError("XLogData", 0, _HEADER, size)
+                    append((_lsn_at(raw, 1)[0], raw[_HEADER:]))
+                    limit -= 1
+                elif raw[0] == 107:  # k
+                    self._keepalive(raw)
+            elif size == 0:
+                if fetched:
+                    return False
+                self._pgconn.consume_input()
+                fetched = True
+            else:
+                result = self._pgconn.get_result()
+                if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+                    raise server_refused("to go on streaming", result)
+                raise _lost("The server ended the stream.")
+        return True
+
+    def _keepalive(self, raw: bytes) -> None:
+        if len(raw) < 18:
+            raise DecodeError("keepalive", 0, 18, len(raw))
+        wal_end, _clock, reply = _keepalive_at(raw, 1)
+        self.server_wal_end = max(self.server_wal_end, wal_end)
+        if reply:
+            self._send_status()
+
+    def wait(self, seconds: float) -> None:
+        """Return when something has come, at the latest after `seconds`."""
+        select.select([self._pgconn.socket], [], [], seconds)
+
+    def confirm(self, flushed_lsn: int) -> None:
+        """Tell the server that everything before `flushed_lsn` is safe: it may forget it."""
+        with self._lock:
+            if flushed_lsn > self._flushed_lsn:
+                self._flushed_lsn = flushed_lsn
+                self._send_status()
+
+    def _keep_alive(self) -> None:
+        while not self._closed.wait(_STATUS_INTERVAL_S):
+            with self._lock:
+                if self._closed.is_set():
+                    return
+                try:
+                    self._send_status()
+                except OperationalError:
+                    return  # the reader meets the same and says so
+
+    def _send_status(self) -> None:
+        clock = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        received = max(self.server_wal_end, self._flushed_lsn)
+        self._pgconn.put_copy_data(_status(b"r", received, self._flushed_lsn, self._flushed_lsn, clock, 0))
+        self._pgconn.flush()
+
+    def close(self) -> None:
+        """End the stream and let go of the slot, with a CopyDone so that the last status update is read."""
+        self._closed.set()
+        with self._lock:
+            try:
+                if self._pgconn.status == pq.ConnStatus.OK:
+                    self._send_status()
+                    self._pgconn.put_copy_end()
+                    self._pgconn.flush()
+                    self._drain(time.monotonic() + 1.0)
+            except OperationalError:
+                pass
+            self._pgconn.finish()
+
+    def _drain(self, deadline: float) -> None:
+        """Read until the server has ended its side: then it has taken the last status update, too."""
+        while (left := deadline - time.monotonic()) > 0:
+            size, _ = self._pgconn.get_copy_data(1)
+            if size < 0:
+                return
+            if size == 0:
+                select.select([self._pgconn.socket], [], [], left)
+                self._pgconn.consume_input()
+
+
+def _lost(reason: str) -> SourceError:
+    return SourceError(
+        "TR-211",
+        "the replication connection was lost",
+        detail=" ".join(reason.split()),
+        hint="Nothing is lost: the slot keeps the WAL and the daemon goes on from the progress topic.",
+    )

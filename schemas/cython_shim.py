@@ -1,0 +1,38 @@
+"""What the compiled modules use of Cython, for a machine that has not got it: every name does nothing.
+
+Cython's own `cython` module does the same; it is needed to build only, so it is no dependency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+compiled = False
+
+Py_ssize_t = int
+int = int
+uint = int
+bint = bool
+longlong = int
+ulonglong = int
+
+
+def _same(thing: Any) -> Any:
+    return thing
+
+
+def _decorator(*_args: Any, **_kwargs: Any) -> Callable[[Any], Any]:
+    return _same
+
+
+cclass = cfunc = ccall = inline = final = _same
+boundscheck = wraparound = cdivision = exceptval = locals = initializedcheck = _decorator
+
+
+def cast(_type: Any, value: Any) -> Any:
+    return value
+
+
+def declare(_type: Any, value: Any = None) -> Any:
+    return value
