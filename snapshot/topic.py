@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -18,6 +18,8 @@ from schemas.lsn import Position
 from snapshot.forms import without_logical_types
 
 _BATCH = 5000
+PASSING: Final = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+"""The client goes on trying after these; a deadline decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +42,38 @@ class Decoder:
 
     def __init__(self, read: Callable[[], Mapping[int, str]]) -> None:
         self._read = read
+        self._texts: dict[int, str] = {}
         self._parsed: dict[int, Any] = {}
 
     def decode(self, raw: bytes) -> dict[str, Any]:
         """Return the fields of a framed key or value."""
+        schema_id = self._id(raw)
+        if schema_id not in self._parsed:
+            plain = without_logical_types(orjson.loads(self._texts[schema_id]))
+            self._parsed[schema_id] = parse_schema(plain)
+        fields = schemaless_reader(io.BytesIO(raw[FRAMING_SIZE:]), self._parsed[schema_id], None)
+        assert isinstance(fields, dict)
+        return fields
+
+    def schema(self, raw: bytes) -> str:
+        """Return the schema of a framed key or value as it was stored."""
+        return self._texts[self._id(raw)]
+
+    def _id(self, raw: bytes) -> int:
         try:
             schema_id = schema_id_of(raw)
         except ValueError as error:
             raise SinkError("TR-331", "a record is not one of ours", detail=f"It is {error}.") from None
-        if schema_id not in self._parsed:
-            self._parsed |= {
-                number: parse_schema(without_logical_types(orjson.loads(text)))
-                for number, text in self._read().items()
-                if number not in self._parsed
-            }
-        if schema_id not in self._parsed:
+        if schema_id not in self._texts:
+            self._texts.update(self._read())
+        if schema_id not in self._texts:
             raise SinkError(
                 "TR-332",
                 f"schema {schema_id} is not on the schemas topic",
                 detail="Records that were written with it cannot be read.",
                 hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
             )
-        fields = schemaless_reader(io.BytesIO(raw[FRAMING_SIZE:]), self._parsed[schema_id], None)
-        assert isinstance(fields, dict)
-        return fields
+        return schema_id
 
 
 def open_consumer(options: Mapping[str, Any]) -> Consumer:
@@ -77,6 +87,7 @@ def open_consumer(options: Mapping[str, Any]) -> Consumer:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
+            "log_level": 0,  # what matters comes back as an error
         }
     )
 
@@ -118,6 +129,8 @@ def _taken(message: Message, missing: dict[int, int]) -> Record | None:
     """Return the record if it is before its partition's end; strike the partition off at its end."""
     partition, offset, error = message.partition(), message.offset(), message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        if error.retriable() or error.code() in PASSING:
+            return None
         raise KafkaException(error)
     assert partition is not None
     assert offset is not None

@@ -1,0 +1,50 @@
+"""`tailrace config`: what the configuration is, and what it can be."""
+
+from __future__ import annotations
+
+import typer
+
+from cdc.cli import output
+from cdc.cli.options import ConfigFile, Json
+
+app = typer.Typer(help="Show the configuration and its reference.", no_args_is_help=True)
+
+
+@app.command()
+def show(config: ConfigFile = None, json: Json = False) -> None:
+    """Print every setting in force and where it comes from; secrets are hidden."""
+    from schemas.configfile import read
+
+    loaded = read(config)
+    values = loaded.config.model_dump(mode="json")
+    if json:
+        output.json({"file": loaded.path, "config": values, "origins": loaded.origins})
+        return
+    output.line(f"# {loaded.path or 'no file, environment only'}")
+    rows = [(key, _literal(value), loaded.origins.get(key, "default")) for key, value in _flat("", values)]
+    output.table(("key", "value", "from"), rows)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of tailrace.toml, for editors."""
+    from schemas.config import Config
+
+    output.json(Config.model_json_schema())
+
+
+def _flat(path: str, value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict) and value:
+        return [
+            leaf
+            for key, below in value.items()
+            if below is not None
+            for leaf in _flat(f"{path}.{key}" if path else key, below)
+        ]
+    return [(path, value)]
+
+
+def _literal(value: object) -> str:
+    import orjson
+
+    return orjson.dumps(value).decode()

@@ -1,0 +1,96 @@
+"""`tailrace dev`: PostgreSQL, Kafka, OpenSearch, a demo shop, the daemon and the views, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cdc.cli import output
+from cdc.cli.options import Json
+
+app = typer.Typer(help="Run everything on this machine, with a demo shop.", no_args_is_help=True)
+
+StateDir = Annotated[Path, typer.Option("--state-dir", metavar="FOLDER", help="Where all of it lives.")]
+STATE_DIR = Path(".tailrace")
+
+
+@app.command()
+def up(
+    search: Annotated[bool, typer.Option("--search/--no-search", help="With OpenSearch, if a JDK fits.")] = True,
+    rate: Annotated[float, typer.Option(min=0, help="Rows that the demo load changes a second; 0: none.")] = 200,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, show progress; Ctrl-C ends all.")] = False,
+    state_dir: StateDir = STATE_DIR,
+) -> None:
+    """Start what does not run, and return when the views have caught up. Safe to repeat."""
+    from cdc.dev.up import bring_up, wait_for_views
+
+    file, servers = bring_up(state_dir, search=search, rate=rate, say=output.note)
+    wait_for_views(file, servers, state_dir, say=output.note)
+    shown = "" if file.parent == Path.cwd() else f" --config {file}"
+    output.note(f"ready: tailrace status{shown} | tailrace tail orders{shown} | tailrace verify{shown}")
+    if foreground:
+        _stay(file, state_dir)
+
+
+def _stay(file: Path, state_dir: Path) -> None:
+    from cdc.cli.inspect import watch_status
+    from cdc.dev.state import stop_servers
+    from schemas.configfile import load
+
+    try:
+        watch_status(load(file), as_json=False)
+    finally:
+        output.note("stopping")
+        stop_servers(state_dir)
+
+
+@app.command()
+def down(
+    purge: Annotated[bool, typer.Option("--purge", help="Delete all data, too.")] = False,
+    state_dir: StateDir = STATE_DIR,
+) -> None:
+    """End everything that `up` has started, by process id."""
+    from cdc.dev.state import stop_servers
+
+    ended = stop_servers(state_dir, purge)
+    output.note(f"ended: {', '.join(ended) or 'nothing ran'}{'; all data deleted' if purge else ''}")
+
+
+@app.command()
+def status(json: Json = False, state_dir: StateDir = STATE_DIR) -> None:
+    """Show which of it runs, on which ports, with how much memory."""
+    from cdc.dev import state
+
+    found = state.status(state_dir)
+    if json:
+        output.json(
+            [
+                {
+                    "name": each.server.name,
+                    "pid": each.server.process.pid,
+                    "running": each.alive,
+                    "ports": dict(each.server.ports),
+                    "memory_bytes": each.memory,
+                    "log": each.server.log,
+                }
+                for each in found
+            ]
+        )
+        return
+    if not found:
+        output.note(f"nothing in {state_dir}; start it: tailrace dev up")
+        return
+    rows = [
+        (
+            each.server.name,
+            "running" if each.alive else "stopped",
+            str(each.server.process.pid),
+            " ".join(f"{name} {port}" for name, port in each.server.ports.items()) or "-",
+            output.bytes_text(each.memory),
+            str(each.server.log),
+        )
+        for each in found
+    ]
+    output.table(("name", "state", "pid", "ports", "memory", "log"), rows)

@@ -1,0 +1,104 @@
+"""`tailrace status`, `tail`, `verify`: look at a pipeline without changing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdc.cli import output
+from cdc.cli.options import ConfigFile, Json
+
+if TYPE_CHECKING:
+    from schemas.config import Config
+
+
+def status(
+    config: ConfigFile = None,
+    json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Ask again every second, until Ctrl-C.")] = False,
+) -> None:
+    """Show positions, slot, lag and views. A server that is down is shown as such."""
+    from cdc.cli.status_page import status_lines
+    from cdc.ops.read_status import read_status
+    from schemas.configfile import load
+
+    loaded = load(config)
+    if watch:
+        watch_status(loaded, as_json=json)
+        return
+    found = read_status(loaded)
+    if json:
+        output.json(found.to_dict())
+        return
+    for text in status_lines(found):
+        output.line(text)
+
+
+def watch_status(config: Config, *, as_json: bool) -> None:
+    """Show the status once a second until interrupted: in place on a terminal, else one after the other."""
+    import sys
+    import time
+
+    from cdc.cli.status_page import status_lines
+    from cdc.ops.read_status import read_status
+
+    try:
+        while True:
+            found = read_status(config)
+            if as_json:
+                output.json(found.to_dict())
+            else:
+                clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+                output.line(clear + "\n".join(status_lines(found)))
+            time.sleep(1)
+    except KeyboardInterrupt:
+        return
+
+
+def tail(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help='"schema.table"; "table" is public.table.')],
+    config: ConfigFile = None,
+    json: Json = False,
+    from_start: Annotated[bool, typer.Option("--from-start", help="From the first record that is kept.")] = False,
+    count: Annotated[int | None, typer.Option("-n", min=1, help="End after so many changes.")] = None,
+) -> None:
+    """Print the changes of a table as they arrive: LSN, operation, key, columns, time since the commit."""
+    from itertools import islice
+
+    from cdc.ops.tail import tail as changes
+    from schemas.configfile import load
+
+    try:
+        for change in islice(changes(load(config), table, from_start=from_start), count):
+            if json:
+                output.json(change.to_dict())
+            else:
+                output.line(str(change))
+    except KeyboardInterrupt:
+        return
+
+
+def verify(
+    views: Annotated[list[str] | None, typer.Argument(metavar="VIEW...", help="Default: all.")] = None,
+    config: ConfigFile = None,
+    json: Json = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for a transaction or a view.")] = 120,
+    limit: Annotated[int, typer.Option(min=0, help="Differing keys to print of each comparison.")] = 20,
+) -> None:
+    """Compare source, topics and views at one LSN, row by row; exit code 7 if they differ."""
+    from cdc.cli.verify_report import lines, summary
+    from cdc.ops.verify import verify as compare
+    from schemas.configfile import load
+
+    results = []
+    for result in compare(load(config), views or [], timeout_s=timeout, limit=limit, say=output.note):
+        results.append(result)
+        if json:
+            output.json(result.to_dict())
+        else:
+            for text in lines(result):
+                output.line(text)
+    failure = summary(results)
+    if failure is not None:
+        raise failure

@@ -1,0 +1,56 @@
+"""Standard output: results only, a line at a time. Logs, progress and errors go to standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+
+def line(text: str = "") -> None:
+    """Print a line; when its reader has gone (``| head``), end the command quietly."""
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+
+
+def json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    import orjson
+
+    line(orjson.dumps(value, default=str).decode())
+
+
+def note(text: str) -> None:
+    """Tell a person something that is no result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns as wide as they need to be."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def lag_text(lag_bytes: int | None, lag_seconds: float | None) -> str:
+    """Say how far behind something is."""
+    if lag_bytes is None:
+        return "unknown"
+    return bytes_text(lag_bytes) if lag_seconds is None else f"{bytes_text(lag_bytes)}, {lag_seconds:.1f} s"
+
+
+def bytes_text(number: float) -> str:
+    """Say a size as people do."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(number) < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"

@@ -1,0 +1,56 @@
+"""`tailrace run`: the daemon in the foreground, and what signals do to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from cdc.cli import output
+from cdc.cli.options import ConfigFile
+
+STOP_SECONDS = 5.0
+"""A stop in order is over by then, or it is given up; what was not confirmed is sent again at the next start."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(config: ConfigFile = None) -> None:
+    """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C; a second one stops at once."""
+    from cdc.ops import log
+    from cdc.service import Service
+    from schemas.configfile import load
+
+    loaded = load(config)
+    log.configure()
+    stop = threading.Event()
+    stop_on_signal(stop)
+    Service(loaded, stop).run()
+
+
+def stop_on_signal(stop: threading.Event, end: Callable[[int], None] = os._exit) -> threading.Thread:
+    """Set `stop` at the first SIGTERM or SIGINT; call `end` at the second, or when STOP_SECONDS have passed.
+
+    A thread waits for them: Python runs signal handlers in the main thread between two of its instructions, and
+    that may be inside a call of librdkafka that takes half a minute. Call it before other threads start.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    thread = threading.Thread(target=_wait, args=(stop, end), name="signals", daemon=True)
+    thread.start()
+    return thread
+
+
+def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
+    signal.sigwait(_SIGNALS)
+    stop.set()
+    output.note(f"stopping; a second signal stops at once, {STOP_SECONDS:.0f} s at the latest")
+    second = signal.sigtimedwait(_SIGNALS, STOP_SECONDS)
+    if second is not None:
+        end(128 + second.si_signo)
+    output.note(
+        f"ERROR  TR-800  not stopped in order within {STOP_SECONDS:.0f} s\n"
+        "DETAIL The slot keeps what Kafka has not committed; nothing is lost and nothing will be sent twice.\n"
+        "HINT   Start it again: tailrace run"
+    )
+    end(8)

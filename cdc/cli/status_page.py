@@ -1,0 +1,74 @@
+"""The lines of `tailrace status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cdc.cli.output import bytes_text, lag_text
+from cdc.ops.status import SourceStatus, Status, TopicsStatus, ViewStatus
+from schemas.lsn import format_lsn
+
+
+def status_lines(status: Status) -> Iterator[str]:
+    """Say where everything stands, one thing a line, what is wrong in words."""
+    yield from _source(status.slot_name, status.source)
+    yield from _topics(status.topics)
+    if status.views:
+        yield ""
+        yield from view_lines(status.views)
+
+
+def view_lines(views: Sequence[ViewStatus]) -> Iterator[str]:
+    """Say for each view which LSN it reflects and how far that is behind."""
+    yield f"{'VIEW':<24} {'TARGET':<10} {'LSN':<14} LAG"
+    for view in views:
+        yield _view(view)
+
+
+def _source(slot_name: str, source: SourceStatus) -> Iterator[str]:
+    if source.error:
+        yield f"source   down: {source.error}"
+        return
+    yield f"source   WAL at {_lsn(source.wal_lsn)}"
+    slot = source.slot
+    if slot is None:
+        yield f'slot     "{slot_name}" does not exist yet; `tailrace run` makes it'
+        return
+    owner = f"read by process {slot.active_pid}" if slot.active_pid else "not read by anybody"
+    yield (
+        f'slot     "{slot_name}" confirmed {_lsn(slot.confirmed_flush_lsn)}, restart {_lsn(slot.restart_lsn)}, {owner}'
+    )
+    room = "no limit" if slot.safe_wal_size is None else f"{bytes_text(slot.safe_wal_size)} more until it is lost"
+    yield (
+        f"         holds {bytes_text(source.retained_bytes or 0)} of WAL, status {slot.wal_status or 'unknown'}, {room}"
+    )
+
+
+def _topics(topics: TopicsStatus) -> Iterator[str]:
+    if topics.error:
+        yield f"topics   down: {topics.error}"
+        return
+    if topics.flushed_lsn is None:
+        yield "topics   nothing stored yet"
+        return
+    yield (
+        f"topics   complete to {_lsn(topics.flushed_lsn)}, position {topics.position},"
+        f" lag {lag_text(topics.lag_bytes, topics.lag_seconds)}"
+    )
+    if topics.incomplete_tables:
+        yield f"         first copy still running: {', '.join(topics.incomplete_tables)}"
+    if topics.open_transaction:
+        yield f"         in the middle of transaction {topics.open_transaction}"
+
+
+def _view(view: ViewStatus) -> str:
+    if view.flushed_lsn is None:
+        state = f"down: {view.error}" if view.error else "nothing applied yet"
+        return f"{view.name:<24} {view.target:<10} {'-':<14} {state}"
+    failed = f"  stopped: {view.error}" if view.error else ""
+    lag = lag_text(view.lag_bytes, view.lag_seconds)
+    return f"{view.name:<24} {view.target:<10} {_lsn(view.flushed_lsn):<14} {lag}{failed}"
+
+
+def _lsn(lsn: int | None) -> str:
+    return "unknown" if lsn is None else format_lsn(lsn)

@@ -1,0 +1,29 @@
+"""`tailrace version`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdc.cli import output
+from cdc.cli.options import Json
+
+
+def version(json: Json = False) -> None:
+    """Print the version, and whether the row codec is compiled."""
+    import platform
+    from importlib import metadata
+
+    from schemas import rowcodec
+
+    values: dict[str, Any] = {
+        "tailrace": metadata.version("tailrace"),
+        "python": platform.python_version(),
+        "compiled": not str(rowcodec.__file__).endswith(".py"),
+    }
+    if json:
+        output.json(values)
+        return
+    compiled = "yes" if values["compiled"] else "no (no C compiler at install: correct, but slower)"
+    output.line(f"tailrace {values['tailrace']}")
+    output.line(f"python {values['python']}")
+    output.line(f"compiled row codec: {compiled}")

@@ -1,0 +1,100 @@
+"""The `tailrace.toml` of the demo: written once, addresses brought up to date, else left to its owner."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from cdc.dev.shop import TABLES
+from cdc.dev.state import Servers
+from schemas.configfile import FILE_NAME, load
+from schemas.errors import ConfigError
+
+_FIRST_LINE: Final = "# Written by `tailrace dev up` for its demo shop."
+_SEARCHED: Final = ("products", "orders")
+
+_HEAD: Final = (
+    _FIRST_LINE
+    + """
+# Every key and its default: tailrace config show. For editors: tailrace config schema.
+# ${VAR} and ${VAR:-default} are expanded in strings; TAILRACE__SECTION__KEY in the environment goes over a key.
+
+[source]
+dsn = "DSN"
+slot = "tailrace"           # made on the first run, never dropped by itself
+publication = "tailrace"    # made on the first run, for the tables below
+tables = ["public.*"]       # "!public.audit_*" takes out
+
+[kafka]
+bootstrap = "BOOTSTRAP"
+prefix = "shop"             # topics are shop.public.orders, ...
+partitions = 2              # of a new table's topic
+replication_factor = 1
+
+[warehouse]                 # Iceberg tables; this catalog is for one host
+uri = "jdbc:sqlite:FOLDER/warehouse/catalog.db"
+location = "FOLDER/warehouse"
+"""
+)
+_SEARCH: Final = """
+[search]                    # OpenSearch
+hosts = ["SEARCH"]
+"""
+_VIEWS: Final = """
+# A view is a table (later: a query) with a key, kept up to date in a target.
+"""
+
+
+def demo_configuration(servers: Servers, state_dir: Path, folder: Path) -> tuple[Path, str]:
+    """Return the file that the demo runs with, and what to tell about it.
+
+    That is `tailrace.toml` in `folder`: written if there is none, its addresses corrected if it is ours. One that
+    is about other servers is somebody's own work: it stays, and the demo's goes into the state folder.
+    """
+    file = folder / FILE_NAME
+    own = state_dir.absolute() / FILE_NAME
+    if not file.exists():
+        file.write_text(_text(servers, state_dir.absolute()), encoding="utf-8")
+        return file, f"wrote {file}"
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if text.startswith(_FIRST_LINE):
+        corrected = _with_addresses(text, servers)
+        if corrected != text:
+            file.write_text(corrected, encoding="utf-8")
+            return file, f"corrected the addresses in {file}"
+        return file, f"using {file}"
+    if _is_about(file, servers):
+        return file, f"using {file}"
+    own.write_text(_text(servers, state_dir.absolute()), encoding="utf-8")
+    return own, f"{file} is not the demo's and stays as it is; look at the demo with --config {own}"
+
+
+def _text(servers: Servers, folder: Path) -> str:
+    parts = [_HEAD]
+    views = [("{table}", table, "") for table in TABLES]
+    if servers.opensearch is not None:
+        parts.append(_SEARCH)
+        views += [("{table}_search", table, 'target = "search"\n') for table in _SEARCHED]
+    parts.append(_VIEWS)
+    for name, table, more in views:
+        parts.append(f'[views.{name.format(table=table)}]\ntable = "public.{table}"\n{more}\n')
+    return _with_addresses("".join(parts).rstrip() + "\n", servers).replace("FOLDER", str(folder))
+
+
+def _with_addresses(text: str, servers: Servers) -> str:
+    text = re.sub(r'^dsn = ".*?"', lambda _: f'dsn = "{servers.dsn}"', text, count=1, flags=re.M)
+    text = re.sub(r'^bootstrap = ".*?"', lambda _: f'bootstrap = "{servers.bootstrap}"', text, count=1, flags=re.M)
+    if servers.opensearch is not None:
+        hosts = f'hosts = ["{servers.opensearch}"]'
+        text = re.sub(r"^hosts = \[.*?\]", lambda _: hosts, text, count=1, flags=re.M)
+    return text
+
+
+def _is_about(file: Path, servers: Servers) -> bool:
+    try:
+        config = load(file)
+    except ConfigError:
+        return False
+    dsns = (servers.dsn, servers.socket_dsn)
+    return config.source.dsn.get_secret_value() in dsns and config.kafka.bootstrap == servers.bootstrap

@@ -1,0 +1,97 @@
+"""`tailrace dev up`: the order in which things start, and how it is known that the views have caught up."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cdc.dev.configuration import demo_configuration
+from cdc.dev.postgres import create_database
+from cdc.dev.process import alive, tail
+from cdc.dev.shop import create_shop
+from cdc.dev.state import Servers, start_program, start_servers, status
+from schemas.configfile import load
+from schemas.errors import SinkError, TailraceError
+
+DATABASE: Final = "shop"
+PROGRAMS: Final = ("daemon", "views", "load")
+_PATIENCE: Final = 600.0
+"""Seconds; the first start of a view loads Spark and reads every topic from its beginning."""
+
+Say = Callable[[str], None]
+
+
+def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say) -> tuple[Path, Servers]:
+    """Start what does not run; return the configuration file and the servers, with the shop's database."""
+    began = time.monotonic()
+    say("starting PostgreSQL, Kafka" + (" and OpenSearch" if search else ""))
+    servers = start_servers(state_dir, search=search)
+    for message in servers.messages:
+        say(message)
+    servers = Servers(
+        create_database(servers.dsn, DATABASE),
+        create_database(servers.socket_dsn, DATABASE),
+        servers.bootstrap,
+        servers.opensearch,
+        servers.messages,
+    )
+    rows = create_shop(servers.dsn)
+    say(f"servers run, the shop has {sum(rows.values()):,} rows ({time.monotonic() - began:.1f} s)")
+    file, told = demo_configuration(servers, state_dir, Path.cwd())
+    say(told)
+    tailrace = [sys.executable, "-m", "cdc.cli.main"]
+    start_program(state_dir, "daemon", [*tailrace, "run", "--config", str(file)])
+    start_program(state_dir, "views", [*tailrace, "views", "follow", "--config", str(file)])
+    if rate > 0:
+        load_command = [sys.executable, "-m", "cdc.dev.demo", "load", "--dsn", servers.dsn, "--rate", str(rate)]
+        start_program(state_dir, "load", load_command)
+    return file, servers
+
+
+def wait_for_views(file: Path, servers: Servers, state_dir: Path, say: Say, patience: float = _PATIENCE) -> None:
+    """Return when every view holds what the source had when this was called. Errors name what died or lags."""
+    from cdc.connect import connect
+    from cdc.ops.read_status import read_status, wal_lsn
+
+    config = load(file)
+    with connect(servers.dsn) as connection:
+        target = wal_lsn(connection)
+    deadline = time.monotonic() + patience
+    told = ""
+    while True:
+        _check_programs(state_dir)
+        behind = [
+            view.name for view in read_status(config).views if view.flushed_lsn is None or view.flushed_lsn < target
+        ]
+        if not behind:
+            return
+        waiting = f"views that have not caught up yet: {', '.join(behind)}"
+        if waiting != told:
+            say(waiting)
+            told = waiting
+        if time.monotonic() > deadline:
+            raise SinkError(
+                "TR-610",
+                f"not caught up within {patience:.0f} s: {', '.join(behind)}",
+                detail=f"The daemon's and the views' logs are in {state_dir}.",
+                hint="tailrace status; then `tailrace dev up` again goes on from here.",
+            )
+        time.sleep(0.5)
+
+
+def _check_programs(state_dir: Path) -> None:
+    for each in status(state_dir):
+        if each.server.name in PROGRAMS[:2] and not alive(each.server.process):
+            raise _died(each.server.name, each.server.log)
+
+
+def _died(name: str, log: Path) -> TailraceError:
+    return SinkError(
+        "TR-611",
+        f"{'the daemon' if name == 'daemon' else 'the views job'} has ended",
+        detail=tail(log),
+        hint=f"The whole log: {log}",
+    )

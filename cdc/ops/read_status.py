@@ -1,0 +1,79 @@
+"""Ask PostgreSQL and Kafka for what `cdc.ops.status` shows; whoever does not answer is said to be down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import psycopg
+
+from cdc import slot
+from cdc.connect import connect
+from cdc.ops.status import SourceStatus, Status, assemble
+from schemas.config import Config
+from schemas.errors import TailraceError
+from schemas.lsn import parse_lsn
+from schemas.progress import PositionRecord, position_key
+from schemas.topics import Topics
+from sinks.progress import Reader, read_position
+from sinks.views_topic import ViewRecord, read_views
+
+KAFKA_TIMEOUT_S: Final = 5.0
+T = TypeVar("T")
+
+
+def read_status(config: Config) -> Status:
+    """Ask everybody, once."""
+    topics = Topics(config.kafka.prefix)
+    source, source_error = _attempt(lambda: _read_source(config))
+    stored, kafka_error = _attempt(lambda: _read_stored(config, topics))
+    # A broker that is down has cost one timeout already.
+    records, views_error = ({}, None) if kafka_error else _attempt(lambda: _read_views(config, topics))
+    return assemble(
+        config,
+        source or SourceStatus(error=source_error),
+        stored or (None, 0),
+        kafka_error,
+        records or {},
+        kafka_error or views_error,
+        time.time(),
+    )
+
+
+def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
+    try:
+        return read(), None
+    except TailraceError as error:
+        return None, f"{error.message}: {error.detail}" if error.detail else error.message
+
+
+def wal_lsn(connection: psycopg.Connection) -> int:
+    """Return the end of the source's WAL; on a standby, of what it has replayed."""
+    row = connection.execute(
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text"
+    ).fetchone()
+    assert row is not None
+    return parse_lsn(row[0])
+
+
+def _read_source(config: Config) -> SourceStatus:
+    with connect(config.source.dsn.get_secret_value(), application_name="tailrace status") as connection:
+        # The slot first: what it holds is then never ahead of the WAL's end.
+        found = slot.inspect(connection, config.source.slot)
+        return SourceStatus(wal_lsn=wal_lsn(connection), slot=found)
+
+
+def _read_stored(config: Config, topics: Topics) -> tuple[PositionRecord | None, int]:
+    record = read_position(config.kafka, topics, config.source.slot, KAFKA_TIMEOUT_S)
+    if record is None:
+        return None, 0
+    key = position_key(config.source.slot)
+    with Reader(config.kafka, topics.progress, KAFKA_TIMEOUT_S) as reader:
+        low, high = reader.bounds() or (0, 0)
+        times = [message.timestamp()[1] for message in reader.span(max(low, high - 64)) if message.key() == key]
+    return record, max(times, default=0)
+
+
+def _read_views(config: Config, topics: Topics) -> dict[str, ViewRecord]:
+    return read_views(config.kafka, topics, KAFKA_TIMEOUT_S) if config.views else {}

@@ -1,0 +1,72 @@
+"""Start a Spark job as a process of its own: the daemon and the command line never load Spark.
+
+The job is a plain script for spark-submit, from the wheel of pyspark; the connectors come from the jar cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from schemas.config import Config
+from schemas.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A command line and the environment that it needs."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
+    """Return how to start ``spark_jobs/{script}.py``. ConfigError names what is not installed."""
+    from cdc.dev.jars import jars
+    from cdc.dev.java import SPARK, find_java
+
+    spark = config.spark
+    home = _package("pyspark")
+    java = find_java("Spark", SPARK)
+    settings = [part for name, value in spark.conf.items() for part in ("--conf", f"{name}={value}")]
+    return Job(
+        (
+            str(home / "bin" / "spark-submit"),
+            *("--master", spark.master),
+            *("--driver-memory", spark.driver_memory),
+            *("--jars", ",".join(str(path) for path in jars("spark"))),
+            *settings,
+            str(_package("spark_jobs") / f"{script}.py"),
+            *arguments,
+        ),
+        {
+            **os.environ,
+            "JAVA_HOME": str(java.home),
+            "SPARK_HOME": str(home),
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # the job's own imports: spark-submit puts only the script's folder on the path
+            "PYTHONPATH": os.pathsep.join(filter(None, [_root(), os.environ.get("PYTHONPATH", "")])),
+        },
+    )
+
+
+def _package(name: str) -> Path:
+    """Find a package without importing it."""
+    spec = importlib.util.find_spec(name)
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        return Path(location)
+    raise ConfigError(
+        "TR-110",
+        f'"{name}" is not installed',
+        detail="Views are kept up to date by Spark jobs, which need it.",
+        hint="pip install 'tailrace[views]'",
+    )
+
+
+def _root() -> str:
+    return str(_package("spark_jobs").parent)

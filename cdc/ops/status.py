@@ -1,0 +1,149 @@
+"""Where everything stands: the source's WAL, the slot, what Kafka holds, what each view has applied.
+
+A server that is down is a line of the answer, not an error: that is when people ask. Lag in seconds is taken
+from clocks at the time of asking, so it grows while something is stuck.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cdc.slot import Slot
+from schemas.config import Config
+from schemas.lsn import format_lsn
+from schemas.progress import PositionRecord
+from sinks.views_topic import ViewRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon."""
+
+    error: str | None = None
+    wal_lsn: int | None = None
+    slot: Slot | None = None
+
+    @property
+    def retained_bytes(self) -> int | None:
+        """WAL that the server keeps for the slot."""
+        return None if self.wal_lsn is None or self.slot is None else self.wal_lsn - self.slot.restart_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsStatus:
+    """What Kafka holds: all that was committed before `flushed_lsn`."""
+
+    error: str | None = None
+    position: str | None = None
+    flushed_lsn: int | None = None
+    incomplete_tables: tuple[str, ...] = ()
+    open_transaction: int | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStatus:
+    """A view is the database as of `flushed_lsn`; None before its first batch."""
+
+    name: str
+    target: str
+    error: str | None = None
+    generation: int | None = None
+    flushed_lsn: int | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole pipeline at one moment."""
+
+    slot_name: str
+    source: SourceStatus
+    topics: TopicsStatus
+    views: tuple[ViewStatus, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: LSNs as PostgreSQL prints them, sizes in bytes, times in seconds."""
+        value = asdict(self)
+        value["source"]["retained_bytes"] = self.source.retained_bytes
+        _print_lsns(value)
+        return value
+
+
+def _print_lsns(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key.endswith("_lsn") and isinstance(item, int):
+                value[key] = format_lsn(item)
+            _print_lsns(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _print_lsns(item)
+
+
+def assemble(
+    config: Config,
+    source: SourceStatus,
+    stored: tuple[PositionRecord | None, int],
+    kafka_error: str | None,
+    records: dict[str, ViewRecord],
+    views_error: str | None,
+    now: float,
+) -> Status:
+    """Put together what was read; `stored` is the newest position record and when Kafka took it (ms)."""
+    record, stored_ms = stored
+    flushed = record.here.flushed_lsn if record else None
+    behind = _behind(source.wal_lsn, flushed)
+    topics = TopicsStatus(
+        error=kafka_error,
+        position=str(record.here.position) if record else None,
+        flushed_lsn=flushed,
+        incomplete_tables=record.incomplete_tables if record else (),
+        open_transaction=record.open if record else None,
+        lag_bytes=behind,
+        # Everything up to flushed_lsn was there at that time; what came since cannot be older.
+        lag_seconds=_seconds(behind, now, stored_ms),
+    )
+    views = tuple(
+        _view(name, view.target, records.get(name), views_error, source.wal_lsn, topics, now)
+        for name, view in config.views.items()
+    )
+    return Status(config.source.slot, source, topics, views)
+
+
+def _view(
+    name: str,
+    target: str,
+    record: ViewRecord | None,
+    error: str | None,
+    wal_lsn: int | None,
+    topics: TopicsStatus,
+    now: float,
+) -> ViewStatus:
+    if record is None:
+        return ViewStatus(name, target, error)
+    flushed = record.cut.flushed_lsn if record.cut else None
+    behind = _behind(wal_lsn, flushed)
+    level = flushed is not None and flushed == topics.flushed_lsn
+    return ViewStatus(
+        name,
+        target,
+        error or record.error,
+        record.generation,
+        flushed,
+        behind,
+        topics.lag_seconds if level else _seconds(behind, now, record.current_ms),
+    )
+
+
+def _behind(wal_lsn: int | None, flushed_lsn: int | None) -> int | None:
+    return None if wal_lsn is None or flushed_lsn is None else max(0, wal_lsn - flushed_lsn)
+
+
+def _seconds(behind: int | None, now: float, since_ms: int) -> float | None:
+    if behind is None or since_ms <= 0:
+        return None
+    return round(max(0.0, now - since_ms / 1000), 3) if behind else 0.0

@@ -1,0 +1,43 @@
+"""The views of a configuration, by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from schemas.config import Config, View
+from schemas.errors import ConfigError
+
+
+def named(config: Config, names: Sequence[str]) -> dict[str, View]:
+    """Return the views of these names, all if there are none. ConfigError for a name that is no view."""
+    for name in names:
+        if name not in config.views:
+            close = difflib.get_close_matches(name, config.views, n=1)
+            known = ", ".join(config.views) or "none"
+            raise ConfigError(
+                "TR-107",
+                f'no view "{name}"',
+                detail=f"Declared are: {known}.",
+                hint=f'Did you mean "{close[0]}"?' if close else f'[views.{name}] table = "schema.table"',
+            )
+    if not names and not config.views:
+        raise ConfigError(
+            "TR-108",
+            "no view is declared",
+            hint='[views.orders] table = "public.orders"  # in tailrace.toml',
+        )
+    return {name: config.views[name] for name in (dict.fromkeys(names) or config.views)}
+
+
+def table_of(name: str, view: View) -> tuple[str, str]:
+    """Return (schema, table) of a view that is one table. ConfigError for a query: not verified yet."""
+    schema, _, table = (view.table or "").partition(".")
+    if not table:
+        raise ConfigError(
+            "TR-109",
+            f'view "{name}" is not the whole of one table',
+            detail="Only such views can be compared with their source row by row.",
+            hint=f'[views.{name}] table = "schema.table"',
+        )
+    return schema, table
