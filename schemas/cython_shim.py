@@ -34,5 +34,5 @@ def cast(_type: Any, value: Any) -> Any:
     return value
 
 
-def declare(_type: Any, value: Any = None) -> Any:
+def declare(_type: Any, value: Any = None, **_how: Any) -> Any:
     return value

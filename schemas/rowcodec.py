@@ -228,12 +228,12 @@ class RowCodec:
     """Encodes rows of one shape. After each row it knows where every column's bytes lie, so that a key, or an old
     image's value, is copied rather than encoded again."""
 
-    count: cython.Py_ssize_t
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    start = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    unchanged = cython.declare(list, visibility="readonly")
     kinds: bytes
     columns: list
     ends: cython.int[:]
-    start: cython.Py_ssize_t
-    unchanged: list
 
     def __init__(self, columns: Sequence[ValueType]) -> None:
         self.count = len(columns)

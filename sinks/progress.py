@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from schemas.config import Kafka
 from schemas.errors import SinkError
@@ -37,9 +38,7 @@ def read_position(kafka: Kafka, topics: Topics, slot: str, timeout: float = TIME
 def read_schemas(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> list[StoredSchema]:
     """Return all schemas of the pipeline in the order of their ids; none if there is no topic yet."""
     with Reader(kafka, topics.schemas, timeout) as reader:
-        found = (
-            StoredSchema.from_value(raw) for record in reader.all() if (raw := record.value()) is not None
-        )
+        found = (StoredSchema.from_value(raw) for record in reader.all() if (raw := record.value()) is not None)
         return sorted(found, key=lambda stored: stored.id)
 
 
@@ -79,16 +78,23 @@ class Reader:
     def bounds(self) -> tuple[int, int] | None:
         """Return the first offset and the end of what is committed, or None if the topic does not exist."""
         try:
-            found = self._consumer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
-            if found.error is not None:
-                if found.error.code() in _NO_TOPIC:
-                    return None
-                raise KafkaException(found.error)
-            low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(self._topic, 0), timeout=self._timeout
-            )
+            return self._bounds()
         except KafkaException as error:
             raise self._failed(error.args[0]) from None
+
+    @retry(
+        retry=retry_if_exception(lambda error: _leaderless(error)),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(TIMEOUT),
+        reraise=True,
+    )
+    def _bounds(self) -> tuple[int, int] | None:
+        found = self._consumer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
+        if found.error is not None:
+            if found.error.code() in _NO_TOPIC:
+                return None
+            raise KafkaException(found.error)
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=self._timeout)
         return low, high
 
     def all(self) -> Iterator[Message]:
@@ -141,6 +147,14 @@ class Reader:
 
 
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+
+_NO_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+"""A topic that was made a moment ago, or whose broker has just gone."""
+
+
+def _leaderless(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _NO_LEADER
+
 
 _PASSING: Final = (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
 """The client goes on trying after these; the deadline decides."""

@@ -1,0 +1,109 @@
+"""The daemon as a process of its own, so that a test can kill it as the world does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from schemas.config import Config
+from schemas.lsn import parse_lsn
+from schemas.progress import Cut, PositionRecord
+from schemas.topics import Topics
+from sinks.progress import PositionTail
+
+ROOT = Path(__file__).parent.parent
+
+
+def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str = "") -> Path:
+    """Write a tailrace.toml; the slot is named like the prefix, for slots are the whole server's."""
+    path = folder / "tailrace.toml"
+    path.write_text(
+        f'[source]\ndsn = "{dsn}"\nslot = "{prefix}"\n'
+        f'[kafka]\nbootstrap = "{bootstrap}"\nprefix = "{prefix}"\npartitions = 3\n{more}'
+    )
+    return path
+
+
+def tailrace(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "cdc.cli.main", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+class Daemon:
+    """`tailrace run` with a config file; its log goes beside it."""
+
+    def __init__(self, config: Path) -> None:
+        self.log = config.parent / "run.log"
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    "import sys; from pathlib import Path; from cdc.cli.run import run; run(Path(sys.argv[1]))",
+                    str(config),
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+
+    def kill(self) -> None:
+        """Kill it as a power cut would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ask it to stop and return its exit code; it has 5 s."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(5)
+
+
+@contextmanager
+def running(config: Path) -> Iterator[Daemon]:
+    """Run the daemon; it is gone afterwards, whatever happened."""
+    daemon = Daemon(config)
+    try:
+        yield daemon
+    finally:
+        daemon.process.kill()
+        daemon.process.wait()
+
+
+def wait_for_state(config: Config, connection: psycopg.Connection, seconds: float = 60) -> Cut:
+    """Return the first state cut that has everything committed before this call."""
+    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    target = parse_lsn(row[0])
+    # something behind the target, for an idle source is reported at intervals only
+    connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
+    record = wait_for(config, lambda record: record.state is not None and record.state.flushed_lsn >= target, seconds)
+    assert record.state is not None
+    return record.state
+
+
+def wait_for(config: Config, condition: object, seconds: float = 60) -> PositionRecord:
+    """Return the first position record that fulfils `condition`."""
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    with PositionTail(config.kafka, Topics(config.kafka.prefix), config.source.slot) as tail:
+        while time.monotonic() < deadline:
+            record = tail.newest(0.05)
+            if record is not None and condition(record):
+                return record
+    raise AssertionError(f"not within {seconds} s; the newest record is {record}")

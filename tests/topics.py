@@ -1,0 +1,119 @@
+"""An independent reader of the topics: confluent-kafka and fastavro, read_committed, nothing of the daemon's code."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER, TRUNCATE_KEY
+from schemas.lsn import Position
+
+
+@dataclass(frozen=True)
+class TopicRecord:
+    """A record as a consumer sees it; `key` and `value` decoded, None for a tombstone, `key` () for a truncate."""
+
+    partition: int
+    offset: int
+    key: tuple[Any, ...]
+    value: dict[str, Any] | None
+    position: Position
+    snapshot: int | None
+    tombstone: bool
+
+
+def read_raw(bootstrap: str, topic: str, end: list[int] | None = None) -> list[Any]:
+    """Return all messages of a topic up to what is committed now, or up to the offsets of a cut."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "test",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    found = consumer.list_topics(topic, timeout=10).topics[topic]
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in found.partitions])
+    left = set(found.partitions)
+    messages = []
+    while left:
+        message = consumer.poll(10)
+        assert message is not None, f"no answer about {topic}"
+        error = message.error()
+        if error:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            left.discard(message.partition())
+        elif end is None or message.offset() < end[message.partition()]:
+            messages.append(message)
+    consumer.close()
+    return messages
+
+
+def schemas(bootstrap: str, prefix: str) -> dict[int, Any]:
+    """Return the parsed schemas by id."""
+    stored = [json.loads(message.value()) for message in read_raw(bootstrap, f"{prefix}.tailrace.schemas")]
+    return {entry["id"]: fastavro.parse_schema(json.loads(entry["schema"])) for entry in stored}
+
+
+def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = None) -> list[TopicRecord]:
+    """Return all records of a table's topic in the order of their partitions."""
+    by_id = schemas(bootstrap, prefix)
+
+    def decode(raw: bytes) -> Any:
+        assert raw[0] == 0
+        return fastavro.schemaless_reader(io.BytesIO(raw[5:]), by_id[int.from_bytes(raw[1:5], "big")], None)
+
+    records = []
+    for message in read_raw(bootstrap, f"{prefix}.{table}", end):
+        headers = dict(message.headers())
+        key = message.key()
+        value = message.value()
+        records.append(
+            TopicRecord(
+                partition=message.partition(),
+                offset=message.offset(),
+                key=() if key == TRUNCATE_KEY else tuple(decode(key).values()),
+                value=None if value is None else decode(value),
+                position=Position.from_bytes(headers[POSITION_HEADER]),
+                snapshot=int.from_bytes(headers[SNAPSHOT_HEADER], "big") if SNAPSHOT_HEADER in headers else None,
+                tombstone=value is None,
+            )
+        )
+    return records
+
+
+def latest(records: list[TopicRecord]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the state of each key: what a log-compacted topic holds."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    partitions: dict[tuple[Any, ...], int] = {}
+    for record in records:
+        if record.key == ():
+            for key in [key for key, partition in partitions.items() if partition == record.partition]:
+                rows.pop(key, None)
+            continue
+        partitions[record.key] = record.partition
+        if record.value is None or record.value["op"] == "d":
+            rows.pop(record.key, None)
+        else:
+            rows[record.key] = record.value["after"]
+    return rows
+
+
+def assert_once_in_order(records: list[TopicRecord]) -> None:
+    """No position twice (a truncate stands once in each partition), and positions rise within a partition."""
+    seen = Counter((record.position, record.partition if record.key == () else -1) for record in records)
+    twice = [position for position, count in seen.items() if count > 1]
+    assert not twice, f"{len(twice)} positions more than once, the first is {twice[0]}"
+    newest: dict[int, Position] = {}
+    for record in records:
+        before = newest.get(record.partition)
+        assert before is None or before < record.position, f"{record.position} behind {before}"
+        newest[record.partition] = record.position
