@@ -1,0 +1,124 @@
+"""What each view has applied, for `status` and `wait`: the compacted topic ``{prefix}.tailrace.views``.
+
+Keys are ``[view]`` in JSON. The target itself is what counts; the topic adds what a target has no place for: cuts
+that changed no row, and when a view was last known to be at the newest cut.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final, Self
+
+import orjson
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from schemas.config import Kafka
+from schemas.errors import SinkError
+from schemas.progress import Cut
+from schemas.topics import Topics
+from sinks.admin import TopicSpec, ensure_topics
+from sinks.options import client_options
+from sinks.progress import TIMEOUT, Reader
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRecord:
+    """The state of a view's live generation.
+
+    `snapshot_id` (warehouse) is the newest Iceberg snapshot with a cut of its own when the record was written:
+    the record's cut counts only as long as that is so. `current_ms` is when the view was last level with the newest
+    cut, milliseconds since 1970. `error` is why it stands still, if it does.
+    """
+
+    view: str
+    target: str
+    generation: int
+    cut: Cut | None
+    current_ms: int
+    snapshot_id: int | None = None
+    error: str | None = None
+
+    def key(self) -> bytes:
+        return orjson.dumps([self.view])
+
+    def value(self) -> bytes:
+        return orjson.dumps(
+            {
+                "view": self.view,
+                "target": self.target,
+                "generation": self.generation,
+                "cut": self.cut.to_dict() if self.cut else None,
+                "current_ms": self.current_ms,
+                "snapshot_id": self.snapshot_id,
+                "error": self.error,
+            }
+        )
+
+    @classmethod
+    def from_value(cls, raw: bytes) -> Self:
+        value = orjson.loads(raw)
+        cut = Cut.from_dict(value.pop("cut")) if value["cut"] else value.pop("cut")
+        return cls(cut=cut, **value)
+
+
+def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[str, ViewRecord]:
+    """Return the newest record of every view; none if there is no topic yet."""
+    found: dict[str, ViewRecord] = {}
+    with Reader(kafka, topics.views, timeout) as reader:
+        for record in reader.all():
+            raw, key = record.value(), record.key()
+            if raw is not None:
+                view = ViewRecord.from_value(raw)
+                found[view.view] = view
+            elif key is not None:
+                found.pop(orjson.loads(key)[0], None)
+    return found
+
+
+_SETTINGS: Final = {"cleanup.policy": "compact"}
+
+
+class ViewsTopic:
+    """Writes the records; makes the topic if it is missing."""
+
+    def __init__(self, kafka: Kafka, topics: Topics) -> None:
+        self._kafka = kafka
+        self._topic = topics.views
+        ensure_topics(kafka, [TopicSpec(self._topic, 1, _SETTINGS)])
+        self._producer = Producer(
+            {
+                **client_options(kafka),
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": int(TIMEOUT * 1000),
+                "log_level": 0,
+            }
+        )
+
+    def publish(self, record: ViewRecord) -> None:
+        """Write one record and wait until Kafka has it."""
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        try:
+            self._producer.produce(self._topic, record.value(), record.key(), on_delivery=delivered)
+        except (BufferError, KafkaException) as error:
+            raise self._refused(str(error)) from None
+        if self._producer.flush(TIMEOUT) or failed:
+            raise self._refused(failed[0].str() if failed else f"no answer within {TIMEOUT:.0f} s")
+
+    def _refused(self, reason: str) -> SinkError:
+        return SinkError(
+            "TR-510",
+            f'the applied cut of a view cannot be written to topic "{self._topic}"',
+            detail=f'Kafka at "{self._kafka.bootstrap}": {reason}.',
+            hint=f"Is the broker running and reachable? kcat -b {self._kafka.bootstrap} -L",
+        )
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,101 @@
+"""From raw records to the changed rows of a table: newest per key on the bytes, then only those are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from schemas.envelope import FRAMING_SIZE, TRUNCATE_KEY, schema_id_of
+from spark_jobs.shapes import Shape, TableShapes
+
+DELETED: Final = "_tailrace_deleted"
+"""Marks a row that is gone; of its columns only the key's are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What must be known of a batch before its rows are read: from one pass over the newest records.
+
+    `truncated` is partition → offset of its last truncate. `ids` are the schema ids of the values.
+    """
+
+    rows: int
+    truncated: dict[int, int]
+    ids: frozenset[int]
+
+
+def newest(records: DataFrame) -> DataFrame:
+    """Keep the last record of each key; a key is in one partition only, so its offsets are its order."""
+    return records.groupBy("partition", "key").agg(
+        F.max_by("value", "offset").alias("value"), F.max("offset").alias("offset")
+    )
+
+
+def facts(latest: DataFrame) -> Facts:
+    """Look through what `newest` gave; it should be persisted, for the rows are read again afterwards."""
+    truncate = _is_truncate()
+    found = (
+        latest.groupBy("partition")
+        .agg(
+            F.count(F.when(~truncate, F.lit(1))).alias("rows"),
+            F.max(F.when(truncate, F.col("offset"))).alias("truncated"),
+            F.collect_set(F.when(~truncate, F.substring("value", 1, FRAMING_SIZE))).alias("framings"),
+        )
+        .collect()
+    )
+    return Facts(
+        rows=sum(row["rows"] for row in found),
+        truncated={row["partition"]: row["truncated"] for row in found if row["truncated"] is not None},
+        ids=frozenset(schema_id_of(bytes(framing)) for row in found for framing in row["framings"]),
+    )
+
+
+def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
+    """Decode the newest records into the newest shape's columns and `DELETED`, one row per key.
+
+    What lies before a truncate in its partition is left out: the caller replaces the whole content then.
+    A delete's event, or a tombstone, or both compacted to one: the key bytes tell which row is gone.
+    """
+    columns, keys = shapes.columns, list(shapes.keys.values())
+    rows = [shape for number, shape in shapes.rows.items() if number in known.ids]
+    decoded = _behind_truncates(latest, known.truncated).select(
+        F.col("key"), *(shape.decode(F.col("value"))["after"].alias(f"row{shape.id}") for shape in rows)
+    )
+    there = reduce(Column.__or__, (F.col(f"row{s.id}").isNotNull() for s in rows), F.lit(False))
+    # A projection of its own: Spark would otherwise decode once for each column that is taken out.
+    located = decoded.select(
+        "*",
+        (~there).alias(DELETED),
+        *(F.when(~there, shape.decode(F.col("key"))).alias(f"key{shape.id}") for shape in keys),
+    )
+    return located.select(
+        *(_column(name, shapes, rows, keys).cast(kind).alias(name) for name, kind in columns.items()),
+        F.col(DELETED),
+    )
+
+
+def _column(name: str, shapes: TableShapes, rows: Iterable[Shape], keys: Iterable[Shape]) -> Column:
+    """Take a column from whichever shape the record has; a shape that lacks it gives null."""
+    sources = [
+        shapes.align(name, F.col(f"{prefix}{shape.id}")[shape.fields[name]], shape)
+        for prefix, group in (("row", rows), ("key", keys))
+        for shape in group
+        if name in shape.fields
+    ]
+    return F.coalesce(*sources) if sources else F.lit(None)
+
+
+def _behind_truncates(latest: DataFrame, truncated: dict[int, int]) -> DataFrame:
+    kept = latest.where(~_is_truncate())
+    for partition, offset in truncated.items():
+        kept = kept.where((F.col("partition") != partition) | (F.col("offset") > offset))
+    return kept
+
+
+def _is_truncate() -> Column:
+    return F.col("key") == F.lit(bytearray(TRUNCATE_KEY))

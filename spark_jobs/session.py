@@ -1,0 +1,64 @@
+"""The Spark session of all jobs: settings that the guarantees rest on, then what the config adds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from schemas.config import Config, Warehouse
+
+_SETTINGS: Final = {
+    # Values are compared with the source's, which is read under UTC.
+    "spark.sql.session.timeZone": "UTC",
+    # PostgreSQL tells "Id" from "id".
+    "spark.sql.caseSensitive": "true",
+    # A cast that does not fit is an error, never NULL.
+    "spark.sql.ansi.enabled": "true",
+    # INSERT OVERWRITE replaces the whole table.
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+_LOCAL: Final = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""With everything in one process, few partitions are faster and nothing need listen beyond loopback."""
+
+
+def open_session(config: Config, master: str | None = None) -> SparkSession:
+    """Return the session; `master` is for tests, spark-submit gives its own."""
+    builder = SparkSession.Builder().appName(f"tailrace {config.kafka.prefix}")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in settings(config, local=(master or config.spark.master).startswith("local")).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def settings(config: Config, *, local: bool) -> dict[str, str]:
+    """Return all Spark settings; those of ``[spark.conf]`` are laid over ours."""
+    catalog = _catalog(config.warehouse) if config.warehouse is not None else {}
+    return {**_SETTINGS, **(_LOCAL if local else {}), **catalog, **config.spark.conf}
+
+
+def _catalog(warehouse: Warehouse) -> dict[str, str]:
+    uri, kind = warehouse.uri, "rest" if warehouse.uri.startswith("http") else "jdbc"
+    if uri.startswith("jdbc:sqlite:"):
+        # SQLite's default journal fails between processes.
+        uri += ("&" if "?" in uri else "?") + "journal_mode=WAL&busy_timeout=30000"
+    name = f"spark.sql.catalog.{warehouse.catalog}"
+    return {
+        name: "org.apache.iceberg.spark.SparkCatalog",
+        f"{name}.type": kind,
+        f"{name}.uri": uri,
+        f"{name}.warehouse": warehouse.location,
+        # A cached table would hide what another session or process has committed.
+        f"{name}.cache-enabled": "false",
+    }

@@ -1,0 +1,152 @@
+"""What a table's schemas are to Spark: how to decode each, and how an older shape becomes the newest.
+
+A record is decoded with the schema it was written with, less what a view does not need. Columns then go to the
+newest shape by name. Avro's own resolution is not used for that: it would read a decimal of another scale as
+if it had the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StructType,
+)
+
+from schemas.envelope import FRAMING_SIZE, framing
+from schemas.errors import StateError
+from sinks.schema_topic import StoredSchema
+
+_OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
+"""Dates before 1582 are in the proleptic Gregorian calendar, as PostgreSQL's are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a key or a row under one schema id: `fields` is column → Avro's field."""
+
+    id: int
+    writer: str
+    reader: str
+    fields: dict[str, str]
+    types: dict[str, DataType]
+
+    def decode(self, raw: Column) -> Column:
+        """Decode framed bytes; null where they carry another schema's id."""
+        body = F.substring(raw, FRAMING_SIZE + 1, 2**31 - 1)
+        mine = F.substring(raw, 1, FRAMING_SIZE) == F.lit(bytearray(framing(self.id)))
+        return F.when(mine, from_avro(body, self.writer, {**_OPTIONS, "avroSchema": self.reader}))
+
+
+@dataclass(frozen=True, slots=True)
+class TableShapes:
+    """All shapes of one topic by schema id; the one with the greatest id is what views show."""
+
+    topic: str
+    keys: dict[int, Shape]
+    rows: dict[int, Shape]
+
+    @property
+    def columns(self) -> dict[str, DataType]:
+        return self.rows[max(self.rows)].types
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(self.keys[max(self.keys)].types)
+
+    def align(self, column: str, value: Column, shape: Shape) -> Column:
+        """Bring a column of an older shape to its present type, if that keeps every value."""
+        old, new = shape.types[column], self.columns[column]
+        if _same(old, new):
+            return value
+        if not widens(old, new):
+            raise StateError(
+                "TR-520",
+                f'column "{column}" of topic "{self.topic}" was {old.simpleString()} and is {new.simpleString()} now',
+                detail=f"Rows that were written before the change (schema {shape.id}) cannot become the new type "
+                "without a loss.",
+                hint="Read the table anew, so that every row has the new type: tailrace snapshot start TABLE",
+            )
+        return value.cast(new)
+
+
+def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchema]) -> TableShapes:
+    """Return the shapes of `topic`, as far as `stored` has them."""
+    keys: dict[int, Shape] = {}
+    rows: dict[int, Shape] = {}
+    for schema in stored:
+        if schema.subject == f"{topic}-key":
+            key = orjson.loads(schema.schema)
+            keys[schema.id] = _shape(session, schema, key, key)
+        elif schema.subject == f"{topic}-value":
+            row = _row(orjson.loads(schema.schema))
+            rows[schema.id] = _shape(session, schema, _after_only(row), row)
+    return TableShapes(topic, keys, rows)
+
+
+def widens(old: DataType, new: DataType) -> bool:
+    """Whether every value of `old` is one of `new`, and Iceberg can change a column that way."""
+    if isinstance(old, IntegerType):
+        return isinstance(new, LongType)
+    if isinstance(old, FloatType):
+        return isinstance(new, DoubleType)
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return old.scale == new.scale and old.precision <= new.precision
+    return False
+
+
+def _same(old: DataType, new: DataType) -> bool:
+    return old.simpleString() == new.simpleString()
+
+
+def _row(envelope: dict[str, Any]) -> dict[str, Any]:
+    """Return the row's record; it is written out in `before`, and `after` only names it."""
+    before = next(field for field in envelope["fields"] if field["name"] == "before")
+    row: dict[str, Any] = next(branch for branch in before["type"] if branch != "null")
+    return row
+
+
+def _after_only(row: dict[str, Any]) -> dict[str, Any]:
+    after = {"name": "after", "type": ["null", row], "default": None}
+    return {"type": "record", "name": "Envelope", "namespace": row.get("namespace", ""), "fields": [after]}
+
+
+def _shape(session: SparkSession, stored: StoredSchema, reader: dict[str, Any], record: dict[str, Any]) -> Shape:
+    """Ask Spark for the types of `record`, so that they are what decoding gives."""
+    plain = orjson.dumps(_without_time_of_day(record)).decode()
+    found = session.range(0).select(from_avro(F.lit(None).cast("binary"), plain).alias("it")).schema["it"].dataType
+    assert isinstance(found, StructType)
+    names = {field.get("column", field["name"]): field["name"] for field in record["fields"]}
+    types = {column: _nullable(found[name].dataType) for column, name in names.items()}
+    return Shape(stored.id, stored.schema, orjson.dumps(_without_time_of_day(reader)).decode(), names, types)
+
+
+def _nullable(found: DataType) -> DataType:
+    return ArrayType(_nullable(found.elementType)) if isinstance(found, ArrayType) else found
+
+
+def _without_time_of_day(avro: Any) -> Any:
+    """Views hold a time of day as microseconds since midnight (`schemas.types`): 24:00 is one, too."""
+    if isinstance(avro, list):
+        return [_without_time_of_day(branch) for branch in avro]
+    if isinstance(avro, dict):
+        if avro.get("logicalType") == "time-micros":
+            return avro["type"]
+        return {
+            name: _without_time_of_day(value) if name in ("type", "items", "values", "fields") else value
+            for name, value in avro.items()
+        }
+    return avro
