@@ -57,9 +57,7 @@ def retrieve(
         ]
         command += ["-m2compatible", "-types", "jar", "bundle", "-retrieve", f"{into}/{_PATTERN}"]
         lines: list[str] = []
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line.rstrip())

@@ -87,15 +87,11 @@ def _fetch(set_name: str, cache: Path, folder: Path) -> list[Path]:
     show("asking the repository")
     folder.mkdir(parents=True, exist_ok=True)
     wanted = JAR_SETS[set_name]
-    ivy.retrieve(
-        wanted.modules, transitive=wanted.transitive, cache=cache / "ivy", into=folder, progress=show
-    )
+    ivy.retrieve(wanted.modules, transitive=wanted.transitive, cache=cache / "ivy", into=folder, progress=show)
     files = sorted(folder.glob("*.jar"))
     # Written last and at once, so that a folder with a marker is whole.
     unfinished = folder / "complete.json.new"
-    unfinished.write_text(
-        json.dumps({path.name: path.stat().st_size for path in files}, indent=1), encoding="utf-8"
-    )
+    unfinished.write_text(json.dumps({path.name: path.stat().st_size for path in files}, indent=1), encoding="utf-8")
     unfinished.replace(folder / "complete.json")
     done(f"{len(files)} jars, {sum(path.stat().st_size for path in files) / 1e6:.0f} MB in {folder}")
     return files

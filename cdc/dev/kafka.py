@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from cdc.dev import java
 from cdc.dev.jars import jars
-from cdc.dev.process import Process, free_ports, listening, spawn, tail, wait_until
+from cdc.dev.process import Process, free_ports, listening, reason, spawn, tail, wait_until
 from cdc.dev.server import Record, Server, reusable, wanted_settings
 from schemas.errors import SinkError
 
@@ -42,7 +42,9 @@ _PROPERTIES = {
     "log.cleaner.backoff.ms": "1000",
 }
 
-# 300 MB resident with this heap under a load of 100 MB/s; the serial collector is the small one.
+_START_SECONDS = 60.0
+
+# The serial collector is the small one.
 _JVM = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
 
 _LOG4J = """\
@@ -62,8 +64,7 @@ def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, 
     `settings` are broker properties on top of ours.
     """
     settings = wanted_settings(old, settings)
-    if old is not None and reusable(old, settings):
-        _await(old)
+    if reusable(old, settings, _ready, _START_SECONDS):
         return old
     executable = str(java.find_java("Kafka", java.KAFKA).executable)
     class_path = os.pathsep.join(map(str, jars("kafka")))
@@ -121,22 +122,22 @@ def _format(command: list[str], properties: Path) -> None:
     tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(properties)]
     done = subprocess.run([*command, *tool], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()[-600:]
-        raise SinkError("TR-605", "Kafka's storage could not be formatted", detail=said)
+        raise SinkError("TR-605", "Kafka's storage could not be formatted", detail=reason(done.stderr + done.stdout))
+
+
+def _ready(server: Server) -> bool:
+    # Asked first, since librdkafka complains on stderr about a port that is closed.
+    if not listening(server.ports["broker"]):
+        return False
+    try:
+        client = AdminClient({"bootstrap.servers": bootstrap(server), "log_level": 0})
+        return bool(client.list_topics(timeout=5).brokers)
+    except KafkaException:
+        return False
 
 
 def _await(server: Server) -> None:
-    def ready() -> bool:
-        # Asked first, since librdkafka complains on stderr about a port that is closed.
-        if not listening(server.ports["broker"]):
-            return False
-        try:
-            client = AdminClient({"bootstrap.servers": bootstrap(server), "log_level": 0})
-            return bool(client.list_topics(timeout=5).brokers)
-        except KafkaException:
-            return False
-
-    if not wait_until(ready, server.process, 60):
+    if not wait_until(lambda: _ready(server), server.process, _START_SECONDS):
         raise SinkError(
             "TR-605", "the embedded Kafka did not start", detail=tail(server.log), hint=f"See {server.log}."
         )

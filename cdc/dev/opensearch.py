@@ -20,7 +20,9 @@ from schemas.errors import SinkError
 # the person's own.
 _HTTP_PORTS = range(9201, 9300)
 
-# 300 MB resident when idle. Serial: the small collector.
+_START_SECONDS = 120.0
+
+# The serial collector is the small one: 300 MB resident when idle.
 _JVM = ["-Xms256m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
 _JVM += ["--enable-native-access=ALL-UNNAMED"]
 
@@ -37,8 +39,7 @@ rootLogger.appenderRef.console.ref = console
 
 def start(folder: Path, old: Server | None, record: Record) -> Server:
     """Return a node that answers: the old one if it runs, else one on its data and its ports."""
-    if old is not None and reusable(old, {}):
-        _await(old)
+    if reusable(old, {}, _ready, _START_SECONDS):
         return old
     executable = str(java.find_java("OpenSearch", java.OPENSEARCH).executable)
     class_path = os.pathsep.join(map(str, jars("opensearch")))
@@ -78,22 +79,23 @@ def _configuration(transport: int) -> str:
     )
 
 
-def _await(server: Server) -> None:
-    def ready() -> bool:
-        if not listening(server.ports["http"]):
-            return False
-        # Not urllib: that would ask the proxy of the environment.
-        connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=10)
-        try:
-            # Yellow: every index is back; that replicas are missing is as it must be with one node.
-            connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+def _ready(server: Server) -> bool:
+    if not listening(server.ports["http"]):
+        return False
+    # Not urllib: that would ask the proxy of the environment.
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=10)
+    try:
+        # Yellow: every index is back; that replicas are missing is as it must be with one node.
+        connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
-    if not wait_until(ready, server.process, 120):
+
+def _await(server: Server) -> None:
+    if not wait_until(lambda: _ready(server), server.process, _START_SECONDS):
         raise SinkError(
             "TR-606",
             "the embedded OpenSearch did not start",

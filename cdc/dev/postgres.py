@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -15,11 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+import psutil
 import psycopg
 from psycopg import sql
 
 from cdc.dev import unprivileged
-from cdc.dev.process import Process, free_ports, listening, spawn, tail, wait_until
+from cdc.dev.process import Process, free_ports, listening, reason, spawn, started_at, tail, wait_until
 from cdc.dev.server import Record, Server, reusable, wanted_settings
 from schemas.errors import ConfigError, SourceError
 
@@ -33,6 +35,8 @@ _SETTINGS = {
     "log_line_prefix": "%m [%p] ",
 }
 
+_START_SECONDS = 60.0
+
 # sockaddr_un has room for 108 bytes on Linux and 104 on macOS, the last one a zero.
 _SOCKET_PATH_BYTES = 103
 
@@ -43,8 +47,7 @@ def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, 
     `settings` come on top of ours (wal_level=logical and so on); ALTER SYSTEM goes over both.
     """
     settings = wanted_settings(old, settings)
-    if old is not None and reusable(old, settings):
-        _await(old)
+    if reusable(old, settings, _ready, _START_SECONDS):
         return old
     data = folder / "data"
     uid = _owner(data)
@@ -62,15 +65,16 @@ def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, 
 
     deadline = time.monotonic() + 10
     while True:
-        started = server(
-            spawn(command, log=log, folder=folder, record=lambda process: record(server(process)))
-        )
+        for lock in (data / "postmaster.pid", *sockets.glob(".s.PGSQL.*.lock")):
+            _drop_lock_of_the_dead(lock, data)
+        started = server(spawn(command, log=log, folder=folder, record=lambda process: record(server(process))))
         try:
             _await(started)
             return started
         except SourceError as error:
             # After a kill -9 of the postmaster its children need a moment to notice and to leave.
-            if "pre-existing shared memory" not in error.detail or time.monotonic() > deadline:
+            busy = re.search(r"pre-existing shared memory|lock file .* already exists", error.detail)
+            if not busy or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
 
@@ -115,9 +119,7 @@ def _initdb(folder: Path, data: Path, uid: int) -> None:
     command += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SourceError(
-            "TR-604", "PostgreSQL's initdb failed", detail=(done.stderr or done.stdout).strip()[-600:]
-        )
+        raise SourceError("TR-604", "PostgreSQL's initdb failed", detail=reason(done.stderr + done.stdout))
     # A file of ours that is read last, not -c on the command line: that would go over ALTER SYSTEM.
     with open(data / "postgresql.conf", "a", encoding="utf-8") as configuration:
         configuration.write("include 'tailrace.conf'\n")
@@ -126,9 +128,7 @@ def _initdb(folder: Path, data: Path, uid: int) -> None:
 def _configure(data: Path, settings: Mapping[str, str]) -> None:
     lines = [f"{name} = '{_quoted(value)}'" for name, value in settings.items()]
     path = data / "tailrace.conf"
-    path.write_text(
-        "# Written at every start of the embedded server.\n" + "\n".join(lines) + "\n", encoding="utf-8"
-    )
+    path.write_text("# Written at every start of the embedded server.\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _quoted(value: str) -> str:
@@ -149,17 +149,34 @@ def _socket_folder(folder: Path, old: Server | None, uid: int) -> Path:
     return short
 
 
-def _await(server: Server) -> None:
-    def ready() -> bool:
-        if not listening(server.ports["sql"]):
-            return False
-        try:
-            psycopg.connect(dsn(server), connect_timeout=5).close()
-        except psycopg.OperationalError:  # It is still starting up, or recovering.
-            return False
-        return True
+def _drop_lock_of_the_dead(lock: Path, data: Path) -> None:
+    """Remove a lock file that names a zombie: PostgreSQL takes that for a postmaster and does not start.
 
-    if not wait_until(ready, server.process, 60):
+    In a container whose first process reaps nobody it would stay one. No process may be left on the data.
+    """
+    try:
+        pid = int(lock.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return
+    if psutil.pid_exists(pid) and started_at(pid) is None:
+        # Every process of PostgreSQL works in the data folder.
+        folder = str(data.resolve())
+        if not any(process.info["cwd"] == folder for process in psutil.process_iter(["cwd"])):
+            lock.unlink(missing_ok=True)
+
+
+def _ready(server: Server) -> bool:
+    if not listening(server.ports["sql"]):
+        return False
+    try:
+        psycopg.connect(dsn(server), connect_timeout=5).close()
+    except psycopg.OperationalError:  # It is still starting up, or recovering.
+        return False
+    return True
+
+
+def _await(server: Server) -> None:
+    if not wait_until(lambda: _ready(server), server.process, _START_SECONDS):
         raise SourceError(
             "TR-604",
             "the embedded PostgreSQL did not start",

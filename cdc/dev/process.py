@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -49,10 +50,12 @@ def spawn(
     record: Callable[[Process], None],
     environment: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a command detached, in a session of its own, output appended to `log`.
+    """Start a command detached, in a session of its own, its output in `log` (the last run's in `log`.1).
 
     `record` is called with the process before the command runs: what it has not stored does not start.
     """
+    if log.exists():
+        log.replace(log.with_name(log.name + ".1"))
     shell = subprocess.Popen(
         ["/bin/sh", "-c", _LAUNCH, str(log), *command],
         stdin=subprocess.PIPE,
@@ -78,11 +81,13 @@ def started_at(pid: int) -> str | None:
     """Return when a process started, as a mark to compare; None when there is no such process any more."""
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
+        zombie = process.status() == psutil.STATUS_ZOMBIE
         stat = Path(f"/proc/{pid}/stat")
         if not stat.exists():
-            return str(process.create_time())
+            return None if zombie else str(process.create_time())
+        # A killed JVM looks like a zombie while other threads of it still end, with its ports and its locks.
+        if zombie and len(os.listdir(f"/proc/{pid}/task")) <= 1:
+            return None
         # Ticks since boot: the wall clock's idea of the same moment moves when the clock is set.
         ticks = stat.read_text().rpartition(")")[2].split()[19]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -125,7 +130,8 @@ def free_ports(wanted: Sequence[int | None], among: range = _PORTS) -> list[int]
         for port in wanted:
             others = random.sample(among, min(len(among), 500))
             candidates = others if port is None else [port, *others]
-            ports.append(next((c for c in candidates if _hold(c, held)), 0))
+            # Held until all are chosen, and compared: with SO_REUSEADDR one port can be held twice.
+            ports.append(next((c for c in candidates if c not in ports and _hold(c, held)), 0))
         if 0 in ports:
             raise ConfigError(
                 "TR-607",
@@ -157,12 +163,20 @@ def listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def tail(log: Path, lines: int = 5) -> str:
-    """Return the last lines of a log, for an error's detail."""
+def tail(log: Path) -> str:
+    """Return what a log says about why its process failed, for an error's detail."""
     try:
-        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        return reason(log.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return f"(no log at {log})"
+
+
+def reason(output: str) -> str:
+    """Return the first lines that name a fault; without such, the last ones. (Below a fault, Java says where.)"""
+    # PostgreSQL says so to whoever asks too early.
+    lines = [line for line in output.strip().splitlines() if "the database system is starting up" not in line]
+    faults = [line for line in lines if re.search(r"\b(FATAL|PANIC|ERROR)\b|Exception\b", line)]
+    return "\n".join(line[:300] for line in (faults[:3] or lines[-5:]))
 
 
 def _hold(port: int, held: list[socket.socket]) -> bool:

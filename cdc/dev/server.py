@@ -6,9 +6,9 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from cdc.dev.process import Process, alive, end
+from cdc.dev.process import Process, alive, end, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,14 @@ def wanted_settings(old: Server | None, settings: Mapping[str, str] | None) -> d
     return dict(old.settings) if old else {}
 
 
-def reusable(old: Server | None, settings: Mapping[str, str]) -> bool:
-    """Say whether a server runs and with these settings; one that runs with others is ended."""
+def reusable(
+    old: Server | None, settings: Mapping[str, str], ready: Callable[[Server], bool], seconds: float
+) -> TypeGuard[Server]:
+    """Say whether a server runs with these settings and answers within `seconds`; else it has been ended."""
     if old is None or not alive(old.process):
         return False
-    if dict(old.settings) == dict(settings):
+    # One that has just been killed is seen to run until its last thread is gone, but it never gets ready.
+    if dict(old.settings) == dict(settings) and wait_until(lambda: ready(old), old.process, seconds):
         return True
     stop(old)
     return False

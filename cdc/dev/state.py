@@ -70,9 +70,7 @@ def start_servers(
             "postgres": partial(
                 postgres.start, state_dir / "postgres", state.get("postgres"), postgres_settings, state.record
             ),
-            "kafka": partial(
-                kafka.start, state_dir / "kafka", state.get("kafka"), kafka_properties, state.record
-            ),
+            "kafka": partial(kafka.start, state_dir / "kafka", state.get("kafka"), kafka_properties, state.record),
         }
         if search:
             try:
@@ -113,9 +111,7 @@ def start_program(state_dir: Path, name: str, command: Sequence[str]) -> Server:
             return Server(name, process, log, settings=settings)
 
         # Where the person is, not in the state folder: the command line may have relative paths.
-        return server(
-            spawn(command, log=log, folder=Path.cwd(), record=lambda process: state.record(server(process)))
-        )
+        return server(spawn(command, log=log, folder=Path.cwd(), record=lambda process: state.record(server(process))))
 
 
 def stop_servers(state_dir: Path = STATE_FOLDER, purge: bool = False) -> list[str]:
@@ -129,9 +125,7 @@ def stop_servers(state_dir: Path = STATE_FOLDER, purge: bool = False) -> list[st
     if not (state_dir / _FILE).exists():
         if not purge:
             return []
-        raise ConfigError(
-            "TR-609", f"{state_dir} is no state folder", detail=f"It has no {_FILE}; left as it is."
-        )
+        raise ConfigError("TR-609", f"{state_dir} is no state folder", detail=f"It has no {_FILE}; left as it is.")
     with locked(state_dir / _LOCK):
         servers = _State(state_dir).servers
         running = [server for server in servers.values() if alive(server.process)]

