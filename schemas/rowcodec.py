@@ -102,6 +102,8 @@ def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
         i += 1
     if i >= end or end - i > 19:
         raise ValueRefused("not an integer of the form that PostgreSQL prints")
+    if end - i == 19 and text[i:end] > (b"9223372036854775808" if negative else b"9223372036854775807"):
+        raise ValueRefused("an integer of more than 64 bits")
     while i < end:
         digit = text[i] - 48
         if digit < 0 or digit > 9:
@@ -129,6 +131,8 @@ def _put_value(
     elif kind == INT:
         _put_integer(text, start, end, out)
     elif kind == BOOL:
+        if end - start != 1:
+            raise ValueRefused("not a boolean of the form that PostgreSQL prints")
         out.append(1 if text[start] == 116 else 0)
     elif kind == DOUBLE:
         out += _pack_double(float(text[start:end]))
@@ -286,7 +290,7 @@ class RowCodec:
                 else:
                     raise DecodeError("TupleData's kind of column", pos - 1, 1, 0)
                 self.ends[i] = len(out)
-        except ValueError as refused:
+        except (ValueError, OverflowError) as refused:
             raise ColumnRefused(i, str(refused) if isinstance(refused, ValueRefused) else "malformed") from None
         return pos
 
@@ -307,7 +311,7 @@ class RowCodec:
                     out.append(2)
                     _put_value(self.kinds[i], self.columns[i], field, 0, len(field), out)
                 self.ends[i] = len(out)
-        except ValueError as refused:
+        except (ValueError, OverflowError) as refused:
             raise ColumnRefused(i, str(refused) if isinstance(refused, ValueRefused) else "malformed") from None
 
     def place(self, columns: Sequence[bytes], start: int) -> None:

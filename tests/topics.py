@@ -43,7 +43,7 @@ def read_raw(bootstrap: str, topic: str, end: list[int] | None = None) -> list[A
     found = consumer.list_topics(topic, timeout=10).topics[topic]
     consumer.assign([TopicPartition(topic, partition, 0) for partition in found.partitions])
     left = set(found.partitions)
-    messages = []
+    messages: list[Any] = []
     while left:
         message = consumer.poll(10)
         assert message is not None, f"no answer about {topic}"
@@ -51,10 +51,10 @@ def read_raw(bootstrap: str, topic: str, end: list[int] | None = None) -> list[A
         if error:
             assert error.code() == KafkaError._PARTITION_EOF, error
             left.discard(message.partition())
-        elif end is None or message.offset() < end[message.partition()]:
+        else:
             messages.append(message)
     consumer.close()
-    return messages
+    return [message for message in messages if end is None or message.offset() < end[message.partition()]]
 
 
 def schemas(bootstrap: str, prefix: str) -> dict[int, Any]:

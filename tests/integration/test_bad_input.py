@@ -1,0 +1,142 @@
+"""What is wrong is named in three lines with its remedy and exit code; nothing is changed, no stack is shown."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from psycopg import sql
+
+from cdc.dev.state import Servers
+from schemas.configfile import load
+from tests.daemon import running, tailrace, wait_for, write_config
+
+
+def assert_refused(config: Path, code: str, exit_code: int, *words: str) -> None:
+    """Run the daemon and compare how it ended."""
+    done = tailrace("run", "--config", str(config), timeout=60)
+    text = done.stderr
+    assert done.returncode == exit_code, text
+    assert "Traceback" not in text
+    lines = text.strip().splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("ERROR"))
+    assert lines[start].startswith(f"ERROR  {code}  "), text
+    assert any(line.startswith("HINT") for line in lines[start:]), text
+    for word in words:
+        assert word in text, f"{word!r} is missing in: {text}"
+
+
+def slots(dsn: str, name: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (name,)).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@pytest.fixture
+def config(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    return write_config(tmp_path, database, servers.bootstrap, prefix)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_no_server(tmp_path: Path, servers: Servers, prefix: str) -> None:
+    port = free_port()
+    config = write_config(tmp_path, f"postgresql://u:s3cret@127.0.0.1:{port}/d", servers.bootstrap, prefix)
+    assert_refused(config, "TR-201", 4, f"127.0.0.1:{port}")
+    assert "s3cret" not in tailrace("run", "--config", str(config)).stderr
+
+
+def test_no_broker(tmp_path: Path, config: Path, database: str, prefix: str) -> None:
+    port = free_port()
+    write_config(tmp_path, database, f"127.0.0.1:{port}", prefix)
+    assert_refused(config, "TR-301", 5, f"127.0.0.1:{port}")
+    assert slots(database, prefix) == 0
+
+
+def test_no_replication_right(tmp_path: Path, servers: Servers, config: Path, database: str, prefix: str) -> None:
+    with _role(database, prefix) as dsn:
+        write_config(tmp_path, dsn, servers.bootstrap, prefix)
+        assert_refused(config, "TR-203", 4, f'ALTER ROLE "{prefix}" REPLICATION')
+
+
+@contextmanager
+def _role(database: str, name: str) -> Iterator[str]:
+    """Give the DSN of a role that may do all but replicate."""
+    role = sql.Identifier(name)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
+        connection.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(role))
+        connection.execute(sql.SQL("ALTER TABLE t OWNER TO {}").format(role))
+        connection.execute(
+            sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(sql.Identifier(connection.info.dbname), role)
+        )
+    try:
+        yield re.sub("//[^@]*@", f"//{name}@", database)
+    finally:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(role))
+            connection.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+def test_table_without_replica_identity(config: Path, database: str, prefix: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE keyless (x int)")
+    assert_refused(config, "TR-205", 4, "public.keyless", "ADD PRIMARY KEY", '"!public.keyless"')
+    assert slots(database, prefix) == 0
+
+
+def test_slot_in_use(config: Path, tmp_path: Path) -> None:
+    loaded = load(config)
+    with running(config):
+        wait_for(loaded, lambda record: record.is_state)
+        assert_refused(config, "TR-206", 4, loaded.source.slot)
+
+
+def test_slot_of_another_plugin(config: Path, database: str, prefix: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (prefix,))
+    assert_refused(config, "TR-208", 4, "two_phase")
+    assert slots(database, prefix) == 1
+
+
+def test_topic_without_compaction(config: Path, servers: Servers, database: str, prefix: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers.bootstrap})
+    topic = f"{prefix}.public.t"
+    for future in admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "delete"})]).values():
+        future.result()
+    assert_refused(config, "TR-302", 5, topic, "cleanup.policy=compact")
+    assert slots(database, prefix) == 0
+
+
+def test_slot_gone_but_topics_there(config: Path, database: str, prefix: str) -> None:
+    with running(config) as daemon:
+        wait_for(load(config), lambda record: record.is_state)
+        daemon.stop()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (prefix,))
+    assert_refused(config, "TR-402", 6, prefix)
+    assert slots(database, prefix) == 0
+
+
+def test_slot_advanced_by_hand(config: Path, database: str, prefix: str) -> None:
+    with running(config) as daemon:
+        wait_for(load(config), lambda record: record.is_state)
+        daemon.stop()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("INSERT INTO t VALUES (2)")
+        connection.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (prefix,))
+    assert_refused(config, "TR-401", 6, prefix, "bytes of WAL")

@@ -1,0 +1,29 @@
+"""The uncompiled form of a module that Cython may have compiled, loaded from its file under another name."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parent.parent
+_COMPILED = ("schemas.values", "schemas.rowcodec", "schemas.partition", "schemas.encoder")
+
+
+def interpreted() -> dict[str, ModuleType]:
+    """Return all modules that may be compiled, as plain Python, importing each other's plain form."""
+    compiled = {name: sys.modules.pop(name) for name in _COMPILED if name in sys.modules}
+    try:
+        for name in _COMPILED:
+            spec = importlib.util.spec_from_file_location(name, ROOT / (name.replace(".", "/") + ".py"))
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+        return {name: sys.modules[name] for name in _COMPILED}
+    finally:
+        for name in _COMPILED:
+            del sys.modules[name]
+        sys.modules.update(compiled)

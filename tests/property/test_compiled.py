@@ -1,0 +1,125 @@
+"""Compiled and interpreted code give the same bytes and the same errors, on good messages and on damaged ones."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schemas.encoder as compiled
+from schemas import rowcodec
+from schemas.types import Kind, ValueType
+from tests.interpreted import interpreted
+
+_PLAIN = interpreted()
+_ITEM = ValueType(Kind.INT, "int", "int")
+_COLUMNS = [
+    ValueType(Kind.INT, "long", "bigint"),
+    ValueType(Kind.STRING, "string", "string"),
+    ValueType(Kind.DOUBLE, "double", "double"),
+    ValueType(Kind.FLOAT, "float", "float"),
+    ValueType(Kind.BOOL, "boolean", "boolean"),
+    ValueType(Kind.DECIMAL, "bytes", "decimal", scale=3, precision=20),
+    ValueType(Kind.DATE, "int", "date"),
+    ValueType(Kind.TIME, "long", "bigint"),
+    ValueType(Kind.TIMESTAMP, "long", "timestamp_ntz"),
+    ValueType(Kind.TIMESTAMPTZ, "long", "timestamp"),
+    ValueType(Kind.BYTES, "bytes", "binary"),
+    ValueType(Kind.ARRAY, "array", "array<int>", _ITEM),
+    ValueType(Kind.MAP, "map", "map<string,string>"),
+    ValueType(Kind.VECTOR, "array", "array<float>"),
+]
+
+_stamps = st.datetimes().map(lambda moment: moment.isoformat(sep=" ").encode())
+_TEXTS = [
+    st.integers(-(10**19), 10**19).map(lambda n: str(n).encode()),
+    st.text().map(str.encode),
+    st.floats().map(lambda n: repr(n).encode()),
+    st.floats(width=32).map(lambda n: repr(n).encode()),
+    st.sampled_from([b"t", b"f"]),
+    st.decimals(places=3, allow_nan=True, min_value=-(10**18), max_value=10**18).map(lambda n: str(n).encode()),
+    st.dates().map(lambda date: date.isoformat().encode()),
+    st.times().map(lambda time: time.isoformat().encode()),
+    _stamps,
+    _stamps.map(lambda text: text + b"+00"),
+    st.binary().map(lambda raw: b"\\x" + raw.hex().encode()),
+    st.lists(st.none() | st.integers(-5, 5)).map(
+        lambda items: ("{" + ",".join("NULL" if n is None else str(n) for n in items) + "}").encode()
+    ),
+    st.sampled_from([b"", b'"a"=>"1"', b'"a"=>NULL, "b\\"c"=>"\\\\"', b'"a"=>']),
+    st.lists(st.floats(width=32), min_size=1).map(lambda items: repr(items).replace(" ", "").encode()),
+]
+_rows = st.tuples(*(st.none() | text for text in _TEXTS))
+
+
+def _tuple(fields: tuple[bytes | None, ...]) -> bytes:
+    parts = (b"n" if field is None else b"t" + struct.pack(">I", len(field)) + field for field in fields)
+    return struct.pack(">H", len(fields)) + b"".join(parts)
+
+
+def _encoder(module: Any) -> Any:
+    made = module.TableEncoder(module.Names("v", "n", "d", "s", "t"), _COLUMNS, [0], 1, 2)
+    made.begin(1, 2**40, 1_700_000_000_000, 5, 1_700_000_000_000)
+    return made
+
+
+def _outcome(module: Any, method: str, message: bytes, pos: int) -> Any:
+    try:
+        return getattr(_encoder(module), method)(message, pos, 2**41, 12)
+    except Exception as error:
+        return type(error).__name__, str(error), getattr(error, "index", None), getattr(error, "offset", None)
+
+
+def _agree(method: str, message: bytes, pos: int) -> None:
+    one, other = _outcome(compiled, method, message, pos), _outcome(_PLAIN["schemas.encoder"], method, message, pos)
+    assert one == other
+    if isinstance(one, tuple):
+        assert one[0] in ("DecodeError", "ColumnRefused", "UnchangedToast"), one
+
+
+def test_this_run_compares_two_forms() -> None:
+    if not compiled.__file__.endswith(".so"):
+        pytest.skip("not compiled here: there is one form only (make setup compiles where there is a C compiler)")
+
+
+@given(_rows)
+@settings(max_examples=300, deadline=None)
+def test_insert(fields: tuple[bytes | None, ...]) -> None:
+    _agree("insert", b"I\0\0\0\1N" + _tuple(fields), 6)
+
+
+@given(_rows, _rows, st.sampled_from([b"K", b"O"]))
+@settings(max_examples=200, deadline=None)
+def test_update_and_delete(old: tuple[bytes | None, ...], new: tuple[bytes | None, ...], mark: bytes) -> None:
+    _agree("change", b"U\0\0\0\1" + mark + _tuple(old) + b"N" + _tuple(new), 5)
+    _agree("remove", b"D\0\0\0\1" + mark + _tuple(old), 5)
+
+
+@given(_rows, st.data())
+@settings(max_examples=500, deadline=None)
+def test_damaged(fields: tuple[bytes | None, ...], data: st.DataObject) -> None:
+    message = bytearray(b"U\0\0\0\1O" + _tuple(fields) + b"N" + _tuple(fields))
+    for _ in range(data.draw(st.integers(1, 3))):
+        message[data.draw(st.integers(5, len(message) - 1))] = data.draw(st.integers(0, 255))
+    size = data.draw(st.integers(5, len(message)))
+    _agree("change", bytes(message[:size]), 5)
+
+
+@given(st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=5))
+def test_copy_lines(fields: list[bytes | None]) -> None:
+    escapes = {8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 92: b"\\\\"}
+    line = b"\t".join(
+        b"\\N" if field is None else b"".join(escapes.get(byte, bytes([byte])) for byte in field) for field in fields
+    )
+    assert rowcodec.split_copy(line + b"\n") == fields
+    assert _PLAIN["schemas.rowcodec"].split_copy(line + b"\n") == fields
+
+
+@given(st.binary(max_size=40), st.integers(1, 500))
+def test_partition(key: bytes, partitions: int) -> None:
+    from schemas.partition import partition_of
+
+    assert partition_of(key, partitions) == _PLAIN["schemas.partition"].partition_of(key, partitions)

@@ -1,0 +1,11 @@
+"""The compiled codec has the kinds as C integers: they are those of `Kind`."""
+
+from __future__ import annotations
+
+from schemas.types import Kind
+from tests.interpreted import interpreted
+
+
+def test_kinds_are_the_same_numbers() -> None:
+    rowcodec = interpreted()["schemas.rowcodec"]
+    assert {kind.name: getattr(rowcodec, kind.name) for kind in Kind} == {kind.name: kind.value for kind in Kind}

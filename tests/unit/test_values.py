@@ -1,0 +1,115 @@
+"""Readers of single values: the corners that PostgreSQL prints, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import values
+from schemas.values import ValueRefused
+
+
+@given(st.dates())
+def test_date(date: datetime.date) -> None:
+    assert values.date_days(date.isoformat().encode()) == (date - datetime.date(1970, 1, 1)).days
+
+
+@given(st.datetimes())
+def test_timestamp(moment: datetime.datetime) -> None:
+    text = moment.isoformat(sep=" ").encode()
+    expected = (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+    assert values.timestamp_micros(text, False) == expected
+    assert values.timestamp_micros(text + b"+00", True) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        (b"0001-12-31 BC", -719163),  # the day before 0001-01-01
+        (b"4714-11-24 BC", -2440588),  # Julian day 0, the first date of PostgreSQL
+        (b"5874897-12-31", 2145042905),  # its last
+        (b"infinity", 2**31 - 1),
+        (b"-infinity", -(2**31)),
+    ],
+)
+def test_far_dates(text: bytes, days: int) -> None:
+    assert values.date_days(text) == days
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        (b"infinity", 2**63 - 1),
+        (b"-infinity", -(2**63)),
+        (b"294247-01-10 04:00:54.775806", 2**63 - 2),
+        # expected values as PostgreSQL has them: extract(epoch from timestamp ...)
+        (b"1970-01-01 00:00:00", 0),
+        (b"1969-12-31 23:59:59.999999", -1),
+        (b"0044-03-15 12:00:00 BC", -63517780800000000),
+    ],
+)
+def test_far_timestamps(text: bytes, micros: int) -> None:
+    assert values.timestamp_micros(text, False) == micros
+
+
+@pytest.mark.parametrize("text", [b"294247-01-10 04:00:54.775807", b"294276-12-31 23:59:59.999999"])
+def test_a_timestamp_that_would_collide_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueRefused):
+        values.timestamp_micros(text, False)
+
+
+def test_a_session_that_is_not_in_utc_is_noticed() -> None:
+    with pytest.raises(ValueRefused, match="UTC"):
+        values.timestamp_micros(b"2026-01-01 00:00:00+02", True)
+
+
+def test_end_of_day() -> None:
+    assert values.time_micros(b"24:00:00") == 86_400_000_000
+    assert values.time_micros(b"00:00:00.000001") == 1
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=1 - 10**10, max_value=10**10 - 1))
+def test_decimal(number: Decimal) -> None:
+    raw = values.decimal_bytes(f"{number:.4f}".encode(), 14, 4)
+    assert Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-4) == number
+
+
+@pytest.mark.parametrize(
+    ("number", "size"), [("0", 1), ("127", 1), ("-128", 1), ("128", 2), ("-129", 2), ("32767", 2), ("-32768", 2)]
+)
+def test_decimal_takes_no_byte_too_many(number: str, size: int) -> None:
+    assert len(values.decimal_bytes(number.encode(), 10, 0)) == size
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"-Infinity", b"1.005", b"12345678901"])
+def test_no_decimal(text: bytes) -> None:
+    with pytest.raises(ValueRefused):
+        values.decimal_bytes(text, 10, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        (b"{}", []),
+        (b"{1,2}", [b"1", b"2"]),
+        (b'{NULL,"NULL",""}', [None, b"NULL", b""]),
+        (rb'{"a,b","say \"hi\"","back\\slash"}', [b"a,b", b'say "hi"', rb"back\slash"]),
+        ('{"ä ö"}'.encode(), ["ä ö".encode()]),
+    ],
+)
+def test_array(text: bytes, items: list[bytes | None]) -> None:
+    assert values.array_items(text) == items
+
+
+@pytest.mark.parametrize("text", [b"{{1,2},{3,4}}", b"[0:1]={1,2}", b"{1,2", b'{"a', b'{"a"b}'])
+def test_no_array_of_one_dimension(text: bytes) -> None:
+    with pytest.raises(ValueRefused):
+        values.array_items(text)
+
+
+def test_hstore() -> None:
+    assert values.hstore_items(rb'"a"=>"1", "b\"c"=>NULL, ""=>"x\\"') == [(b"a", b"1"), (b'b"c', None), (b"", rb"x\x"[:2])]
