@@ -12,6 +12,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from datetime import date
+from decimal import Context, Decimal, Inexact
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from snapshot.forms import Field, Form, Kind
 Canon = str | None | list[Any] | dict[str, Any]
 """A value in the common form; None is NULL."""
 
+_EXACT: Final = Context(prec=80, traps=[Inexact])
 _DATE_INFINITIES: Final = (-(1 << 31), (1 << 31) - 1)
 _TIMESTAMP_INFINITIES: Final = (-(1 << 63), (1 << 63) - 1)
 _MICROS_PER_DAY: Final = 86_400_000_000
@@ -65,6 +67,21 @@ def from_avro(form: Form, value: Any) -> Canon:
     if form.item is not None:
         return [from_avro(form.item, item) for item in value]
     return str(value)
+
+
+def from_view(form: Form, value: Any) -> Canon:
+    """Render a value as a view's reader gives it: numbers as on the topic, but decimals as `Decimal`."""
+    if value is None:
+        return None
+    kind = form.kind
+    if kind is Kind.DECIMAL and isinstance(value, Decimal):
+        return decimal_text(int(value.scaleb(form.scale, _EXACT)), form.scale)
+    if kind is Kind.FLOAT:
+        # a document holds the shortest decimal, which is another double than the float's
+        return repr(struct.unpack("f", struct.pack("f", value))[0])
+    if kind is Kind.ARRAY or kind is Kind.VECTOR:
+        return [from_view(_item(form), item) for item in value]
+    return from_avro(form, value)
 
 
 def from_text(form: Form, text: str | None) -> Canon:

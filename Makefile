@@ -1,0 +1,34 @@
+# The few commands that people need; `make` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup test lint demo requirements clean
+
+help: ## List these commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
+
+setup: .venv/.installed ## Make .venv with everything in it, from hashed requirements
+
+.venv/.installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; make setup PYTHON=python3.12 names another")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+test: setup ## Run all tests; the first run fetches Kafka, OpenSearch and Spark's connectors
+	$(BIN)/pytest
+
+lint: setup ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo: setup ## Everything on this machine, with a demo shop
+	$(BIN)/tailrace dev up
+
+requirements: ## Write requirements.txt anew from pyproject.toml (needs uv)
+	uv pip compile --quiet --universal --generate-hashes --all-extras --no-header --no-annotate pyproject.toml --output-file requirements.txt
+
+clean: ## Delete what was made here: the venv and caches (not the demo: tailrace dev down --purge)
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,116 @@
+"""The status model: lag that can be trusted, and servers that are down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdc.cli.status_page import status_lines
+from cdc.ops.read_status import read_status
+from cdc.ops.status import SourceStatus, Status, assemble
+from cdc.slot import Slot
+from schemas.config import Config
+from schemas.lsn import Position
+from schemas.progress import Cut, PositionRecord
+from sinks.views_topic import ViewRecord
+
+NOW = 1_700_000_000.0
+CONFIG = Config.model_validate(
+    {
+        "source": {"dsn": "host=127.0.0.1 port=1 connect_timeout=1"},
+        "kafka": {"bootstrap": "127.0.0.1:1"},
+        "views": {"orders": {"table": "public.orders"}, "found": {"table": "public.orders", "target": "search"}},
+    }
+)
+
+
+def cut(lsn: int) -> Cut:
+    return Cut(Position(1, lsn - 8, 4), lsn, 0, "7", 1, {})
+
+
+def slot(**changes: Any) -> Slot:
+    values = {
+        "name": "tailrace",
+        "plugin": "pgoutput",
+        "database": "shop",
+        "active_pid": 42,
+        "confirmed_flush_lsn": 900,
+        "restart_lsn": 500,
+        "wal_status": "reserved",
+        "safe_wal_size": None,
+        "two_phase": False,
+    }
+    return Slot(**{**values, **changes})
+
+
+def made(**changes: Any) -> Status:
+    values: dict[str, Any] = {
+        "source": SourceStatus(wal_lsn=1000, slot=slot()),
+        "stored": (PositionRecord(cut(900), 1), int(NOW * 1000) - 2500),
+        "kafka_error": None,
+        "records": {"orders": ViewRecord("orders", "warehouse", 2, cut(800), int(NOW * 1000) - 4000)},
+        "views_error": None,
+    }
+    return assemble(CONFIG, **{**values, **changes}, now=NOW)
+
+
+def text(status: Status) -> str:
+    return "\n".join(status_lines(status))
+
+
+def test_lag_in_bytes_and_seconds() -> None:
+    status = made()
+    assert (status.topics.lag_bytes, status.topics.lag_seconds) == (100, 2.5)
+    assert (status.views[0].lag_bytes, status.views[0].lag_seconds) == (200, 4.0)
+    assert status.source.retained_bytes == 500
+
+
+def test_no_lag_when_all_is_there() -> None:
+    status = made(source=SourceStatus(wal_lsn=900, slot=slot()))
+    assert (status.topics.lag_bytes, status.topics.lag_seconds) == (0, 0.0)
+
+
+def test_a_view_level_with_the_topics_has_their_lag() -> None:
+    record = ViewRecord("orders", "warehouse", 2, cut(900), 1)
+    assert made(records={"orders": record}).views[0].lag_seconds == 2.5
+
+
+def test_a_view_without_a_batch() -> None:
+    status = made()
+    assert (status.views[1].flushed_lsn, status.views[1].lag_bytes) == (None, None)
+    assert "nothing applied yet" in text(status)
+
+
+def test_json_prints_lsns_as_postgresql_does() -> None:
+    value = made().to_dict()
+    assert value["source"]["wal_lsn"] == "0/3E8"
+    assert value["source"]["slot"]["confirmed_flush_lsn"] == "0/384"
+    assert value["views"][0]["flushed_lsn"] == "0/320"
+    assert value["topics"]["lag_bytes"] == 100
+
+
+def test_before_the_first_start() -> None:
+    status = made(source=SourceStatus(wal_lsn=1000), stored=(None, 0), records={})
+    assert "does not exist yet" in text(status)
+    assert "nothing stored yet" in text(status)
+
+
+def test_what_a_slot_still_has_room_for() -> None:
+    assert "no limit" in text(made())
+    limited = made(source=SourceStatus(wal_lsn=1000, slot=slot(safe_wal_size=2_000_000, active_pid=None)))
+    assert "2.0 MB more until it is lost" in text(limited)
+    assert "not read by anybody" in text(limited)
+
+
+def test_a_view_that_stands_still_says_why() -> None:
+    record = ViewRecord("orders", "warehouse", 2, cut(800), 1, error="TR-522")
+    assert "stopped: TR-522" in text(made(records={"orders": record}))
+
+
+def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:
+    status = read_status(CONFIG)
+    assert status.source.error is not None
+    assert status.topics.error is not None
+    shown = text(status)
+    assert "source   down: cannot connect to PostgreSQL at 127.0.0.1:1" in shown
+    assert "topics   down:" in shown
+    assert "orders" in shown
