@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import typer
 
 from cdc.cli import output
@@ -16,7 +18,7 @@ def show(config: ConfigFile = None, json: Json = False) -> None:
     from schemas.configfile import read
 
     loaded = read(config)
-    values = loaded.config.model_dump(mode="json")
+    values = _without_secrets(loaded.config.model_dump(mode="json"))
     if json:
         output.json({"file": loaded.path, "config": values, "origins": loaded.origins})
         return
@@ -31,6 +33,21 @@ def schema() -> None:
     from schemas.config import Config
 
     output.json(Config.model_json_schema())
+
+
+_SECRET = re.compile(r"password|passwd|secret|token|credential|jaas|\.key$|\.pem$|private", re.I)
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def _without_secrets(value: object, key: str = "") -> object:
+    """Hide what the model cannot know to be secret: free options by their names, passwords in URLs."""
+    if isinstance(value, dict):
+        return {name: _without_secrets(below, name) for name, below in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(item, key) for item in value]
+    if isinstance(value, str):
+        return "**********" if value and _SECRET.search(key) else _USER_INFO.sub("**********@", value)
+    return value
 
 
 def _flat(path: str, value: object) -> list[tuple[str, object]]:
