@@ -82,35 +82,43 @@ def _taken(name: str, patterns: Iterable[str]) -> bool:
     return taken
 
 
-def ensure_publication(connection: psycopg.Connection, name: str, patterns: Sequence[str]) -> int:
-    """Return the oid of the publication, made for the tables that `patterns` take if it is not there."""
-    found = _publication_oid(connection, name)
-    if found is not None:
-        return found
-    tables = matching_tables(connection, patterns)
-    if not tables:
+def relations_to_capture(connection: psycopg.Connection, publication: str, patterns: Sequence[str]) -> list[Relation]:
+    """Return the shape of every table of the publication, or, if there is none yet, of those that `patterns` take.
+
+    ConfigError if that is no table at all, SourceError for a table without a key.
+    """
+    if _publication_oid(connection, publication) is not None:
+        relations = _published_relations(connection, publication)
+    else:
+        tables = matching_tables(connection, patterns)
+        relations = [found for schema, table in tables if (found := table_relation(connection, schema, table))]
+    if not relations:
         raise ConfigError(
             "TR-120",
             f"no table matches source.tables = {list(patterns)}",
             hint='Patterns are "schema.table", for example tables = ["public.*"].',
         )
-    relations = [relation for schema, table in tables if (relation := table_relation(connection, schema, table))]
     for relation in relations:
         key_columns(connection, relation)
+    return relations
+
+
+def ensure_publication(connection: psycopg.Connection, name: str, relations: Sequence[Relation]) -> int:
+    """Return the oid of the publication, made for `relations` if it is not there."""
+    found = _publication_oid(connection, name)
+    if found is not None:
+        return found
+    statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
+        sql.Identifier(name), sql.SQL(", ").join(sql.Identifier(r.schema, r.name) for r in relations)
+    )
     try:
-        connection.execute(
-            sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
-                sql.Identifier(name), sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
-            )
-        )
+        connection.execute(statement)
     except psycopg.Error as error:
         raise SourceError(
             "TR-207",
             f'cannot create publication "{name}"',
             detail=(error.diag.message_primary or str(error)) + ".",
-            hint=f'Have the owner of the tables run: CREATE PUBLICATION "{name}" FOR TABLE '
-            + ", ".join(f'"{schema}"."{table}"' for schema, table in tables)
-            + " WITH (publish_via_partition_root = true);",
+            hint=f"Have the owner of the tables run: {statement.as_string(connection)};",
         ) from None
     oid = _publication_oid(connection, name)
     assert oid is not None
@@ -122,7 +130,7 @@ def _publication_oid(connection: psycopg.Connection, name: str) -> int | None:
     return row[0] if row else None
 
 
-def published_relations(connection: psycopg.Connection, publication: str) -> list[Relation]:
+def _published_relations(connection: psycopg.Connection, publication: str) -> list[Relation]:
     """Return the shape of every table of the publication, as its Relation message has it."""
     rows = connection.execute(
         "SELECT schemaname, tablename, attnames FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2",

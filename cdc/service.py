@@ -25,7 +25,7 @@ from cdc.delivery import Delivery
 from cdc.first_snapshot import ExportedSnapshot, plan_all, record_chunks, send_first_snapshot
 from cdc.progress import Progress, new_origin
 from cdc.reread import Reread
-from cdc.tables import Tables, ensure_own_topics
+from cdc.tables import Tables, make_topics
 from cdc.transaction import Assembler
 from cdc.wal import Wal, WalMessage
 from cdc.windows import Windows, open_chunks
@@ -106,11 +106,9 @@ class Session:
         """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
         config, source = self._config, self._config.source
         self._server = catalog.server(self._connection)
-        self._publication_oid = catalog.ensure_publication(self._connection, source.publication, source.tables)
-        self._relations = catalog.published_relations(self._connection, source.publication)
-        for relation in self._relations:
-            catalog.key_columns(self._connection, relation)
-        ensure_own_topics(config.kafka)
+        self._relations = catalog.relations_to_capture(self._connection, source.publication, source.tables)
+        self._partitions = make_topics(config.kafka, self._relations)
+        self._publication_oid = catalog.ensure_publication(self._connection, source.publication, self._relations)
         found = slot.inspect(self._connection, source.slot)
         if found is None:
             self._first_start()
@@ -187,9 +185,9 @@ class Session:
             self._server.database,
             self._sink,
             read_schemas(config.kafka, Topics(config.kafka.prefix)),
+            self._partitions,
             stored.here.offsets,
         )
-        self._tables.ensure(self._relations)
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
 

@@ -56,14 +56,17 @@ class Tables:
         database: str,
         sink: KafkaSink,
         stored_schemas: Iterable[StoredSchema],
+        partitions: dict[str, int],
         offsets: dict[str, list[int]],
     ) -> None:
+        """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from."""
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
         self._connection = connection
         self._types = Types(connection)
         self._database = database
         self._sink = sink
+        self._partitions = partitions
         self._offsets = offsets
         self._ids = {(stored.subject, stored.schema): stored.id for stored in stored_schemas}
         self._by_oid: dict[int, CapturedTable] = {}
@@ -72,21 +75,6 @@ class Tables:
     @property
     def destinations(self) -> Iterable[Destination]:
         return self._destinations.values()
-
-    def ensure(self, relations: Iterable[Relation]) -> None:
-        """Make and check the topics of many tables at once."""
-        specs = [
-            TopicSpec(
-                self._topics.table(relation.schema, relation.name),
-                self._kafka.partitions,
-                _settings(self._kafka),
-            )
-            for relation in relations
-        ]
-        for topic, partitions in ensure_topics(self._kafka, specs).items():
-            if topic not in self._destinations:
-                known = self._offsets.get(topic, [])
-                self._destinations[topic] = Destination(topic, known + [0] * (partitions - len(known)))
 
     def __getitem__(self, oid: int) -> CapturedTable:
         table = self._by_oid.get(oid)
@@ -100,14 +88,13 @@ class Tables:
         if known is not None and known.relation == relation:
             return known
         topic = self._topics.table(relation.schema, relation.name)
-        if topic not in self._destinations:
-            self.ensure([relation])
+        destination = self._destination(topic, relation)
         keys = key_columns(self._connection, relation)
         key_names = [relation.columns[i] for i in keys]
         table = CapturedTable(
             relation,
             keys,
-            self._destinations[topic],
+            destination,
             TableEncoder(
                 Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
                 [value_type(column, self._types) for column in relation.columns],
@@ -118,6 +105,15 @@ class Tables:
         )
         self._by_oid[relation.oid] = table
         return table
+
+    def _destination(self, topic: str, relation: Relation) -> Destination:
+        """Return the topic of a table; one that came into the publication while we run gets its topic now."""
+        if topic not in self._destinations:
+            if topic not in self._partitions:
+                self._partitions |= make_topics(self._kafka, [relation])
+            known = self._offsets.get(topic, [])
+            self._destinations[topic] = Destination(topic, known + [0] * (self._partitions[topic] - len(known)))
+        return self._destinations[topic]
 
     def _schema_id(self, subject: str, schema: str) -> int:
         """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""
@@ -130,14 +126,10 @@ class Tables:
         return stored.id
 
 
-def _settings(kafka: Kafka) -> dict[str, str]:
-    return compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
-
-
-def ensure_own_topics(kafka: Kafka) -> None:
-    """Make and check the topics that every pipeline has: progress, schemas, views."""
+def make_topics(kafka: Kafka, relations: Iterable[Relation]) -> dict[str, int]:
+    """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each."""
     topics = Topics(kafka.prefix)
-    ensure_topics(
-        kafka,
-        [TopicSpec(name, 1, _settings(kafka)) for name in (topics.progress, topics.schemas, topics.views)],
-    )
+    settings = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
+    own = [TopicSpec(name, 1, settings) for name in (topics.progress, topics.schemas, topics.views)]
+    tables = [TopicSpec(topics.table(r.schema, r.name), kafka.partitions, settings) for r in relations]
+    return ensure_topics(kafka, own + tables)

@@ -28,7 +28,7 @@ class TopicSpec:
 
 
 def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
-    """Make what is missing, check the settings of what is there; return the partitions of each topic.
+    """Check the settings of what is there, then make what is missing; return the partitions of each topic.
 
     SinkError names the first topic whose settings would break a promise, and the command that mends it.
     """
@@ -36,8 +36,8 @@ def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
     try:
         there = admin.list_topics(timeout=_TIMEOUT_S).topics
         missing = [spec for spec in specs if spec.name not in there]
-        _create(admin, kafka, missing)
         _check(admin, kafka, [spec for spec in specs if spec.name in there])
+        _create(admin, kafka, missing)
         return {
             spec.name: len(there[spec.name].partitions) if spec.name in there else spec.partitions for spec in specs
         }
