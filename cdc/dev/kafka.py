@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -158,7 +159,10 @@ def _fence(command: list[str], server: Callable[[Process], Server], record: Reco
         record=lambda process: record(server(process)),
     )
     # One that was killed before it had registered is not fenced: then this takes the whole time.
-    wait_until(lambda: log.exists() and "Fencing broker 1" in log.read_text(errors="replace"), process, 10)
+    done = "BrokerRegistrationChangeRecord(brokerId=1"
+    if wait_until(lambda: log.exists() and done in log.read_text(errors="replace"), process, 10):
+        # The line comes before the record is on disk, by some milliseconds.
+        time.sleep(0.3)
     end(process)
 
 
@@ -168,7 +172,7 @@ def _ready(server: Server) -> bool:
         return False
     try:
         client = AdminClient({"bootstrap.servers": bootstrap(server), "log_level": 0})
-        return bool(client.list_topics(timeout=5).brokers)
+        return bool(client.list_topics(timeout=1.5).brokers)
     except KafkaException:
         return False
 
