@@ -17,8 +17,13 @@ except ModuleNotFoundError:
 
 from schemas.envelope import framing
 from schemas.errors import DecodeError
-from schemas.rowcodec import ColumnRefused, RowCodec, put_long
+from schemas.rowcodec import ColumnRefused
 from schemas.types import ValueType
+
+if cython.compiled:
+    from cython.cimports.schemas.rowcodec import RowCodec, put_long
+else:
+    from schemas.rowcodec import RowCodec, put_long
 
 
 @dataclass(frozen=True, slots=True)

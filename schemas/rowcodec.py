@@ -21,15 +21,15 @@ except ModuleNotFoundError:
 
 from schemas.errors import DecodeError
 from schemas.types import ValueType
-from schemas.values import (
-    ValueRefused,
-    array_items,
-    date_days,
-    decimal_bytes,
-    hstore_items,
-    time_micros,
-    timestamp_micros,
-)
+from schemas.values import ValueRefused, array_items, decimal_bytes, hstore_items
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.schemas.values import date_at, time_at, timestamp_at
+else:
+    from schemas.values import date_at, time_at, timestamp_at
 
 _pack_double = struct.Struct("<d").pack
 _pack_float = struct.Struct("<f").pack
@@ -60,10 +60,10 @@ class ColumnRefused(Exception):
         self.reason = reason
 
 
-@cython.cfunc
-@cython.inline
-def _put_long(out: bytearray, number: cython.longlong) -> cython.int:
-    """Append Avro's zigzag varint."""
+@cython.ccall
+@cython.exceptval(-1)
+def put_long(out: bytearray, number: cython.longlong) -> cython.int:
+    """Append a 64-bit integer as Avro's zigzag varint."""
     rest: cython.ulonglong = (number << 1) ^ (number >> 63)
     while rest > 0x7F:
         out.append((rest & 0x7F) | 0x80)
@@ -72,26 +72,40 @@ def _put_long(out: bytearray, number: cython.longlong) -> cython.int:
     return 0
 
 
-def put_long(out: bytearray, number: int) -> None:
-    """Append a 64-bit integer as Avro's long."""
-    _put_long(out, number)
+@cython.cfunc
+@cython.exceptval(-1)
+def put_slice(out: bytearray, text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+    """Append text[start:end]; the caller has checked that it lies inside."""
+    if cython.compiled:
+        size: cython.Py_ssize_t = len(out)
+        PyByteArray_Resize(out, size + end - start)
+        memcpy(PyByteArray_AS_STRING(out) + size, PyBytes_AS_STRING(text) + start, end - start)
+    else:
+        out += text[start:end]
+    return 0
 
 
 @cython.cfunc
 @cython.inline
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(check=False)
 def _u16(message: bytes, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
     return message[pos] << 8 | message[pos + 1]
 
 
 @cython.cfunc
 @cython.inline
+@cython.exceptval(check=False)
 def _u32(message: bytes, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
     high: cython.Py_ssize_t = _u16(message, pos)
     return high << 16 | _u16(message, pos + 2)
 
 
 @cython.cfunc
-@cython.cdivision(True)
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(-1)
 def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, out: bytearray) -> cython.int:
     """Append the decimal integer text[start:end], which fits into 64 bits."""
     i: cython.Py_ssize_t = start
@@ -111,11 +125,56 @@ def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
         # built up below zero, where the range is one larger
         value = value * 10 - digit
         i += 1
-    _put_long(out, value if negative else -value)
+    return put_long(out, value if negative else -value)
+
+
+@cython.cfunc
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(-1)
+def _put_decimal(
+    column: ValueType, text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, out: bytearray
+) -> cython.int:
+    """Append a decimal's unscaled value; what fits into 64 bits without a Python integer."""
+    i: cython.Py_ssize_t = start
+    digit: cython.int
+    value: cython.longlong = 0
+    fraction: cython.int = -1
+    scale: cython.int = column.scale
+    negative: cython.bint = start < end and text[start] == 45
+    if negative:
+        i += 1
+    digits: cython.Py_ssize_t = end - i
+    while i < end and digits <= 18:
+        digit = text[i] - 48
+        if digit == -2 and fraction < 0:  # the point
+            fraction = 0
+        elif digit < 0 or digit > 9:
+            digits = 19
+        else:
+            value = value * 10 + digit
+            if fraction >= 0:
+                fraction += 1
+        i += 1
+    # PostgreSQL prints all digits of the scale, so nothing is left to pad; all else is for the slow way
+    if digits > 18 or digits == 0 or fraction != (scale if scale > 0 else -1):
+        return _put_bytes(out, decimal_bytes(text[start:end], column.precision, scale))
+    if negative:
+        value = -value
+    size: cython.int = 1
+    while size < 8 and (value >> (8 * size - 1)) != (value >> 63):
+        size += 1
+    put_long(out, size)
+    while size > 0:
+        size -= 1
+        out.append((value >> (8 * size)) & 0xFF)
     return 0
 
 
 @cython.cfunc
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(-1)
 def _put_value(
     kind: cython.int,
     column: ValueType,
@@ -124,10 +183,10 @@ def _put_value(
     end: cython.Py_ssize_t,
     out: bytearray,
 ) -> cython.int:
-    """Append the value whose text is text[start:end]; ValueRefused if it cannot be exact."""
+    """Append the value whose text is text[start:end], inside; ValueRefused if it cannot be exact."""
     if kind == STRING:
-        _put_long(out, end - start)
-        out += text[start:end]
+        put_long(out, end - start)
+        put_slice(out, text, start, end)
     elif kind == INT:
         _put_integer(text, start, end, out)
     elif kind == BOOL:
@@ -137,31 +196,33 @@ def _put_value(
     elif kind == DOUBLE:
         out += _pack_double(float(text[start:end]))
     elif kind == TIMESTAMPTZ:
-        _put_long(out, timestamp_micros(text[start:end], True))
+        put_long(out, timestamp_at(text, start, end, True))
     elif kind == TIMESTAMP:
-        _put_long(out, timestamp_micros(text[start:end], False))
+        put_long(out, timestamp_at(text, start, end, False))
     elif kind == DATE:
-        _put_long(out, date_days(text[start:end]))
+        put_long(out, date_at(text, start, end))
     elif kind == DECIMAL:
-        _put_bytes(out, decimal_bytes(text[start:end], column.precision, column.scale))
+        _put_decimal(column, text, start, end, out)
+    elif kind == TIME:
+        put_long(out, time_at(text, start, end))
     else:
         _put_rare_value(kind, column, text[start:end], out)
     return 0
 
 
 @cython.cfunc
+@cython.exceptval(-1)
 def _put_bytes(out: bytearray, raw: bytes) -> cython.int:
-    _put_long(out, len(raw))
-    out += raw
+    put_long(out, len(raw))
+    put_slice(out, raw, 0, len(raw))
     return 0
 
 
 @cython.cfunc
+@cython.exceptval(-1)
 def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: bytearray) -> cython.int:
     if kind == FLOAT:
         out += _pack_float(float(text))
-    elif kind == TIME:
-        _put_long(out, time_micros(text))
     elif kind == BYTES:
         _put_bytes(out, bytes.fromhex((text[2:] if text.startswith(b"\\x") else text).decode()))
     elif kind == ARRAY:
@@ -169,7 +230,7 @@ def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: bytea
     elif kind == MAP:
         pairs = hstore_items(text)
         if pairs:
-            _put_long(out, len(pairs))
+            put_long(out, len(pairs))
         for name, value in pairs:
             _put_bytes(out, name)
             if value is None:
@@ -180,7 +241,7 @@ def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: bytea
         out.append(0)
     elif kind == VECTOR:
         numbers = text[1:-1].split(b",")
-        _put_long(out, len(numbers))
+        put_long(out, len(numbers))
         for number in numbers:
             out += _pack_float(float(number))
         out.append(0)
@@ -190,12 +251,13 @@ def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: bytea
 
 
 @cython.cfunc
+@cython.exceptval(-1)
 def _put_array(column: ValueType, text: bytes, out: bytearray) -> cython.int:
     """Append one block of nullable items and the end mark."""
     items = array_items(text)
     kind: cython.int = column.kind
     if items:
-        _put_long(out, len(items))
+        put_long(out, len(items))
     for item in items:
         if item is None:
             out.append(0)
@@ -232,24 +294,19 @@ class RowCodec:
     """Encodes rows of one shape. After each row it knows where every column's bytes lie, so that a key, or an old
     image's value, is copied rather than encoded again."""
 
-    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    start = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    unchanged = cython.declare(list, visibility="readonly")
-    kinds: bytes
-    columns: list
-    ends: cython.int[:]
-
     def __init__(self, columns: Sequence[ValueType]) -> None:
         self.count = len(columns)
         self.columns = list(columns)
         self.kinds = bytes([column.kind for column in columns])
         self.ends = array("i", [0] * max(len(columns), 1))
         self.start = 0
-        self.unchanged = []
+        self.unchanged: list[int] = []
 
+    @cython.ccall
     @cython.boundscheck(False)
     @cython.wraparound(False)
-    def put_tuple(self, message: bytes, pos: cython.Py_ssize_t, out: bytearray) -> int:
+    @cython.exceptval(-1)
+    def put_tuple(self, message: bytes, pos: cython.Py_ssize_t, out: bytearray) -> cython.Py_ssize_t:
         """Append the record of the TupleData at `pos` and return the position behind it.
 
         Columns whose large value was left out (unchanged TOAST) are listed in `unchanged`; nothing is appended for
@@ -322,6 +379,7 @@ class RowCodec:
             start += len(columns[i])
             self.ends[i] = start
 
+    @cython.ccall
     def column(self, out: bytearray, i: cython.Py_ssize_t) -> bytes:
         """Return the bytes of column `i` of the row last appended to `out`, its union mark (0 null, 2 value) first."""
         return bytes(out[(self.ends[i - 1] if i else self.start) : self.ends[i]])

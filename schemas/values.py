@@ -24,12 +24,15 @@ class ValueRefused(ValueError):
 
 
 @cython.cfunc
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(-1)
 def _number(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """Read the decimal digits text[start:end]."""
+    """Read the decimal digits text[start:end]; the caller has checked that they lie inside."""
     value: cython.longlong = 0
     i: cython.Py_ssize_t
     digit: cython.int
-    if end <= start or end > len(text) or end - start > 18:
+    if end <= start or end - start > 18:
         raise ValueRefused("not a number of the form that PostgreSQL prints")
     for i in range(start, end):
         digit = text[i] - 48
@@ -40,6 +43,7 @@ def _number(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cy
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
 def _civil_days(year: cython.longlong, month: cython.longlong, day: cython.longlong) -> cython.longlong:
     """Days since 1970-01-01 of a date in the proleptic Gregorian calendar; year 0 is 1 BC.
 
@@ -53,23 +57,31 @@ def _civil_days(year: cython.longlong, month: cython.longlong, day: cython.longl
 
 
 @cython.cfunc
-def _days(text: bytes, end: cython.Py_ssize_t, before_christ: cython.bint) -> cython.longlong:
-    """Read ``YYYY-MM-DD`` in text[:end]; the year has four digits or more."""
-    first: cython.Py_ssize_t = text.find(b"-", 0, end)
-    if first < 4 or end != first + 6 or text[first + 3] != 45:
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(-1)
+def _days(
+    text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, before_christ: cython.bint
+) -> cython.longlong:
+    """Read ``YYYY-MM-DD`` in text[start:end]; the year has four digits or more."""
+    dash: cython.Py_ssize_t = end - 6
+    if dash - start < 4 or text[dash] != 45 or text[dash + 3] != 45:
         raise ValueRefused("not a date of the form that PostgreSQL prints")
-    year: cython.longlong = _number(text, 0, first)
+    year: cython.longlong = _number(text, start, dash)
     if before_christ:
         year = 1 - year
-    return _civil_days(year, _number(text, first + 1, first + 3), _number(text, first + 4, first + 6))
+    return _civil_days(year, _number(text, dash + 1, dash + 3), _number(text, dash + 4, dash + 6))
 
 
 @cython.cfunc
-def _clock(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """Read ``HH:MM:SS`` with up to six digits of fraction, in microseconds."""
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(-1)
+def time_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    """Read ``HH:MM:SS`` with up to six digits of fraction in text[start:end], in microseconds."""
     fraction: cython.longlong = 0
     digits: cython.Py_ssize_t = 0
-    if end - start < 8 or end > len(text) or text[start + 2] != 58 or text[start + 5] != 58:
+    if end - start < 8 or text[start + 2] != 58 or text[start + 5] != 58:
         raise ValueRefused("not a time of the form that PostgreSQL prints")
     if end - start > 8:
         digits = end - start - 9
@@ -86,44 +98,79 @@ def _clock(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cyt
     return seconds * 1_000_000 + fraction
 
 
-def date_days(text: bytes) -> int:
-    """Return days since 1970-01-01."""
+@cython.cfunc
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(check=False)
+def _is_before_christ(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    return end - start > 3 and text[end - 1] == 67 and text[end - 2] == 66 and text[end - 3] == 32
+
+
+@cython.cfunc
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(-1)
+def date_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    """Return days since 1970-01-01 of the date text[start:end]."""
+    if end - start > 7 and text[end - 1] == 121:  # y
+        return _infinity(text[start:end], DATE_INFINITY, DATE_MINUS_INFINITY)
+    before_christ: cython.bint = _is_before_christ(text, start, end)
+    return _days(text, start, end - 3 if before_christ else end, before_christ)
+
+
+@cython.cfunc
+def _infinity(text: bytes, plus: cython.longlong, minus: cython.longlong) -> cython.longlong:
     if text == b"infinity":
-        return DATE_INFINITY
+        return plus
     if text == b"-infinity":
-        return DATE_MINUS_INFINITY
-    before_christ: cython.bint = text.endswith(b" BC")
-    return _days(text, len(text) - 3 if before_christ else len(text), before_christ)
+        return minus
+    raise ValueRefused("neither finite nor infinite in the form that PostgreSQL prints")
 
 
-def time_micros(text: bytes) -> int:
-    """Return microseconds since midnight; 24:00:00 is 86 400 000 000."""
-    return _clock(text, 0, len(text))
+@cython.cfunc
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(-1)
+def timestamp_at(
+    text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, zoned: cython.bint
+) -> cython.longlong:
+    """Return microseconds since 1970-01-01 00:00 of text[start:end].
 
-
-def timestamp_micros(text: bytes, zoned: bool) -> int:
-    """Return microseconds since 1970-01-01 00:00; `zoned` text ends with +00, for the session is in UTC."""
-    if text == b"infinity":
-        return TIMESTAMP_INFINITY
-    if text == b"-infinity":
-        return TIMESTAMP_MINUS_INFINITY
-    end: cython.Py_ssize_t = len(text)
-    before_christ: cython.bint = text.endswith(b" BC")
+    `zoned` text ends with +00, for the session is in UTC.
+    """
+    if end - start > 7 and text[end - 1] == 121:  # y
+        return _infinity(text[start:end], TIMESTAMP_INFINITY, TIMESTAMP_MINUS_INFINITY)
+    before_christ: cython.bint = _is_before_christ(text, start, end)
     if before_christ:
         end -= 3
     if zoned:
-        if text[end - 3 : end] != b"+00":
+        if end - start < 3 or text[end - 3] != 43 or text[end - 2] != 48 or text[end - 1] != 48:
             raise ValueRefused("its time zone is not +00: the session's timezone is not UTC")
         end -= 3
-    space: cython.Py_ssize_t = text.find(b" ", 0, end)
-    if space < 0:
-        raise ValueRefused("not a timestamp of the form that PostgreSQL prints")
-    days: cython.longlong = _days(text, space, before_christ)
-    clock: cython.longlong = _clock(text, space + 1, end)
+    space: cython.Py_ssize_t = start
+    while space < end and text[space] != 32:
+        space += 1
+    days: cython.longlong = _days(text, start, space, before_christ)
+    clock: cython.longlong = time_at(text, space + 1, end)
     # 294247-01-10 04:00:54.775807 is the value of infinity; only the last day can reach it
     if days > 106751991 or (days == 106751991 and clock >= 14454775807):
         raise ValueRefused("later than 294247-01-10 04:00:54.775806, past what timestamp-micros holds")
     return days * 86_400_000_000 + clock
+
+
+def date_days(text: bytes) -> int:
+    """Return days since 1970-01-01."""
+    return date_at(text, 0, len(text))
+
+
+def time_micros(text: bytes) -> int:
+    """Return microseconds since midnight; 24:00:00 is 86 400 000 000."""
+    return time_at(text, 0, len(text))
+
+
+def timestamp_micros(text: bytes, zoned: bool) -> int:
+    """Return microseconds since 1970-01-01 00:00; `zoned` text ends with +00, for the session is in UTC."""
+    return timestamp_at(text, 0, len(text), zoned)
 
 
 def decimal_bytes(text: bytes, precision: int, scale: int) -> bytes:

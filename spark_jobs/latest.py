@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from schemas.envelope import FRAMING_SIZE, TRUNCATE_KEY, schema_id_of
+from sinks.changes import DELETED
 from spark_jobs.shapes import Shape, TableShapes
-
-DELETED: Final = "_tailrace_deleted"
-"""Marks a row that is gone; of its columns only the key's are set."""
 
 
 @dataclass(frozen=True, slots=True)

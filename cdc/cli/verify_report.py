@@ -1,0 +1,76 @@
+"""What `tailrace verify` prints: counts, and the keys that differ with both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from cdc.ops.verify import Result
+from schemas.errors import FoundError
+from schemas.lsn import format_lsn
+from snapshot.comparison import Difference, Outcome
+
+
+def lines(result: Result) -> Iterator[str]:
+    """Say what was compared, where, and what differs."""
+    verdict = "equal" if result.equal else "DIFFERENT"
+    cut = format_lsn(result.cut.flushed_lsn)
+    yield f"{result.view}: {verdict}  (X {format_lsn(result.x)}, C {cut}, {result.seconds:.1f} s)"
+    for outcome in result.outcomes:
+        yield from _outcome(result, outcome)
+
+
+def summary(results: Sequence[Result]) -> FoundError | None:
+    """Return the error that ends the command if anything differs; it names views, never values."""
+    different = [result.view for result in results if not result.equal]
+    if not different:
+        return None
+    keys = sum(outcome.differing for result in results for outcome in result.outcomes)
+    return FoundError(
+        "TR-700",
+        f"{len(different)} of {len(results)} views differ: {', '.join(different)}",
+        detail=f"{keys} differing keys in all comparisons.",
+        hint=f"A view is made anew from its topic by: tailrace views rebuild {different[0]}",
+    )
+
+
+def _outcome(result: Result, outcome: Outcome) -> Iterator[str]:
+    left, right = outcome.compared.removesuffix(f" at {outcome.compared[-1]}").split(" and ")
+    count = f"{outcome.differing} keys differ" if outcome.differing else "no difference"
+    yield f"  {outcome.compared}: {outcome.left_rows} and {outcome.right_rows} rows, {count}"
+    for each in outcome.differences:
+        yield from _difference(result, each, left, right)
+    more = outcome.differing - len(outcome.differences)
+    if more:
+        yield f"    and {more} more"
+
+
+def _difference(result: Result, each: Difference, left: str, right: str) -> Iterator[str]:
+    key = orjson.loads(each.key)
+    names = [result.columns[index] for index in result.key]
+    yield "    " + " ".join(f"{name}={_text(value)}" for name, value in zip(names, key, strict=True))
+    for side, row, copies in ((left, each.left, each.left_copies), (right, each.right, each.right_copies)):
+        if row is None:
+            yield f"      {side:<6} no such row"
+        else:
+            several = f" ({copies} rows with this key)" if copies > 1 else ""
+            yield f"      {side:<6} {_differing(result, each, row)}{several}"
+
+
+def _differing(result: Result, each: Difference, row: bytes) -> str:
+    """Show the columns that differ, or all but the key where the other side has none."""
+    other = each.right if row is each.left else each.left
+    values: list[Any] = orjson.loads(row)
+    others: list[Any] | None = None if other is None else orjson.loads(other)
+    shown = (
+        f"{name}={_text(value)}"
+        for index, (name, value) in enumerate(zip(result.columns, values, strict=True))
+        if (index not in result.key if others is None else others[index] != value)
+    )
+    return " ".join(shown)
+
+
+def _text(value: Any) -> str:
+    return "NULL" if value is None else orjson.dumps(value).decode()

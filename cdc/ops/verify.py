@@ -1,0 +1,211 @@
+"""`tailrace verify`: source = topic at X, topic = view at C, row by row, while the load goes on.
+
+X is the LSN of a consistent read of the source; C is the cut that a view has applied, at or behind X. So source
+and view are compared exactly although no cut stands at X itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from cdc.connect import connect, conninfo_for
+from cdc.ops.views import named, table_of
+from schemas.config import Config
+from schemas.errors import SinkError, SourceError, StateError
+from schemas.lsn import format_lsn
+from schemas.progress import Cut
+from schemas.topics import Topics
+from sinks.options import client_options
+from sinks.progress import read_position, read_schemas
+from sinks.schema_topic import StoredSchema
+from sinks.views_read import ViewState, read_view
+from snapshot.comparison import COMPARED, Comparison, Outcome
+from snapshot.source_at import source_at
+from snapshot.topic import Decoder, read_to
+from snapshot.verify import TableForm, load_source, load_topic, load_view
+
+Table = tuple[str, str]
+Say = Callable[[str], None]
+_POLL_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was found for one view: `outcomes` in the order of `COMPARED`."""
+
+    view: str
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[int, ...]
+    x: int
+    cut: Cut
+    outcomes: tuple[Outcome, ...]
+    seconds: float
+
+    @property
+    def equal(self) -> bool:
+        return not any(outcome.differing for outcome in self.outcomes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; keys and rows as PostgreSQL prints the values."""
+        return {
+            "view": self.view,
+            "table": self.table,
+            "equal": self.equal,
+            "x": format_lsn(self.x),
+            "cut": format_lsn(self.cut.flushed_lsn),
+            "seconds": round(self.seconds, 3),
+            "columns": self.columns,
+            "comparisons": [
+                {
+                    "compared": outcome.compared,
+                    "left_rows": outcome.left_rows,
+                    "right_rows": outcome.right_rows,
+                    "differing": outcome.differing,
+                    "differences": [
+                        {
+                            "key": orjson.loads(each.key),
+                            "left": _row(each.left),
+                            "right": _row(each.right),
+                            "left_copies": each.left_copies,
+                            "right_copies": each.right_copies,
+                        }
+                        for each in outcome.differences
+                    ],
+                }
+                for outcome in self.outcomes
+            ],
+        }
+
+
+def _row(raw: bytes | None) -> Any:
+    return None if raw is None else orjson.loads(raw)
+
+
+def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say) -> Iterator[Result]:
+    """Yield one result for each view, all against one read of the source.
+
+    `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
+    """
+    tables = {name: table_of(name, view) for name, view in named(config, names).items()}
+    schemas = _schemas(config)
+    forms = {table: _form(config, table, schemas) for table in set(tables.values())}
+    with ExitStack() as stack:
+        sides = {table: stack.enter_context(Comparison()) for table in forms}
+        x = _read_source(config, forms, sides, timeout_s)
+        say(f"source read at {format_lsn(x)}")
+        for name, table in tables.items():
+            began = time.monotonic()
+            state = _wait(config, name, x, timeout_s)
+            cut, side, form = state.cut, sides[table], forms[table]
+            side.start_view()
+            with closing(state.rows):  # type: ignore[type-var]
+                load_view(side, state.rows, form)
+            _load_topic(config, table, side, form, cut, x)
+            yield Result(
+                name,
+                ".".join(table),
+                tuple(form.columns),
+                form.key,
+                x,
+                cut,
+                tuple(side.outcome(compared, limit) for compared in COMPARED),
+                time.monotonic() - began,
+            )
+
+
+def _schemas(config: Config) -> list[StoredSchema]:
+    return read_schemas(config.kafka, Topics(config.kafka.prefix))
+
+
+def _form(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> TableForm:
+    topic = Topics(config.kafka.prefix).table(*table)
+    newest = {stored.subject: stored.schema for stored in schemas}  # in the order of their ids
+    return TableForm.of(".".join(table), newest.get(f"{topic}-key"), newest.get(f"{topic}-value"))
+
+
+def _read_source(
+    config: Config, forms: dict[Table, TableForm], sides: dict[Table, Comparison], timeout_s: float
+) -> int:
+    dsn = config.source.dsn.get_secret_value()
+    filters = _row_filters(dsn, config.source.publication, list(forms))
+    replication = conninfo_for(dsn, replication=True, application_name="tailrace verify")
+    plain = conninfo_for(dsn, application_name="tailrace verify")
+    with source_at(replication, plain, list(forms), timeout_s) as source:
+        for table, form in forms.items():
+            load_source(sides[table], source.rows(table, form.columns, filters[table]), form)
+        return source.lsn
+
+
+def _row_filters(dsn: str, publication: str, tables: Sequence[Table]) -> dict[Table, str | None]:
+    """Return the condition that the publication puts on each table. SourceError for one it does not have."""
+    with connect(dsn, application_name="tailrace verify") as connection:
+        # row filters came with PostgreSQL 15
+        condition = "rowfilter" if connection.info.server_version >= 150000 else "NULL::text"
+        query = f"SELECT schemaname, tablename, {condition} FROM pg_publication_tables WHERE pubname = %s"
+        found = {
+            (schema, table): where
+            for schema, table, where in connection.execute(query.encode(), (publication,)).fetchall()
+        }
+    for schema, table in tables:
+        if (schema, table) not in found:
+            raise SourceError(
+                "TR-223",
+                f'table "{schema}.{table}" is not in publication "{publication}"',
+                detail="Its changes are not captured, so its views cannot be compared with it.",
+                hint=f'ALTER PUBLICATION "{publication}" ADD TABLE "{schema}"."{table}";',
+            )
+    return {table: found[table] for table in tables}
+
+
+def _load_topic(config: Config, table: Table, side: Comparison, form: TableForm, cut: Cut, x: int) -> None:
+    topic = Topics(config.kafka.prefix).table(*table)
+    decoder = Decoder(lambda: {stored.id: stored.schema for stored in _schemas(config)})
+    batches = read_to(client_options(config.kafka), topic, cut.offsets.get(topic, []))
+    load_topic(side, batches, form, decoder, cut.position.epoch, x)
+
+
+def _wait(config: Config, name: str, x: int, timeout_s: float) -> ViewState:
+    """Return the view at the first cut seen that is at or behind X."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        state = _state(config, name)
+        if state is not None and state.cut.flushed_lsn >= x:
+            return state
+        if time.monotonic() > deadline:
+            raise _behind(config, name, state.cut if state else None, x, timeout_s)
+        time.sleep(_POLL_S)
+
+
+def _state(config: Config, name: str) -> ViewState | None:
+    """Return the view as it is now, None if no batch has been applied to it yet."""
+    try:
+        return read_view(config, name)
+    except StateError:
+        return None
+
+
+def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float) -> SinkError:
+    stored = read_position(config.kafka, Topics(config.kafka.prefix), config.source.slot)
+    there = stored.here.flushed_lsn if stored else 0
+    applied = format_lsn(cut.flushed_lsn) if cut else "nothing"
+    detail = f"The source was read at {format_lsn(x)}; topics are at {format_lsn(there)}, the view has {applied}."
+    if there < x:
+        return SinkError(
+            "TR-342",
+            f"the topics did not come to where the source was read within {timeout_s:.0f} s",
+            detail=detail,
+            hint="Does the daemon run? tailrace run",
+        )
+    return SinkError(
+        "TR-343",
+        f'view "{name}" did not come to where the source was read within {timeout_s:.0f} s',
+        detail=detail,
+        hint="Does the job run that keeps it up to date? tailrace views follow",
+    )

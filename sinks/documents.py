@@ -1,0 +1,197 @@
+"""Rows as search documents and back: what a document holds is exact, what the index makes of it is for searching.
+
+Numbers stay numbers; decimals, dates and timestamps are text in one fixed form, bytes base64. Where the index cannot
+hold a value (a date beyond its range, NaN) it leaves that value unindexed (`ignore_malformed`); the document keeps it.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sinks.changes import DELETED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+_METADATA_FIELDS: Final = frozenset(
+    {
+        "_doc_count",
+        "_feature",
+        "_field_names",
+        "_id",
+        "_ignored",
+        "_index",
+        "_nested_path",
+        "_primary_term",
+        "_routing",
+        "_seq_no",
+        "_size",
+        "_source",
+        "_tier",
+        "_type",
+        "_version",
+    }
+)
+_MAX_ID_BYTES: Final = 512  # OpenSearch's own limit
+
+_KEYWORD: Final = {"type": "keyword", "ignore_above": 512}
+_FIELD_TYPES: Final[dict[str, dict[str, Any]]] = {
+    "boolean": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "bigint": {"type": "long"},
+    "float": {"type": "float", "ignore_malformed": True},
+    "double": {"type": "double", "ignore_malformed": True},
+    "decimal": {"type": "keyword", "fields": {"number": {"type": "double", "ignore_malformed": True}}},
+    "string": {"type": "text", "fields": {"keyword": _KEYWORD}},
+    "binary": {"type": "binary"},
+    "date": {"type": "date", "ignore_malformed": True},
+    "timestamp": {"type": "date", "ignore_malformed": True},
+    "timestamp_ntz": {"type": "date", "ignore_malformed": True},
+    "map": {"type": "object", "enabled": False},
+}
+
+
+def field_of(column: str) -> str:
+    """Return the document's field for a column: a dot would nest it, and some names are OpenSearch's own."""
+    field = column.replace(".", "_x2E")
+    return "_x5F" + field[1:] if field in _METADATA_FIELDS else field
+
+
+def mapping(types: Mapping[str, str], key: Sequence[str]) -> dict[str, Any]:
+    """Return the index mapping for columns of these Spark types; `_meta` tells readers what they were."""
+    return {
+        "dynamic": False,
+        "_meta": {"columns": dict(types), "key": list(key)},
+        "properties": {field_of(column): _FIELD_TYPES[_base(kind)] for column, kind in types.items()},
+    }
+
+
+def _base(kind: str) -> str:
+    while kind.startswith("array<"):
+        kind = kind[len("array<") : -1]
+    return re.split(r"[(<]", kind, maxsplit=1)[0]
+
+
+def documents(changes: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return `id`, `document` (JSON text; null for a row that is gone), made inside Spark."""
+    from pyspark.sql import functions as F
+
+    types = {field.name: field.dataType for field in changes.schema}
+    values = {name: _value(F.col(_quote(name)), kind) for name, kind in types.items() if name != DELETED}
+    names = {name: value.alias(field_of(name)) for name, value in values.items()}
+    gone = F.col(DELETED) if DELETED in types else F.lit(False)
+    return changes.select(
+        _document_id([values[name] for name in key]).alias("id"),
+        # NULL is written out: a document says that the column is there.
+        F.when(~gone, F.to_json(F.struct(*names.values()), {"ignoreNullFields": "false"})).alias("document"),
+    )
+
+
+def _document_id(key: Sequence[Column]) -> Column:
+    """The key's values as a JSON array; hashed where it is longer than an id may be."""
+    from pyspark.sql import functions as F
+
+    items = [F.to_json(F.array(value)) for value in key]
+    inner = [F.substring(item, F.lit(2), F.length(item) - 2) for item in items]
+    text = F.concat(F.lit("["), F.concat_ws(",", *inner), F.lit("]"))
+    hashed = F.concat(F.lit("sha256:"), F.sha2(text.cast("binary"), 256))
+    return F.when(F.octet_length(text) > _MAX_ID_BYTES, hashed).otherwise(text)
+
+
+def _value(value: Column, kind: DataType) -> Column:
+    """Bring a value into the form that JSON keeps exactly."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, DateType, DecimalType, TimestampNTZType, TimestampType
+
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda item: _value(item, kind.elementType))
+    if isinstance(kind, DecimalType):
+        return value.cast("string")
+    if isinstance(kind, DateType):
+        return _infinite(value.cast("string"), F.unix_date(value), 31)
+    if isinstance(kind, TimestampType):
+        text = F.concat(F.replace(value.cast("string"), F.lit(" "), F.lit("T")), F.lit("Z"))
+        return _infinite(text, F.unix_micros(value), 63)
+    if isinstance(kind, TimestampNTZType):
+        text = F.replace(value.cast("string"), F.lit(" "), F.lit("T"))
+        # The session is in UTC, so the cast keeps the clock.
+        return _infinite(text, F.unix_micros(value.cast("timestamp")), 63)
+    return value
+
+
+def _infinite(text: Column, number: Column, bits: int) -> Column:
+    from pyspark.sql import functions as F
+
+    return (
+        F.when(number == F.lit((1 << bits) - 1), F.lit("infinity"))
+        .when(number == F.lit(-(1 << bits)), F.lit("-infinity"))
+        .otherwise(text)
+    )
+
+
+def plain_value(value: Any, kind: str) -> Any:
+    """Turn a document's value back into the topic's: as Avro has it without logical types."""
+    if value is None:
+        return None
+    if kind.startswith("array<"):
+        return [plain_value(item, kind[len("array<") : -1]) for item in value]
+    base = _base(kind)
+    if base == "decimal":
+        return unscaled_bytes(value)
+    if base == "binary":
+        return base64.b64decode(value)
+    if base == "float":
+        return struct.unpack("f", struct.pack("f", float(value)))[0]
+    if base == "double":
+        return float(value)
+    if base == "date":
+        return _days(value) if "infinity" not in value else _infinity(value, 31)
+    if base in ("timestamp", "timestamp_ntz"):
+        return _micros(value) if "infinity" not in value else _infinity(value, 63)
+    return value
+
+
+def unscaled_bytes(text: str) -> bytes:
+    """Return a decimal's digits without the point, big-endian two's complement, as Avro has it."""
+    unscaled = int(text.replace(".", ""))
+    bits = (~unscaled if unscaled < 0 else unscaled).bit_length()
+    return unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
+
+
+def _infinity(text: str, bits: int) -> int:
+    return -(1 << bits) if text.startswith("-") else (1 << bits) - 1
+
+
+_DATE = re.compile(r"([+-]?\d+)-(\d\d)-(\d\d)")
+_CLOCK = re.compile(r"T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z?")
+
+
+def _days(text: str) -> int:
+    """Read an ISO date of any year; year 0 is 1 BC."""
+    match = _DATE.match(text)
+    if match is None:
+        raise ValueError("not a date as documents have it")
+    year, month, day = map(int, match.groups())
+    # Counted from 0000-03-01, so that a leap day is the last of its year.
+    year -= month <= 2
+    era, of_era = divmod(year, 400)
+    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+def _micros(text: str) -> int:
+    match = _CLOCK.search(text)
+    if match is None:
+        raise ValueError("not a timestamp as documents have it")
+    hour, minute, second, fraction = match.groups()
+    seconds = (int(hour) * 60 + int(minute)) * 60 + int(second)
+    return (_days(text) * 86_400 + seconds) * 1_000_000 + int((fraction or "").ljust(6, "0"))
+
+
+def _quote(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,278 @@
+"""Views in an Iceberg warehouse: the applied cut is a property of the very snapshot that holds the data.
+
+* A batch is one commit: MERGE of changed rows, or INSERT OVERWRITE with all rows where the content is replaced.
+* Applied is the cut of the newest ancestor that has the property; rewrites by other tools carry none.
+* Deletes only go through MERGE: Iceberg may turn DELETE FROM into a metadata delete, which carries no property.
+* A rebuild with the live table's columns fills a branch and becomes current by `set_current_snapshot`; with other
+  columns it fills a table of its own, from which one CREATE OR REPLACE TABLE AS SELECT is made.
+
+Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches and tags ``g{n}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from schemas.config import Warehouse
+from schemas.errors import StateError
+from schemas.progress import Cut
+from sinks.changes import DELETED, Applied
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+CUT: Final = "tailrace.cut"
+GENERATION: Final = "tailrace.generation"
+KEY: Final = "tailrace.key"
+
+_PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
+
+_TABLE_PROPERTIES: Final = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    # One shuffle less; batches are small, and a rebuild comes from few partitions.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    # A rebuild commits to its branch while follow commits to the live one: both go through the same pointer.
+    "commit.retry.num-retries": "20",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a generation lives: `table` in the catalog and `ref`, a branch of it; the live one is main."""
+
+    table: str
+    ref: str = "main"
+
+
+class IcebergTarget:
+    """One view's table. `session` is the view's own: the property setting would leak into another's commits."""
+
+    kind: Final = "warehouse"
+
+    def __init__(self, session: SparkSession, warehouse: Warehouse, view: str) -> None:
+        self._session = session
+        self._catalog = warehouse.catalog
+        self._namespace = warehouse.namespace
+        self._view = view
+        self._places: dict[int, _Place] = {}
+        session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
+
+    def live(self) -> Applied | None:
+        """Return generation and cut of what readers see; None if nothing was ever applied."""
+        place = _Place(self._view)
+        found = self._applied(place)
+        if found is not None:
+            self._places[found.generation] = place
+        return found
+
+    def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
+        """Make room for a new generation beside the live one and return its number."""
+        live = self.live()
+        if live is None:
+            self._places[1] = _Place(self._view)
+            return 1
+        generation = live.generation + 1
+        name = f"g{generation}"
+        # What an earlier attempt has left behind holds a cut of its own: it goes.
+        self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP BRANCH IF EXISTS {name}")
+        self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')}")
+        if self._types(self._view) == {column: kind.simpleString() for column, kind in columns.items()}:
+            self._session.sql(f"ALTER TABLE {self._table(self._view)} CREATE BRANCH {name}")
+            self._places[generation] = _Place(self._view, name)
+        else:
+            self._places[generation] = _Place(f"{self._view}__{name}")
+        return generation
+
+    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
+        """Make `rows` the whole content of a generation as of `cut`."""
+        place = self._places[generation]
+        rows.createOrReplaceTempView("tailrace_rows")
+        with self._properties(generation, cut):
+            if self._loaded(place.table) is None:
+                properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
+                self._session.sql(
+                    f"CREATE TABLE {self._table(place.table)} USING iceberg "
+                    f"TBLPROPERTIES ({_pairs(properties)}) AS SELECT * FROM tailrace_rows"
+                )
+            else:
+                self._evolve(place, rows)
+                columns = self._columns(place, rows)
+                self._session.sql(
+                    f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(_quote, columns))}) "
+                    f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
+                )
+        return self._committed(place, generation, cut)
+
+    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
+        """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
+        place = self._places[generation]
+        self._evolve(place, changes.drop(DELETED))
+        changes.createOrReplaceTempView("tailrace_changes")
+        columns = self._columns(place, changes, prefix="s.")
+        # <=>: with =, a key that holds NULL would be inserted again and again.
+        match = " AND ".join(f"t.{_quote(name)} <=> s.{_quote(name)}" for name in key)
+        sets = ", ".join(f"t.{_quote(name)} = {value}" for name, value in columns.items())
+        with self._properties(generation, cut):
+            self._session.sql(
+                f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
+                f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
+                f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN "
+                f"INSERT ({', '.join(map(_quote, columns))}) VALUES ({', '.join(columns.values())})"
+            )
+        return self._committed(place, generation, cut)
+
+    def unchanged(self, applied: Applied, cut: Cut) -> Applied:
+        """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
+        return Applied(applied.generation, cut, applied.snapshot_id)
+
+    def swap(self, generation: int, key: Sequence[str]) -> None:
+        """Make a staged generation the live one, at once for all readers; the old one stays as a tag."""
+        place, live = self._places[generation], self.live()
+        if live is None or live.generation == generation:
+            return
+        table = self._table(self._view)
+        if place.ref != "main":
+            head = self._snapshot(place).snapshotId()
+            self._session.sql(
+                f"ALTER TABLE {table} CREATE OR REPLACE TAG g{live.generation} "
+                f"AS OF VERSION {self._snapshot(_Place(self._view)).snapshotId()}"
+            )
+            self._session.sql(
+                f"CALL {_quote(self._catalog)}.system.set_current_snapshot("
+                f"table => '{self._namespace}.{self._view}', snapshot_id => {head})"
+            )
+            self._session.sql(f"ALTER TABLE {table} DROP BRANCH {place.ref}")
+        else:
+            staged = self._applied(place)
+            assert staged is not None
+            properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
+            with self._properties(generation, staged.cut):
+                self._session.sql(
+                    f"CREATE OR REPLACE TABLE {table} USING iceberg TBLPROPERTIES ({_pairs(properties)}) "
+                    f"AS SELECT * FROM {self._table(place.table)}"
+                )
+            self._session.sql(f"DROP TABLE {self._table(place.table)}")
+        self._places[generation] = _Place(self._view)
+
+    def _applied(self, place: _Place) -> Applied | None:
+        snapshot = self._snapshot(place)
+        table = self._loaded(place.table)
+        while snapshot is not None:
+            summary = snapshot.summary()
+            if summary.get(CUT) is not None:
+                return Applied(int(summary.get(GENERATION)), Cut.from_json(summary.get(CUT)), snapshot.snapshotId())
+            parent = snapshot.parentId()
+            snapshot = table.snapshot(parent) if parent is not None else None
+        return None
+
+    def _committed(self, place: _Place, generation: int, cut: Cut) -> Applied:
+        """Read back what stands, so that a commit without our property is never taken for one."""
+        found = self._applied(place)
+        if found is None or found.cut != cut or found.generation != generation:
+            raise StateError(
+                "TR-521",
+                f'view "{self._view}": the cut is not on the snapshot that was just written',
+                detail="Something else commits to this table, or Spark ignored the snapshot property.",
+                hint=f"Let nothing else write to {self._namespace}.{self._view}, then: tailrace views rebuild "
+                f"{self._view}",
+            )
+        return found
+
+    def _snapshot(self, place: _Place) -> Any:
+        table = self._loaded(place.table)
+        return None if table is None else table.snapshot(place.ref)
+
+    def _loaded(self, table: str) -> Any:
+        """Load the table's metadata anew, through Iceberg's Java API: no Spark job. None if there is no table."""
+        from pyspark.errors import AnalysisException
+
+        jvm = self._session._jvm
+        assert jvm is not None
+        try:
+            return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+                self._session._jsparkSession, self._table(table)
+            )
+        except AnalysisException as error:
+            if "NOT_FOUND" in (error.getCondition() or ""):
+                return None
+            raise
+
+    def _types(self, table: str) -> dict[str, str]:
+        schema = self._session.table(self._table(table)).schema
+        return {field.name: field.dataType.simpleString() for field in schema}
+
+    def _evolve(self, place: _Place, rows: DataFrame) -> None:
+        """Add columns and widen types; what Iceberg cannot change in place needs a generation of its own."""
+        there = self._types(place.table)
+        table = self._table(place.table)
+        for field in rows.schema:
+            name, kind = field.name, field.dataType.simpleString()
+            if name not in there:
+                self._session.sql(f"ALTER TABLE {table} ADD COLUMN {_quote(name)} {kind}")
+            elif there[name] != kind:
+                if not _widens(there[name], kind):
+                    raise StateError(
+                        "TR-522",
+                        f'view "{self._view}": column "{name}" was {there[name]} and is {kind} now',
+                        detail="The table cannot change it in place.",
+                        hint=f"tailrace views rebuild {self._view}",
+                    )
+                self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {_quote(name)} TYPE {kind}")
+
+    def _columns(self, place: _Place, rows: DataFrame, prefix: str = "") -> dict[str, str]:
+        """Return every column of the table with what goes into it: NULL where the source has it no more."""
+        given = set(rows.columns)
+        return {
+            name: prefix + _quote(name) if name in given else f"CAST(NULL AS {kind})"
+            for name, kind in self._types(place.table).items()
+        }
+
+    @contextmanager
+    def _properties(self, generation: int, cut: Cut) -> Iterator[None]:
+        values = {CUT: cut.to_json(), GENERATION: str(generation)}
+        for name, value in values.items():
+            self._session.conf.set(_PROPERTY + name, value)
+        try:
+            yield
+        finally:
+            for name in values:
+                self._session.conf.unset(_PROPERTY + name)
+
+    def _table(self, table: str) -> str:
+        return _quoted(self._catalog, self._namespace, table)
+
+    def _written(self, place: _Place) -> str:
+        return self._table(place.table) + ("" if place.ref == "main" else f".branch_{place.ref}")
+
+
+def _widens(old: str, new: str) -> bool:
+    """Whether Iceberg can change a column so; the same rule as `spark_jobs.shapes.widens`, on type names."""
+    if (old, new) in (("int", "bigint"), ("float", "double")):
+        return True
+    if old.startswith("decimal(") and new.startswith("decimal("):
+        (had, had_scale), (has, scale) = (kind[8:-1].split(",") for kind in (old, new))
+        return had_scale == scale and int(had) <= int(has)
+    return False
+
+
+def _quote(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _quoted(*names: str) -> str:
+    return ".".join(map(_quote, names))
+
+
+def _pairs(properties: Mapping[str, str]) -> str:
+    escaped = {name: value.replace("\\", "\\\\").replace("'", "\\'") for name, value in properties.items()}
+    return ", ".join(f"'{name}' = '{value}'" for name, value in escaped.items())

@@ -1,0 +1,159 @@
+"""One batch of one view: from what it has applied to a cut. Rebuild is the same with nothing applied."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from schemas.config import Kafka
+from schemas.errors import StateError
+from schemas.lsn import format_lsn
+from schemas.progress import Cut
+from sinks.changes import DELETED, Applied, Target
+from sinks.views_topic import now_ms
+from spark_jobs.cuts import SeenCut, advanced, order
+from spark_jobs.latest import changes
+from spark_jobs.records import Latest, Records
+from spark_jobs.shapes import TableShapes
+from spark_jobs.views import Declared, check_shapes
+
+_NEWER_CUTS = 5
+"""How often a batch that took longer than the compaction lag starts over with a newer cut."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a batch did, for the line that it prints."""
+
+    rows: int = 0
+    replaced: bool = False
+    milliseconds: dict[str, int] = field(default_factory=dict)
+    _at: float = field(default_factory=time.monotonic)
+
+    def stage(self, name: str) -> None:
+        """Note that the stage `name` ends here."""
+        now = time.monotonic()
+        self.milliseconds[name] = round((now - self._at) * 1000)
+        self._at = now
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All that a batch of one view needs. `session` is the view's own, `newest_cut` gives the newest state cut."""
+
+    view: Declared
+    target: Target
+    session: SparkSession
+    records: Records
+    kafka: Kafka
+    newest_cut: Callable[[], SeenCut]
+
+    def advance(
+        self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
+    ) -> Applied:
+        """Bring a generation from `applied` to the cut; a cut at or before it changes nothing.
+
+        With nothing applied, the whole state is read: into `generation`, or into a new one that is then live.
+        """
+        cut = self._own(seen)
+        if applied is not None:
+            check_same_log(self.view.name, applied.cut, cut)
+            if not advanced(applied, cut):
+                return applied
+            if applied.unfinished is None and cut.offsets == applied.cut.offsets:
+                return self.target.unchanged(applied, cut)
+        cut, latest = self._read(applied, seen)
+        report.stage("read")
+        shapes = self.records.shapes(self.view.topics[0], latest.facts.ids if latest else frozenset())
+        check_shapes(self.view, shapes)
+        report.rows = latest.facts.rows if latest else 0
+        if applied is None or (latest is not None and latest.facts.truncated):
+            report.replaced = True
+            done = self._replace(applied, latest, shapes, cut, generation)
+        elif latest is None or latest.facts.rows == 0:
+            done = self.target.unchanged(applied, cut)
+        else:
+            rows = changes(latest.rows(self.session), latest.facts, shapes)
+            done = self.target.merge(applied.generation, rows, shapes.key, cut)
+        report.stage("apply")
+        return done
+
+    def _replace(
+        self,
+        applied: Applied | None,
+        latest: Latest | None,
+        shapes: TableShapes,
+        cut: Cut,
+        generation: int | None,
+    ) -> Applied:
+        if latest is None:
+            fields = [StructField(name, kind) for name, kind in shapes.columns.items()]
+            rows: DataFrame = self.session.createDataFrame([], StructType(fields))
+        else:
+            found = changes(latest.rows(self.session), latest.facts, shapes)
+            rows = found.where(~F.col(DELETED)).drop(DELETED)
+        if applied is not None:
+            return self.target.replace(applied.generation, rows, shapes.key, cut)
+        if generation is not None:
+            return self.target.replace(generation, rows, shapes.key, cut)
+        done = self.target.replace(self.target.stage(shapes.columns, shapes.key), rows, shapes.key, cut)
+        self.target.swap(done.generation, shapes.key)
+        return done
+
+    def _read(self, applied: Applied | None, seen: SeenCut) -> tuple[Cut, Latest | None]:
+        """Read up to the cut, or to a newer one where the cleaner may have been at the cut's records.
+
+        It drops a record only for one that is older than the compaction lag: a younger cut is whole.
+        """
+        (topic,) = self.view.topics
+        for _ in range(_NEWER_CUTS):
+            cut = self._own(seen)
+            start = applied.cut.offsets.get(topic, []) if applied else []
+            latest = self.records.latest(topic, start, cut.offsets.get(topic, []))
+            if now_ms() - seen.level_ms < self.kafka.min_compaction_lag_ms:
+                return cut, latest
+            newer = self.newest_cut()
+            if self._own(newer).offsets == cut.offsets:
+                return cut, latest
+            seen = newer
+        raise StateError(
+            "TR-524",
+            f'view "{self.view.name}": reading takes longer than the compaction lag',
+            detail=f"kafka.min_compaction_lag_ms is {self.kafka.min_compaction_lag_ms} ms; {_NEWER_CUTS} cuts in "
+            "a row were older when their records had been read.",
+            hint="Raise kafka.min_compaction_lag_ms and the topics' min.compaction.lag.ms, e.g. to 21600000.",
+        )
+
+    def _own(self, seen: SeenCut) -> Cut:
+        """The cut with the view's topics only: it is stored with every batch, and there may be many topics."""
+        offsets = {topic: seen.cut.offsets[topic] for topic in self.view.topics if topic in seen.cut.offsets}
+        return replace(seen.cut, offsets=offsets)
+
+
+def check_same_log(view: str, applied: Cut, cut: Cut) -> None:
+    """Refuse to go on over topics that are not the ones which the view was made from."""
+    same = (applied.system_identifier, applied.position.epoch) == (cut.system_identifier, cut.position.epoch)
+    shrunk = order(cut) > order(applied) and any(
+        now < before
+        for topic, offsets in applied.offsets.items()
+        for before, now in zip(offsets, cut.offsets.get(topic, [0] * len(offsets)), strict=False)
+    )
+    if same and not shrunk:
+        return
+    reason = (
+        "The topics are shorter than what it has applied: they were made anew."
+        if same
+        else f"It was made from system {applied.system_identifier}, epoch {applied.position.epoch}; the topics hold "
+        f"system {cut.system_identifier}, epoch {cut.position.epoch}."
+    )
+    raise StateError(
+        "TR-525",
+        f'view "{view}" cannot go on from {format_lsn(applied.flushed_lsn)}',
+        detail=reason,
+        hint=f"tailrace views rebuild {view}",
+    )

@@ -1,0 +1,68 @@
+"""Cuts as the jobs see them: which is newer, and how old the one is that a batch reads up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from schemas.config import Config
+from schemas.lsn import Position
+from schemas.progress import Cut
+from schemas.topics import Topics
+from sinks.changes import Applied
+from sinks.progress import PositionTail
+from sinks.views_topic import now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCut:
+    """A state cut, and the last moment at which nothing was behind it; milliseconds since 1970, 0: not known."""
+
+    cut: Cut
+    level_ms: int
+
+
+def order(cut: Cut) -> tuple[Position, int]:
+    """Return what decides which cut is newer: an idle advance keeps the position and moves `flushed_lsn`."""
+    return cut.position, cut.flushed_lsn
+
+
+def advanced(applied: Applied, cut: Cut) -> bool:
+    """Whether `cut` is newer than what is applied, and at least as new as a batch that was cut short."""
+    if applied.unfinished is not None:
+        return order(cut) >= order(applied.unfinished)
+    return order(cut) > order(applied.cut)
+
+
+class Cuts:
+    """The newest state cut of the pipeline, from the end of the progress topic."""
+
+    def __init__(self, config: Config) -> None:
+        self._tail = PositionTail(config.kafka, Topics(config.kafka.prefix), config.source.slot)
+        self._seen: SeenCut | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tail.close()
+
+    def newest(self, wait: float = 0.0) -> SeenCut | None:
+        """Return the newest state cut, waiting up to `wait` seconds for news; None if there is none yet."""
+        record = self._tail.newest(wait)
+        if record is None or (cut := record.state) is None:
+            return None
+        if self._seen is None or order(cut) > order(self._seen.cut):
+            # Found at the start behind records that are no state, its age is not known.
+            fresh = record.is_state or self._seen is not None
+            self._seen = SeenCut(cut, now_ms() if fresh else 0)
+        return self._seen
+
+    def wait(self) -> SeenCut:
+        """Return the newest state cut; wait until there is one."""
+        while (seen := self.newest(1.0)) is None:
+            pass
+        return seen

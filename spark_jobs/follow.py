@@ -1,0 +1,79 @@
+"""Keep views up to date, all in one Spark session, until SIGTERM; ends at the end of a batch.
+
+    python spark_jobs/follow.py [--config tailrace.toml] [--until-lsn LSN] [VIEW ...]
+
+A plain script for spark-submit, too. Prints one JSON line per batch on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from schemas.config import Config
+from schemas.lsn import Lsn, format_lsn, parse_lsn
+from spark_jobs.batch import Report
+from spark_jobs.command import line, named, opened, parser, run, stopping
+from spark_jobs.cuts import SeenCut
+from spark_jobs.kept import KeptView, Shared
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser("Keep views up to date until SIGTERM.")
+    options.add_argument("--until-lsn", type=parse_lsn, help="end once all views have applied this LSN")
+    options.add_argument("views", nargs="*", metavar="VIEW", help="default: all views")
+    given = options.parse_args(arguments)
+    stop = stopping()
+
+    def job(config: Config) -> None:
+        names = given.views or list(config.views)
+        with opened(config) as shared:
+            views = [KeptView(shared, name) for name in names]
+            line(event="following", views=names)
+            follow(shared, views, stop, given.until_lsn)
+
+    return run(job, given.config)
+
+
+def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
+    """Apply each new state cut to all views; with `until`, end once all are at or past it."""
+    interval = shared.config.spark.trigger_interval_ms / 1000
+    while not stop.is_set():
+        began = time.monotonic()
+        seen = shared.cuts.newest(wait=max(interval, 0.1))
+        if seen is not None:
+            for view in views:
+                if not stop.is_set() and not view.parked:
+                    keep(view, seen)
+            shared.records.release()
+        if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
+            return
+        stop.wait(max(0.0, interval - (time.monotonic() - began)))
+
+
+def keep(view: KeptView, seen: SeenCut) -> None:
+    """Run one batch of a view and say what it did; a failure parks this view, not the others."""
+    report = Report()
+    try:
+        view.step(seen, report)
+    except Exception as error:
+        pause = view.park(named(error))
+        line(event="parked", view=view.declared.name, error=str(named(error)), again_in_s=pause)
+        return
+    applied = view.applied
+    if "apply" in report.milliseconds and applied is not None:
+        line(
+            event="batch",
+            view=view.declared.name,
+            lsn=format_lsn(applied.cut.flushed_lsn),
+            generation=applied.generation,
+            rows=report.rows,
+            replaced=report.replaced,
+            ms=report.milliseconds,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""The newest records of each topic between two cuts, read once for all views that ask for the same span."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from schemas.config import Kafka
+from schemas.errors import SinkError
+from schemas.topics import Topics
+from sinks.progress import read_schemas
+from sinks.schema_topic import StoredSchema
+from spark_jobs.latest import Facts, facts, newest
+from spark_jobs.shapes import TableShapes, table_shapes
+from spark_jobs.source import records
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """A span of a topic in Spark's cache; `name` is a global view, which every session sees."""
+
+    name: str
+    facts: Facts
+
+    def rows(self, session: SparkSession) -> DataFrame:
+        return session.table(f"global_temp.{self.name}")
+
+
+class Records:
+    """What all views share: the cached spans of one round, the schemas, the session that holds the cache."""
+
+    def __init__(self, session: SparkSession, kafka: Kafka) -> None:
+        self._session = session
+        self._kafka = kafka
+        self._topics = Topics(kafka.prefix)
+        self._spans: dict[object, Latest | None] = {}
+        self._cached: list[DataFrame] = []
+        self._stored: list[StoredSchema] = []
+        self._shapes: dict[str, TableShapes] = {}
+        self._count = 0
+
+    def latest(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Latest | None:
+        """Return the newest record of each key in a span, all read when this returns; None if it is empty."""
+        span = (topic, tuple(start), tuple(end))
+        if span not in self._spans:
+            raw = records(self._session, self._kafka, topic, start, end)
+            self._spans[span] = None if raw is None else self._read(raw)
+        return self._spans[span]
+
+    def _read(self, raw: DataFrame) -> Latest:
+        frame = newest(raw).persist()
+        self._cached.append(frame)
+        self._count += 1
+        name = f"tailrace_latest_{self._count}"
+        frame.createOrReplaceGlobalTempView(name)
+        return Latest(name, facts(frame))
+
+    def release(self) -> None:
+        """Let go of the cached spans; called after each round."""
+        for latest in self._spans.values():
+            if latest is not None:
+                self._session.catalog.dropGlobalTempView(latest.name)
+        for frame in self._cached:
+            frame.unpersist()
+        self._spans.clear()
+        self._cached.clear()
+
+    def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
+        """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be."""
+        known = self._shapes.get(topic)
+        if known is None or not ids <= known.rows.keys():
+            self._stored = read_schemas(self._kafka, self._topics)
+            self._shapes.clear()
+            known = self._shapes[topic] = table_shapes(self._session, topic, self._stored)
+        if missing := sorted(ids - known.rows.keys()):
+            raise SinkError(
+                "TR-523",
+                f'topic "{topic}": schema {missing[0]} of its records is not on the schemas topic',
+                detail=f"There are {len(self._stored)} schemas, {len(known.rows)} of them for this topic.",
+                hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
+            )
+        return known

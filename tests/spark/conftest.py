@@ -1,0 +1,129 @@
+"""One Spark session and one warehouse for all tests of the jobs; topics and views are each test's own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.dev.jars import jars
+from cdc.dev.java import SPARK, find_java
+from cdc.dev.state import Servers
+from schemas.config import Config, Kafka, Search, Source, Spark, View, Warehouse
+from sinks.views_read import read_view
+from sinks.views_topic import ViewsTopic
+from spark_jobs.cuts import Cuts
+from spark_jobs.kept import KeptView, Shared
+from spark_jobs.records import Records
+from spark_jobs.session import open_session
+from tests.spark.pipeline import Pipeline
+
+_NAMESPACE = f"views_{uuid.uuid4().hex[:6]}"
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    folder = tmp_path_factory.mktemp("warehouse")
+    return Warehouse(
+        uri=f"jdbc:sqlite:{folder / 'catalog.db'}", location=f"file://{folder / 'data'}", namespace=_NAMESPACE
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
+    os.environ["JAVA_HOME"] = str(find_java("Spark", SPARK).home)
+    connectors = ",".join(str(path) for path in jars("spark"))
+    settings = {"spark.jars": connectors, "spark.driver.memory": "1500m"}
+    config = Config(source=Source(dsn="none"), warehouse=warehouse, spark=Spark(conf=settings))
+    session = open_session(config, "local[2]")
+    yield session
+    session.stop()
+
+
+@dataclass
+class Bench:
+    """A pipeline, its configuration, and the job's parts on top of it."""
+
+    config: Config
+    pipeline: Pipeline
+    shared: Shared
+
+    def kept(self, name: str) -> KeptView:
+        return KeptView(self.shared, name)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the view's rows after checking that they are the tables' at the cut that it names."""
+        return list(read_view(self.config, name).rows)
+
+    def agrees(self, name: str, table: str) -> int:
+        """Compare a view with the model at its cut, value by value; return its number of rows."""
+        state = read_view(self.config, name)
+        key = self.pipeline.tables[table].key
+        found = [_comparable(row) for row in state.rows]
+        by_key = {tuple(row[part] for part in key): row for row in found}
+        assert len(by_key) == len(found), "a key stands twice"
+        model = self.pipeline.states[state.cut.flushed_lsn][table]
+        columns = {c.name for c in self.pipeline.tables[table].relation.columns}
+        expected = {
+            tuple(_hashable(part) for part in k): _comparable({c: row.get(c) for c in columns})
+            for k, row in model.items()
+        }
+        present = {k: {c: v for c, v in row.items() if c in columns} for k, row in by_key.items()}
+        assert present == expected
+        return len(found)
+
+
+def _comparable(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: _hashable(value) for name, value in row.items()}
+
+
+def _hashable(value: Any) -> Any:
+    """NaN is equal to itself here, and -0.0 is not 0.0."""
+    return repr(value) if isinstance(value, float) else value
+
+
+@pytest.fixture
+def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: str) -> Iterator[Callable[..., Bench]]:
+    """Make a bench: `views` as in the config, `search` a URL if there are search views."""
+    opened: list[Cuts] = []
+
+    def make(views: dict[str, View], search: str | None = None, **kafka: Any) -> Bench:
+        config = Config(
+            source=Source(dsn="none"),
+            kafka=Kafka(bootstrap=servers.bootstrap, prefix=prefix, **kafka),
+            warehouse=warehouse,
+            search=Search(hosts=[search], index_prefix=f"{prefix}-") if search else None,
+            views=views,
+        )
+        pipeline = Pipeline(config.kafka)
+        cuts = Cuts(config)
+        opened.append(cuts)
+        topic = ViewsTopic(config.kafka, pipeline.topics)
+        return Bench(config, pipeline, Shared(config, spark, Records(spark, config.kafka), cuts, topic))
+
+    yield make
+    for cuts in opened:
+        cuts.__exit__(None, None, None)
+
+
+def step(bench: Bench, *views: KeptView) -> None:
+    """Bring views to the newest cut, as one round of follow does."""
+    from spark_jobs.batch import Report
+
+    seen = bench.shared.cuts.newest(wait=2.0)
+    assert seen is not None
+    target = bench.pipeline.cut
+    while target is not None and seen.cut.flushed_lsn < target.flushed_lsn:
+        seen = bench.shared.cuts.newest(wait=1.0) or seen
+    for view in views:
+        assert view.step(seen, Report())
+    bench.shared.records.release()
+
+
+__all__ = ["Bench", "Path", "step"]

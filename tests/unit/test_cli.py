@@ -1,0 +1,216 @@
+"""The command line from outside: every command has its help, every error its three lines and its code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from cdc.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+[source]
+dsn = "postgresql://cdc:hunter2@127.0.0.1:1/shop?connect_timeout=1"
+[kafka]
+bootstrap = "127.0.0.1:1"
+options = { "sasl.password" = "hunter2", "client.id" = "shown" }
+secret_options = { "ssl.key.password" = "hunter2" }
+[search]
+hosts = ["https://admin:hunter2@localhost:9200"]
+[views.orders]
+table = "public.orders"
+[views.joined]
+query = "SELECT 1"
+"""
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """Every command and group, from the app itself."""
+
+    def below(group: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name, command in getattr(group, "commands", {}).items():
+            yield from below(command, (*path, name))
+
+    return below(typer.main.get_command(app), ())
+
+
+COMMANDS = list(commands())
+
+
+def tailrace(*arguments: str, folder: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cdc.cli.main", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tailrace.toml").write_text(CONFIG, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help(command: tuple[str, ...]) -> None:
+    from typer.testing import CliRunner
+
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) > 3
+
+
+@pytest.mark.parametrize("command", [path for path in COMMANDS if path], ids=" ".join)
+def test_every_command_is_in_the_readme(command: tuple[str, ...]) -> None:
+    assert f"tailrace {' '.join(command)}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = ["confluent_kafka", "fastavro", "psycopg", "pydantic", "pyspark", "rich", "structlog"]
+    code = f"import sys, cdc.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+ERRORS = {
+    "no file": (("status", "--config", "none.toml"), 3, "TR-101"),
+    "a broken file": (("status", "--config", "broken.toml"), 3, "TR-102"),
+    "an unknown key": (("status", "--config", "unknown.toml"), 3, "TR-105"),
+    "an unknown view": (("verify", "ordres"), 3, "TR-107"),
+    "an unknown view to rebuild": (("views", "rebuild", "ordres"), 3, "TR-107"),
+    "a view that is a query": (("verify", "joined"), 3, "TR-109"),
+    "no server at the DSN": (("run",), 4, "TR-201"),
+    "a broker that is down": (("verify", "orders"), 5, "TR-330"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_an_error_is_three_lines_and_a_code(folder: Path, case: str) -> None:
+    (folder / "broken.toml").write_text("[kafka\n", encoding="utf-8")
+    (folder / "unknown.toml").write_text('[source]\ndsn = ""\nslto = "a"\n', encoding="utf-8")
+    arguments, exit_code, code = ERRORS[case]
+    result = tailrace(*arguments, folder=folder)
+    assert result.returncode == exit_code
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith(f"ERROR  {code}  ")
+    assert [line.split()[0] for line in lines if not line.startswith("       ")] == ["ERROR", "DETAIL", "HINT"]
+    assert "Traceback" not in result.stderr
+    assert "hunter2" not in result.stderr + result.stdout
+    assert result.stdout == ""
+
+
+def test_a_wrong_flag_is_usage() -> None:
+    result = tailrace("status", "--nope")
+    assert (result.returncode, "--nope" in result.stderr) == (2, True)
+
+
+def test_anything_else_is_a_bug(folder: Path) -> None:
+    code = (
+        "import sys; from cdc.cli import main, version; import schemas.configfile as c\n"
+        "def boom(*a): raise RuntimeError('x')\n"
+        "c.load = boom; sys.argv = ['tailrace', 'status']; main.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+    assert "This is a bug" in result.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cdc.cli.main", "config", "show"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(30) == 0
+
+
+def test_config_show_hides_secrets(folder: Path) -> None:
+    for flags in ((), ("--json",)):
+        result = tailrace("config", "show", *flags, folder=folder)
+        assert result.returncode == 0
+        assert "hunter2" not in result.stdout
+        assert "shown" in result.stdout
+        assert "kafka.bootstrap" in result.stdout
+
+
+def test_config_schema_is_json() -> None:
+    assert "kafka" in json.loads(tailrace("config", "schema").stdout)["properties"]
+
+
+def test_version() -> None:
+    assert "compiled row codec" in tailrace("version").stdout
+    assert isinstance(json.loads(tailrace("version", "--json").stdout)["compiled"], bool)
+
+
+def test_views_list(folder: Path) -> None:
+    assert "public.orders" in tailrace("views", "list", folder=folder).stdout
+    assert list(json.loads(tailrace("views", "list", "--json", folder=folder).stdout)) == ["orders", "joined"]
+
+
+STOPPING = """
+import sys, threading, time
+from cdc.cli import run
+run.STOP_SECONDS = float(sys.argv[1])
+stop = threading.Event()
+run.stop_on_signal(stop)
+print("ready", flush=True)
+stop.wait()
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def stopping(*seconds: float) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPING, *map(str, seconds)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_the_first_signal_stops_in_order() -> None:
+    process = stopping(20, 0)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+
+
+def test_the_second_signal_stops_at_once() -> None:
+    process = stopping(60, 60)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 128 + signal.SIGINT
+
+
+def test_a_stop_that_takes_too_long_is_given_up() -> None:
+    process = stopping(0.2, 60)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 8
