@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from cdc.ops.verify import Result
+from cdc.ops.verify_result import Result
 from schemas.errors import FoundError
 from schemas.lsn import format_lsn
 from snapshot.comparison import Difference, Outcome
+
+_LONGEST: Final = 200
+_CONTEXT: Final = 20
 
 
 def lines(result: Result) -> Iterator[str]:
@@ -20,6 +23,8 @@ def lines(result: Result) -> Iterator[str]:
     yield f"{result.view}: {verdict}  (X {format_lsn(result.x)}, C {cut}, {result.seconds:.1f} s)"
     for outcome in result.outcomes:
         yield from _outcome(result, outcome)
+    if result.late and not result.equal:
+        yield "  It took longer than kafka.min_compaction_lag_ms, so compaction may be what differs: run it again."
 
 
 def summary(results: Sequence[Result]) -> FoundError | None:
@@ -64,13 +69,24 @@ def _differing(result: Result, each: Difference, row: bytes) -> str:
     other = each.right if row is each.left else each.left
     values: list[Any] = orjson.loads(row)
     others: list[Any] | None = None if other is None else orjson.loads(other)
-    shown = (
-        f"{name}={_text(value)}"
-        for index, (name, value) in enumerate(zip(result.columns, values, strict=True))
-        if (index not in result.key if others is None else others[index] != value)
-    )
-    return " ".join(shown)
+    if others is None:
+        named = zip(result.columns, values, strict=True)
+        return " ".join(
+            f"{name}={_text(value)}" for index, (name, value) in enumerate(named) if index not in result.key
+        )
+    pairs = zip(result.columns, values, others, strict=True)
+    return " ".join(f"{name}={_text(value, other)}" for name, value, other in pairs if value != other)
 
 
-def _text(value: Any) -> str:
-    return "NULL" if value is None else orjson.dumps(value).decode()
+def _text(value: Any, other: Any = None) -> str:
+    """Write a value; of a long one the part that matters: its start, or where it begins to differ from `other`."""
+    if value is None:
+        return "NULL"
+    text = orjson.dumps(value).decode()
+    if len(text) <= _LONGEST:
+        return text
+    others = orjson.dumps(other).decode()
+    same = next((n for n, pair in enumerate(zip(text, others, strict=False)) if pair[0] != pair[1]), 0)
+    start = max(0, same - _CONTEXT)
+    part = f"{'…' if start else ''}{text[start : start + _LONGEST]}{'…' if start + _LONGEST < len(text) else ''}"
+    return f"{part} ({len(text)} characters)"

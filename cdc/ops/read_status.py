@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 import psycopg
+from confluent_kafka import Message
 
 from cdc import slot
 from cdc.connect import connect
@@ -16,10 +17,11 @@ from schemas.errors import TailraceError
 from schemas.lsn import parse_lsn
 from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
-from sinks.progress import Reader, read_position
+from sinks.progress import Reader
 from sinks.views_topic import ViewRecord, read_views
 
 KAFKA_TIMEOUT_S: Final = 5.0
+_STEP: Final = 64
 T = TypeVar("T")
 
 
@@ -27,7 +29,7 @@ def read_status(config: Config) -> Status:
     """Ask everybody, once."""
     topics = Topics(config.kafka.prefix)
     source, source_error = _attempt(lambda: _read_source(config))
-    stored, kafka_error = _attempt(lambda: _read_stored(config, topics))
+    stored, kafka_error = _attempt(lambda: read_stored(config))
     # A broker that is down has cost one timeout already.
     records, views_error = ({}, None) if kafka_error else _attempt(lambda: _read_views(config, topics))
     return assemble(
@@ -64,15 +66,29 @@ def _read_source(config: Config) -> SourceStatus:
         return SourceStatus(wal_lsn=wal_lsn(connection), slot=found)
 
 
-def _read_stored(config: Config, topics: Topics) -> tuple[PositionRecord | None, int]:
-    record = read_position(config.kafka, topics, config.source.slot, KAFKA_TIMEOUT_S)
-    if record is None:
-        return None, 0
+def read_stored(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> tuple[PositionRecord | None, int]:
+    """Return the newest position record and when Kafka took it (ms); None and 0 if there is none yet.
+
+    Reads to the end as it was when asked: a busy daemon writes faster than the real end could be reached.
+    """
     key = position_key(config.source.slot)
-    with Reader(config.kafka, topics.progress, KAFKA_TIMEOUT_S) as reader:
+    with Reader(config.kafka, Topics(config.kafka.prefix).progress, timeout) as reader:
         low, high = reader.bounds() or (0, 0)
-        times = [message.timestamp()[1] for message in reader.span(max(low, high - 64)) if message.key() == key]
-    return record, max(times, default=0)
+        step = _STEP
+        while low < high:
+            start = max(low, high - step)
+            newest: Message | None = None
+            for message in reader.span(start):
+                if message.key() == key and message.value() is not None:
+                    newest = message
+                if (message.offset() or 0) >= high:
+                    break
+            if newest is not None:
+                return PositionRecord.from_json(newest.value() or b""), newest.timestamp()[1]
+            if start == low:
+                break
+            step *= _STEP
+    return None, 0
 
 
 def _read_views(config: Config, topics: Topics) -> dict[str, ViewRecord]:

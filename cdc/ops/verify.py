@@ -9,23 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from cdc.connect import connect, conninfo_for
+from cdc.ops.read_status import read_stored
+from cdc.ops.verify_result import Result
 from cdc.ops.views import named, table_of
 from schemas.config import Config
-from schemas.errors import SinkError, SourceError, StateError
+from schemas.errors import SinkError, SourceError
 from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from schemas.topics import Topics
 from sinks.options import client_options
-from sinks.progress import read_position, read_schemas
+from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
 from sinks.views_read import ViewState, read_view
-from snapshot.comparison import COMPARED, Comparison, Outcome
+from sinks.views_topic import read_views
+from snapshot.comparison import COMPARED, Comparison
 from snapshot.source_at import source_at
 from snapshot.topic import Decoder, read_to
 from snapshot.verify import TableForm, load_source, load_topic, load_view
@@ -33,59 +33,6 @@ from snapshot.verify import TableForm, load_source, load_topic, load_view
 Table = tuple[str, str]
 Say = Callable[[str], None]
 _POLL_S: Final = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What was found for one view: `outcomes` in the order of `COMPARED`."""
-
-    view: str
-    table: str
-    columns: tuple[str, ...]
-    key: tuple[int, ...]
-    x: int
-    cut: Cut
-    outcomes: tuple[Outcome, ...]
-    seconds: float
-
-    @property
-    def equal(self) -> bool:
-        return not any(outcome.differing for outcome in self.outcomes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; keys and rows as PostgreSQL prints the values."""
-        return {
-            "view": self.view,
-            "table": self.table,
-            "equal": self.equal,
-            "x": format_lsn(self.x),
-            "cut": format_lsn(self.cut.flushed_lsn),
-            "seconds": round(self.seconds, 3),
-            "columns": self.columns,
-            "comparisons": [
-                {
-                    "compared": outcome.compared,
-                    "left_rows": outcome.left_rows,
-                    "right_rows": outcome.right_rows,
-                    "differing": outcome.differing,
-                    "differences": [
-                        {
-                            "key": orjson.loads(each.key),
-                            "left": _row(each.left),
-                            "right": _row(each.right),
-                            "left_copies": each.left_copies,
-                            "right_copies": each.right_copies,
-                        }
-                        for each in outcome.differences
-                    ],
-                }
-                for outcome in self.outcomes
-            ],
-        }
-
-
-def _row(raw: bytes | None) -> Any:
-    return None if raw is None else orjson.loads(raw)
 
 
 def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say) -> Iterator[Result]:
@@ -98,6 +45,7 @@ def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int
     forms = {table: _form(config, table, schemas) for table in set(tables.values())}
     with ExitStack() as stack:
         sides = {table: stack.enter_context(Comparison()) for table in forms}
+        read_at = time.monotonic()
         x = _read_source(config, forms, sides, timeout_s)
         say(f"source read at {format_lsn(x)}")
         for name, table in tables.items():
@@ -117,6 +65,7 @@ def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int
                 cut,
                 tuple(side.outcome(compared, limit) for compared in COMPARED),
                 time.monotonic() - began,
+                late=(time.monotonic() - read_at) * 1000 > config.kafka.min_compaction_lag_ms,
             )
 
 
@@ -172,27 +121,27 @@ def _load_topic(config: Config, table: Table, side: Comparison, form: TableForm,
 
 
 def _wait(config: Config, name: str, x: int, timeout_s: float) -> ViewState:
-    """Return the view at the first cut seen that is at or behind X."""
+    """Return the view at the first cut seen that is at or behind X.
+
+    It is opened only when the views topic says that it is there: an open search view holds resources of the index.
+    """
+    topics = Topics(config.kafka.prefix)
     deadline = time.monotonic() + timeout_s
     while True:
-        state = _state(config, name)
-        if state is not None and state.cut.flushed_lsn >= x:
-            return state
+        record = read_views(config.kafka, topics).get(name)
+        cut = record.cut if record else None
+        if cut is not None and cut.flushed_lsn >= x:
+            state = read_view(config, name)
+            if state.cut.flushed_lsn >= x:
+                return state
+            cut = state.cut
         if time.monotonic() > deadline:
-            raise _behind(config, name, state.cut if state else None, x, timeout_s)
+            raise _behind(config, name, cut, x, timeout_s)
         time.sleep(_POLL_S)
 
 
-def _state(config: Config, name: str) -> ViewState | None:
-    """Return the view as it is now, None if no batch has been applied to it yet."""
-    try:
-        return read_view(config, name)
-    except StateError:
-        return None
-
-
 def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float) -> SinkError:
-    stored = read_position(config.kafka, Topics(config.kafka.prefix), config.source.slot)
+    stored, _ = read_stored(config)
     there = stored.here.flushed_lsn if stored else 0
     applied = format_lsn(cut.flushed_lsn) if cut else "nothing"
     detail = f"The source was read at {format_lsn(x)}; topics are at {format_lsn(there)}, the view has {applied}."

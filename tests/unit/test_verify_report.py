@@ -1,0 +1,78 @@
+"""What `tailrace verify` prints: both sides of a key that differs, on standard output only."""
+
+from __future__ import annotations
+
+import orjson
+
+from cdc.cli.verify_report import lines, summary
+from cdc.ops.verify_result import Result
+from schemas.lsn import Position
+from schemas.progress import Cut
+from snapshot.comparison import COMPARED, Difference, Outcome
+
+CUT = Cut(Position(1, 0x190, 0), 0x200, 0, "7", 1, {})
+OTHER = Difference(b'["1"]', b'["1","a",null]', b'["1","b",null]', 1, 1)
+
+
+def result(*differences: Difference, more: int = 0, late: bool = False) -> Result:
+    outcomes = (
+        Outcome(COMPARED[0], 3, 3, 0, ()),
+        Outcome(COMPARED[1], 3, 2, len(differences) + more, differences),
+    )
+    return Result("orders", "public.orders", ("id", "note", "total"), (0,), 0x100, CUT, outcomes, 1.25, late)
+
+
+def text(found: Result) -> str:
+    return "\n".join(lines(found))
+
+
+def test_equal() -> None:
+    assert text(result()).splitlines() == [
+        "orders: equal  (X 0/100, C 0/200, 1.2 s)",
+        "  source and topic at X: 3 and 3 rows, no difference",
+        "  topic and view at C: 3 and 2 rows, no difference",
+    ]
+    assert summary([result()]) is None
+
+
+def test_only_the_columns_that_differ() -> None:
+    assert text(result(OTHER, more=4)).splitlines()[2:] == [
+        "  topic and view at C: 3 and 2 rows, 5 keys differ",
+        '    id="1"',
+        '      topic  note="a"',
+        '      view   note="b"',
+        "    and 4 more",
+    ]
+
+
+def test_a_side_without_the_row_and_one_with_two() -> None:
+    shown = text(result(Difference(b'["1"]', None, b'["1",null,"5"]', 0, 2)))
+    assert "topic  no such row" in shown
+    assert 'view   note=NULL total="5" (2 rows with this key)' in shown
+
+
+def test_a_long_value_is_cut_where_it_differs() -> None:
+    sides = [orjson.dumps(["1", "x" * 5000 + end + "y" * 5000, None]) for end in "AB"]
+    shown = text(result(Difference(b'["1"]', sides[0], sides[1], 1, 1)))
+    assert "xAy" in shown
+    assert "xBy" in shown
+    assert len(shown) < 1000
+
+
+def test_the_error_names_views_and_shows_no_value() -> None:
+    failure = summary([result(), result(OTHER)])
+    assert failure is not None
+    assert (failure.exit_code, failure.code) == (7, "TR-700")
+    assert "1 of 2 views differ: orders" in str(failure)
+    assert '"a"' not in str(failure)
+
+
+def test_late() -> None:
+    assert "compaction" in text(result(OTHER, late=True))
+    assert "compaction" not in text(result(late=True))
+
+
+def test_json() -> None:
+    value = orjson.loads(orjson.dumps(result(OTHER).to_dict()))
+    assert (value["equal"], value["x"], value["cut"]) == (False, "0/100", "0/200")
+    assert value["comparisons"][1]["differences"][0]["left"] == ["1", "a", None]
