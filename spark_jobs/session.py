@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -32,6 +34,8 @@ _LOCAL: Final = {
 
 def open_session(config: Config, master: str | None = None) -> SparkSession:
     """Return the session; `master` is for tests, spark-submit gives its own."""
+    # Workers in this process's environment have our libraries; `python3` on the path need not.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().appName(f"tailrace {config.kafka.prefix}")
     if master is not None:
         builder = builder.master(master)

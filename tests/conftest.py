@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,11 @@ from tests.servers import fresh_database
 
 # Nothing a test writes must survive a power cut, and each fsync costs milliseconds.
 _POSTGRES = {"fsync": "off"}
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM (of `timeout`, of a CI that gives up) end the run as Ctrl-C does: the servers end with it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

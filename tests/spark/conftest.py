@@ -6,7 +6,6 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +24,13 @@ from spark_jobs.session import open_session
 from tests.spark.pipeline import Pipeline
 
 _NAMESPACE = f"views_{uuid.uuid4().hex[:6]}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark leaves the sockets that it collects through to the garbage collector."""
+    for item in items:
+        if "tests/spark/" in item.nodeid:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
 @pytest.fixture(scope="session")
@@ -124,6 +130,3 @@ def step(bench: Bench, *views: KeptView) -> None:
     for view in views:
         assert view.step(seen, Report())
     bench.shared.records.release()
-
-
-__all__ = ["Bench", "Path", "step"]
