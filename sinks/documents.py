@@ -42,7 +42,7 @@ _MAX_ID_BYTES: Final = 512  # OpenSearch's own limit
 _KEYWORD: Final = {"type": "keyword", "ignore_above": 512}
 _FIELD_TYPES: Final[dict[str, dict[str, Any]]] = {
     "boolean": {"type": "boolean"},
-    "int": {"type": "integer"},
+    "int": {"type": "long"},  # so that it can become a bigint
     "bigint": {"type": "long"},
     "float": {"type": "float", "ignore_malformed": True},
     "double": {"type": "double", "ignore_malformed": True},

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from schemas.config import Search
+from schemas.errors import StateError
 from schemas.progress import Cut
 from sinks.bulk import connect, named_errors, write_documents
 from sinks.changes import DELETED, Applied
@@ -112,7 +113,7 @@ class OpenSearchTarget:
         with named_errors(self._search):
             known = self._seen.get(generation) or self._columns(generation)
             if {**known, **types} != known:
-                # OpenSearch refuses a field whose type would change, and says which.
+                self._check_types(known, types)
                 body = mapping({**known, **types}, key)
                 self._client.indices.put_mapping(index=self._index(generation), body=body)
             self._seen[generation] = {**known, **types}
@@ -146,11 +147,26 @@ class OpenSearchTarget:
             index=self._index(generation),
             version=cut.position.commit_lsn,
         )
-        documents(changes, key).foreachPartition(write)
+        # Through Arrow, not `foreachPartition`: that one leaves the session's settings behind, and without
+        # case sensitivity Avro takes "id" and "Id" for one column.
+        documents(changes, key).mapInArrow(write, "rows bigint").collect()
         with named_errors(self._search):
             self._client.indices.refresh(index=self._index(generation))
             self._store(generation, cut, None)
         return Applied(generation, cut)
+
+    def _check_types(self, known: Mapping[str, str], types: Mapping[str, str]) -> None:
+        """A field's type is for good. Between those that share one, only integers read back as they were."""
+        for name, kind in types.items():
+            before = known.get(name, kind)
+            if before == kind or {before, kind} == {"int", "bigint"}:
+                continue
+            raise StateError(
+                "TR-522",
+                f'view "{self._view}": column "{name}" was {before} and is {kind} now',
+                detail="The index cannot change it in place.",
+                hint=f"tailrace views rebuild {self._view}",
+            )
 
     def _applied(self, generation: int) -> Applied | None:
         stored = self._stored(generation)

@@ -89,8 +89,8 @@ class KeptView:
             if before is not None:
                 self._check_tombstones(before, seen)
             self._applied = self.batch.advance(before, seen, report)
-            # Level with the newest cut now; said aloud only when there is something new to say.
             self._current_ms = now_ms()
+            # Said aloud only when there is something new to say.
             if before is None or order(before.cut) != order(self._applied.cut) or self._pause_s:
                 self.publish(self._applied)
                 report.stage("publish")
@@ -111,7 +111,8 @@ class KeptView:
         return later, record.current_ms
 
     def publish(self, applied: Applied) -> None:
-        """Tell the views topic."""
+        """Tell the views topic what is applied, and that it is level with the newest cut now."""
+        self._current_ms = now_ms()
         self._shared.views_topic.publish(
             ViewRecord(
                 view=self.declared.name,
