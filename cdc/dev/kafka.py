@@ -158,10 +158,15 @@ def _fence(command: list[str], server: Callable[[Process], Server], record: Reco
         folder=folder,
         record=lambda process: record(server(process)),
     )
-    # One that was killed before it had registered is not fenced: then this takes the whole time.
-    # Not the record's own name: at every start the controller replays those of earlier fencings.
-    done = "Fencing broker 1 at epoch"
-    if wait_until(lambda: log.exists() and done in log.read_text(errors="replace"), process, 10):
+
+    def said(line: str) -> bool:
+        return log.exists() and line in log.read_text(errors="replace")
+
+    # Counted from when the controller is at work: on a busy machine its JVM alone has taken more than 10 s.
+    wait_until(lambda: said("Performing controller activation"), process, _START_SECONDS)
+    # One that was killed before it had registered is not fenced: then this takes the whole time. (Not the
+    # record's own name: at every start the controller replays those of earlier fencings.)
+    if wait_until(lambda: said("Fencing broker 1 at epoch"), process, 10):
         # The line comes before the record is on disk, by some milliseconds.
         time.sleep(0.3)
     end(process)
