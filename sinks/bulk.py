@@ -14,8 +14,7 @@ from schemas.errors import SinkError
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    RecordBatch = Any  # pyarrow has no types
+    from pyspark.sql import Row
 
 _TIMEOUT_S: Final = 60
 _CHUNK_BYTES: Final = 4_000_000
@@ -56,33 +55,29 @@ def named_errors(search: Search) -> Iterator[None]:
         ) from None
 
 
-def write_documents(batches: Iterable[RecordBatch], search: Search, index: str, version: int) -> Iterator[RecordBatch]:
-    """Index or delete each row (id, document or null) under an external version; give how many there were.
+def write_documents(rows: Iterable[Row], search: Search, index: str, version: int) -> None:
+    """Index or delete each of `rows` (id, document or null) under an external version.
 
     That another writer's newer version is there already (409) is as it should be when a batch is repeated. Any
     other failure ends the batch.
     """
-    import pyarrow as pa  # type: ignore[import-untyped]
-
     with named_errors(search):
         client = connect(search)
         try:
-            for batch in batches:
-                for body in _bodies(batch, version):
-                    answer = client.bulk(
-                        body=body, index=index, params={"filter_path": "errors,items.*.status,items.*.error"}
-                    )
-                    if answer["errors"]:
-                        _check(answer["items"], index)
-                yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
+            for body in _bodies(rows, version):
+                answer = client.bulk(
+                    body=body, index=index, params={"filter_path": "errors,items.*.status,items.*.error"}
+                )
+                if answer["errors"]:
+                    _check(answer["items"], index)
         finally:
             client.close()
 
 
-def _bodies(batch: RecordBatch, version: int) -> Iterator[bytes]:
+def _bodies(rows: Iterable[Row], version: int) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
-    for number, document in zip(batch.column("id").to_pylist(), batch.column("document").to_pylist(), strict=True):
+    for number, document in rows:
         action = "delete" if document is None else "index"
         parts.append(orjson.dumps({action: {"_id": number, "version": version, "version_type": "external_gte"}}))
         if document is not None:

@@ -147,9 +147,7 @@ class OpenSearchTarget:
             index=self._index(generation),
             version=cut.position.commit_lsn,
         )
-        # Through Arrow, not `foreachPartition`: that one leaves the session's settings behind, and without
-        # case sensitivity Avro takes "id" and "Id" for one column.
-        documents(changes, key).mapInArrow(write, "rows bigint").collect()
+        documents(changes, key).foreachPartition(write)
         with named_errors(self._search):
             self._client.indices.refresh(index=self._index(generation))
             self._store(generation, cut, None)

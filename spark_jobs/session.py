@@ -20,9 +20,6 @@ _SETTINGS: Final = {
     # INSERT OVERWRITE replaces the whole table.
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-    # Documents go to Python in batches; rows may be large.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
-    "spark.sql.execution.arrow.maxBytesPerBatch": "16777216",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -36,7 +36,7 @@ _OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a key or a row under one schema id: `fields` is column → Avro's field."""
+    """The columns of a key or a row under one schema id: `fields` is column → field of what `decode` gives."""
 
     id: int
     writer: str
@@ -89,11 +89,9 @@ def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchem
     rows: dict[int, Shape] = {}
     for schema in stored:
         if schema.subject == f"{topic}-key":
-            key = orjson.loads(schema.schema)
-            keys[schema.id] = _shape(session, schema, key, key)
+            keys[schema.id] = _shape(session, schema, orjson.loads(schema.schema), is_row=False)
         elif schema.subject == f"{topic}-value":
-            row = _row(orjson.loads(schema.schema))
-            rows[schema.id] = _shape(session, schema, _after_only(row), row)
+            rows[schema.id] = _shape(session, schema, _row(orjson.loads(schema.schema)), is_row=True)
     return TableShapes(topic, keys, rows)
 
 
@@ -119,19 +117,31 @@ def _row(envelope: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _after_only(row: dict[str, Any]) -> dict[str, Any]:
-    after = {"name": "after", "type": ["null", row], "default": None}
-    return {"type": "record", "name": "Envelope", "namespace": row.get("namespace", ""), "fields": [after]}
-
-
-def _shape(session: SparkSession, stored: StoredSchema, reader: dict[str, Any], record: dict[str, Any]) -> Shape:
-    """Ask Spark for the types of `record`, so that they are what decoding gives."""
-    plain = orjson.dumps(_without_time_of_day(record)).decode()
-    found = session.range(0).select(from_avro(F.lit(None).cast("binary"), plain).alias("it")).schema["it"].dataType
+def _shape(session: SparkSession, stored: StoredSchema, record: dict[str, Any], *, is_row: bool) -> Shape:
+    """Ask Spark for the types of `record`'s fields, so that they are what decoding gives."""
+    plain = _plain(record)
+    text = orjson.dumps(plain).decode()
+    found = session.range(0).select(from_avro(F.lit(None).cast("binary"), text).alias("it")).schema["it"].dataType
     assert isinstance(found, StructType)
-    names = {field.get("column", field["name"]): field["name"] for field in record["fields"]}
+    names = {
+        field.get("column", field["name"]): numbered["name"]
+        for field, numbered in zip(record["fields"], plain["fields"], strict=True)
+    }
     types = {column: _nullable(found[name].dataType) for column, name in names.items()}
-    return Shape(stored.id, stored.schema, orjson.dumps(_without_time_of_day(reader)).decode(), names, types)
+    if is_row:
+        after = {"name": "after", "type": ["null", plain], "default": None}
+        envelope = {"type": "record", "name": "Envelope", "namespace": record.get("namespace", ""), "fields": [after]}
+        text = orjson.dumps(envelope).decode()
+    return Shape(stored.id, stored.schema, text, names, types)
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """Number the fields: where the session's settings do not reach, Spark takes "id" and "Id" for one."""
+    fields = [
+        {**field, "name": f"c{number}", "aliases": [field["name"]], "type": _without_time_of_day(field["type"])}
+        for number, field in enumerate(record["fields"])
+    ]
+    return {**record, "fields": fields}
 
 
 def _nullable(found: DataType) -> DataType:
