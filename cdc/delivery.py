@@ -13,6 +13,9 @@ from schemas.lsn import Position
 from schemas.progress import PositionRecord, position_key
 from sinks.kafka import KafkaSink
 
+_REST = 9
+"""Times a commit's own duration: so long is the pause to the next one."""
+
 
 class Delivery:
     """One Kafka transaction after the other; `on_flushed` is told the LSN that Kafka holds after each."""
@@ -28,6 +31,7 @@ class Delivery:
         self._tables = tables
         self._progress = progress
         self._committed_at = time.monotonic()
+        self._commit_s = 0.0
 
     @property
     def full(self) -> bool:
@@ -41,6 +45,14 @@ class Delivery:
     def since_commit(self) -> float:
         """Seconds since the last commit."""
         return time.monotonic() - self._committed_at
+
+    def rest(self) -> float:
+        """Seconds until the next commit is worth it: at most a tenth of the time goes into committing.
+
+        What comes after a pause is committed at once; a steady flow in groups, as large as a slow Kafka needs them.
+        """
+        longest = self._limits.max_transaction_ms / 1000
+        return max(0.0, min(self._commit_s * _REST, longest) - self.since_commit())
 
     def commit(self, position: Position, flushed_lsn: int, commit_us: int, open_xid: int | None) -> None:
         """End the Kafka transaction with the position record; tell `on_flushed` when Kafka has it."""
@@ -58,6 +70,8 @@ class Delivery:
             made.append(record)
             return position_key(self.slot), record.to_json()
 
+        began = time.monotonic()
         self.sink.commit(progress)
         self._committed_at = time.monotonic()
+        self._commit_s = self._committed_at - began
         self.on_flushed(self._progress.acknowledged(made[0]))

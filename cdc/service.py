@@ -47,6 +47,8 @@ _STOP_S = 3.0
 """After a signal we go on to the end of the source transaction at hand for so long, then split it."""
 
 _READ_MESSAGES = 500
+_TICK_S = 0.2
+"""How long the loop waits for the WAL before it looks after the rest."""
 
 _PASSING = {"TR-201", "TR-206", "TR-209", "TR-211", "TR-301", "TR-303"}
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
@@ -231,14 +233,19 @@ class Session:
                     return
             if not more:
                 self._advance_idle()
-                self._wal.wait(0.2)
+                self._wal.wait(self._delivery.rest() if self._uncommitted else _TICK_S)
 
     def _commit_when_due(self, *, drained: bool) -> None:
         """As soon as all that has come is sent; at the latest at the size or age of the configuration."""
-        assert self._sink is not None
-        between = self._assembler.open_xid is None
-        if self._delivery.full or (between and self._sink.pending and (drained or self._delivery.due())):
+        rested = drained and self._delivery.rest() == 0
+        if self._delivery.full or (self._uncommitted and (rested or self._delivery.due())):
             self._commit()
+
+    @property
+    def _uncommitted(self) -> bool:
+        """Whether whole source transactions wait for their commit."""
+        assert self._sink is not None
+        return self._sink.pending and self._assembler.open_xid is None
 
     def _commit(self) -> None:
         assembler = self._assembler

@@ -101,10 +101,14 @@ class Reader:
         """Yield every record from the first offset to the end."""
         bounds = self.bounds()
         if bounds is not None:
-            yield from self.span(bounds[0])
+            yield from self.span(*bounds)
 
-    def span(self, start: int) -> Iterator[Message]:
-        """Yield the records from `start` to the present end; later calls of `more` go on from there."""
+    def span(self, start: int, end: int) -> Iterator[Message]:
+        """Yield the records from `start` to `end` at least, `end` being one that `bounds` gave.
+
+        Not to the end as it is by then: a busy daemon may write faster than that could be reached. Later calls of
+        `more` go on from there.
+        """
         self._consumer.assign([TopicPartition(self._topic, 0, start)])
         deadline = time.monotonic() + self._timeout
         while True:
@@ -117,6 +121,8 @@ class Reader:
             error = record.error()
             if error is None:
                 yield record
+                if (record.offset() or 0) + 1 >= end:
+                    return
             elif error.code() == KafkaError._PARTITION_EOF:
                 return
             elif not error.retriable() and error.code() not in _PASSING:
@@ -183,7 +189,7 @@ class PositionTail:
     def newest(self, wait: float = 0.0) -> PositionRecord | None:
         """Return the record with the greatest Position.
 
-        The first call reads to the end; later ones wait up to `wait` seconds for something new.
+        The first call reads to the end as it was when asked; later ones wait up to `wait` seconds for something new.
         """
         if self._assigned:
             self._keep(self._reader.more(wait))
@@ -196,7 +202,7 @@ class PositionTail:
         step = _FIRST_STEP
         while True:
             start = max(low, high - step)
-            self._keep(self._reader.span(start))
+            self._keep(self._reader.span(start, high))
             self._assigned = True
             if self._newest is not None or start == low:
                 return self._newest

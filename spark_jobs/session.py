@@ -58,7 +58,9 @@ def _catalog(warehouse: Warehouse) -> dict[str, str]:
         # SQLite's default journal fails between processes.
         uri += ("&" if "?" in uri else "?") + "journal_mode=WAL&busy_timeout=30000"
     name = f"spark.sql.catalog.{warehouse.catalog}"
+    schema = {f"{name}.jdbc.schema-version": "V1"} if kind == "jdbc" else {}
     return {
+        **schema,
         name: "org.apache.iceberg.spark.SparkCatalog",
         f"{name}.type": kind,
         f"{name}.uri": uri,

@@ -35,6 +35,9 @@ replication_factor = 1
 [warehouse]                 # Iceberg tables; this catalog is for one host
 uri = "jdbc:sqlite:FOLDER/warehouse/catalog.db"
 location = "FOLDER/warehouse"
+
+[spark.conf]                # quick to start, on two cores; for real loads take it out
+"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """
 )
 _SEARCH: Final = """

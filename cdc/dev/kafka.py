@@ -46,7 +46,7 @@ _PROPERTIES = {
 _START_SECONDS = 60.0
 
 # The serial collector is the small one.
-_JVM = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
+_JVM = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
 
 _LOG4J = """\
 status = error

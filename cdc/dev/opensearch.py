@@ -23,7 +23,7 @@ _HTTP_PORTS = range(9201, 9300)
 _START_SECONDS = 120.0
 
 # The serial collector is the small one: 300 MB resident when idle.
-_JVM = ["-Xms256m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
+_JVM = ["-Xms256m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
 _JVM += ["--enable-native-access=ALL-UNNAMED"]
 
 _LOG4J = """\

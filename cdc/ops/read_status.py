@@ -67,10 +67,7 @@ def _read_source(config: Config) -> SourceStatus:
 
 
 def read_stored(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> tuple[PositionRecord | None, int]:
-    """Return the newest position record and when Kafka took it (ms); None and 0 if there is none yet.
-
-    Reads to the end as it was when asked: a busy daemon writes faster than the real end could be reached.
-    """
+    """Return the newest position record and when Kafka took it (ms); None and 0 if there is none yet."""
     key = position_key(config.source.slot)
     with Reader(config.kafka, Topics(config.kafka.prefix).progress, timeout) as reader:
         low, high = reader.bounds() or (0, 0)
@@ -78,11 +75,9 @@ def read_stored(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> tuple[Posit
         while low < high:
             start = max(low, high - step)
             newest: Message | None = None
-            for message in reader.span(start):
+            for message in reader.span(start, high):
                 if message.key() == key and message.value() is not None:
                     newest = message
-                if (message.offset() or 0) >= high:
-                    break
             if newest is not None:
                 return PositionRecord.from_json(newest.value() or b""), newest.timestamp()[1]
             if start == low:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdc.dev.jars import jars
+from cdc.dev.java import SPARK, find_java
 from schemas.config import Config
 from schemas.errors import ConfigError
 
@@ -26,11 +28,9 @@ class Job:
 
 def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
     """Return how to start ``spark_jobs/{script}.py``. ConfigError names what is not installed."""
-    from cdc.dev.jars import jars
-    from cdc.dev.java import SPARK, find_java
-
     spark = config.spark
     home = _package("pyspark")
+    scripts = _package("spark_jobs")
     java = find_java("Spark", SPARK)
     settings = [part for name, value in spark.conf.items() for part in ("--conf", f"{name}={value}")]
     return Job(
@@ -38,21 +38,29 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
             str(home / "bin" / "spark-submit"),
             *("--master", spark.master),
             *("--driver-memory", spark.driver_memory),
-            *("--jars", ",".join(str(path) for path in jars("spark"))),
+            *_connectors(spark.master.startswith("local")),
             *settings,
-            str(_package("spark_jobs") / f"{script}.py"),
+            str(scripts / f"{script}.py"),
             *arguments,
         ),
         {
             **os.environ,
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(home),
+            # beside spark.driver.extraJavaOptions, which are the user's
+            "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={scripts / 'log4j2.properties'}",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             # the job's own imports: spark-submit puts only the script's folder on the path
-            "PYTHONPATH": os.pathsep.join(filter(None, [_root(), os.environ.get("PYTHONPATH", "")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(scripts.parent), os.environ.get("PYTHONPATH", "")])),
         },
     )
+
+
+def _connectors(local: bool) -> tuple[str, ...]:
+    """In one process they need only be on the class path; `--jars` would copy them to the executor inside."""
+    files = [str(path) for path in jars("spark")]
+    return ("--driver-class-path", os.pathsep.join(files)) if local else ("--jars", ",".join(files))
 
 
 def _package(name: str) -> Path:
@@ -66,7 +74,3 @@ def _package(name: str) -> Path:
         detail="Views are kept up to date by Spark jobs, which need it.",
         hint="pip install 'tailrace[views]'",
     )
-
-
-def _root() -> str:
-    return str(_package("spark_jobs").parent)

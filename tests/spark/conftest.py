@@ -44,8 +44,13 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 @pytest.fixture(scope="session")
 def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
     os.environ["JAVA_HOME"] = str(find_java("Spark", SPARK).home)
-    connectors = ",".join(str(path) for path in jars("spark"))
-    settings = {"spark.jars": connectors, "spark.driver.memory": "1500m"}
+    connectors = os.pathsep.join(str(path) for path in jars("spark"))
+    quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    settings = {
+        "spark.driver.extraClassPath": connectors,
+        "spark.driver.memory": "1500m",
+        "spark.driver.extraJavaOptions": quick,
+    }
     config = Config(source=Source(dsn="none"), warehouse=warehouse, spark=Spark(conf=settings))
     session = open_session(config, "local[2]")
     yield session
