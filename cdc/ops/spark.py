@@ -1,12 +1,14 @@
 """Start a Spark job as a process of its own: the daemon and the command line never load Spark.
 
-The job is a plain script for spark-submit, from the wheel of pyspark; the connectors come from the jar cache.
+The job is a plain script, for spark-submit, too. Here Python comes first and starts the JVM: under spark-submit it is
+the other way round, and SIGTERM would end the JVM in mid-batch. The connectors come from the jar cache.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,27 +33,27 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
     spark = config.spark
     home = _package("pyspark")
     scripts = _package("spark_jobs")
+    logging = f"-Dlog4j2.configurationFile={scripts / 'log4j2.properties'}"
     java = find_java("Spark", SPARK)
     settings = [part for name, value in spark.conf.items() for part in ("--conf", f"{name}={value}")]
+    submit = (
+        *("--master", spark.master),
+        *("--driver-memory", spark.driver_memory),
+        *_connectors(spark.master.startswith("local")),
+        *settings,
+        "pyspark-shell",
+    )
     return Job(
-        (
-            str(home / "bin" / "spark-submit"),
-            *("--master", spark.master),
-            *("--driver-memory", spark.driver_memory),
-            *_connectors(spark.master.startswith("local")),
-            *settings,
-            str(scripts / f"{script}.py"),
-            *arguments,
-        ),
+        (sys.executable, str(scripts / f"{script}.py"), *arguments),
         {
             **os.environ,
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(home),
+            "PYSPARK_SUBMIT_ARGS": shlex.join(submit),
             # beside spark.driver.extraJavaOptions, which are the user's
-            "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={scripts / 'log4j2.properties'}",
+            "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {logging}",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            # the job's own imports: spark-submit puts only the script's folder on the path
+            # the job's own imports: Python puts only the script's folder on the path
             "PYTHONPATH": os.pathsep.join(filter(None, [str(scripts.parent), os.environ.get("PYTHONPATH", "")])),
         },
     )

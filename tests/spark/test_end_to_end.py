@@ -1,0 +1,297 @@
+"""The whole path as people run it: daemon, `views follow` and a load, each a process; every view against the source.
+
+The views are read here by pyiceberg and OpenSearch's own client, the source by psycopg, and compared as Python values:
+nothing of `tailrace verify` is in the comparison, which is itself tried on views that somebody else has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from opensearchpy import OpenSearch
+from opensearchpy.helpers import scan
+from psycopg.rows import dict_row
+from pyiceberg.catalog import load_catalog
+
+from cdc.dev.shop import TABLES, create_shop
+from cdc.dev.state import Servers
+from cdc.ops.read_status import read_status, wal_lsn
+from schemas.config import Config
+from schemas.configfile import load
+from tests.daemon import ROOT, running, tailrace, wait_for_state, write_config
+
+_SEARCHED = ("products", "orders")
+_KEYS = {"countries": ("code",), "order_items": ("order_id", "line")}
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+@dataclass
+class Shop:
+    """A pipeline over the demo shop, all of its processes running."""
+
+    file: Path
+    dsn: str
+    folder: Path
+    search: str
+
+    @property
+    def config(self) -> Config:
+        return load(self.file)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return tailrace(*arguments, "--config", str(self.file), timeout=240)
+
+    def wait_for_views(self, seconds: float = 240) -> None:
+        """Return when every view holds what the source has now."""
+        with psycopg.connect(self.dsn) as connection:
+            target = wal_lsn(connection)
+        deadline = time.monotonic() + seconds
+        while True:
+            views = read_status(self.config).views
+            if all(view.flushed_lsn is not None and view.flushed_lsn >= target for view in views):
+                return
+            assert time.monotonic() < deadline, f"{views}\n{(self.folder / 'follow.log').read_text()[-3000:]}"
+            time.sleep(0.5)
+
+
+@contextmanager
+def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a Python module of ours; it is gone afterwards, whatever happened."""
+    with log.open("ab") as out:
+        started = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def end(started: subprocess.Popen[bytes]) -> int:
+    started.send_signal(signal.SIGTERM)
+    return started.wait(60)
+
+
+def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str, search: str, more: str = "") -> Path:
+    views = "".join(f'[views.{table}]\ntable = "public.{table}"\n' for table in TABLES)
+    views += "".join(
+        f'[views.{table}_search]\ntable = "public.{table}"\ntarget = "search"\n' for table in _SEARCHED if search
+    )
+    warehouse = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
+    index = f'[search]\nhosts = ["{search}"]\nindex_prefix = "{prefix}-"\n' if search else ""
+    spark = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{_QUICK}"\n'
+    return write_config(folder, dsn, bootstrap, prefix, more + warehouse + index + spark + views)
+
+
+def source_rows(dsn: str, table: str) -> list[dict[str, Any]]:
+    """Return the rows as psycopg reads them; what is text on the topics is text here."""
+    with psycopg.connect(dsn, options="-c timezone=UTC", row_factory=dict_row) as connection:
+        types = connection.execute(
+            "SELECT attname, atttypid::regtype::text AS type FROM pg_attribute"
+            " WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+            (table,),
+        ).fetchall()
+        texts = ("jsonb", "order_status")
+        columns = [f"{t['attname']}::text" if t["type"] in texts else t["attname"] for t in types]
+        return connection.execute(f"SELECT {', '.join(columns)} FROM {table}".encode()).fetchall()
+
+
+def warehouse_rows(shop: Shop, table: str) -> list[dict[str, Any]]:
+    catalog = load_catalog("tailrace", type="sql", uri=f"sqlite:///{shop.folder}/catalog.db")
+    rows: list[dict[str, Any]] = catalog.load_table(f"views.{table}").scan().to_arrow().to_pylist()
+    return rows
+
+
+def search_rows(shop: Shop, alias: str) -> list[dict[str, Any]]:
+    with OpenSearch(shop.search) as client:
+        return [hit["_source"] for hit in scan(client, index=f"{shop.config.kafka.prefix}-{alias}")]
+
+
+def as_document(value: Any) -> Any:
+    """Return a value of the source as a document has it."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, datetime):
+        text = value.strftime("%Y-%m-%dT%H:%M:%S.%f").rstrip("0").rstrip(".")
+        return text + "Z"
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def by_key(rows: list[dict[str, Any]], table: str) -> dict[Any, dict[str, Any]]:
+    key = _KEYS.get(table, ("id",))
+    found = {tuple(row[part] for part in key): row for row in rows}
+    assert len(found) == len(rows), "a key stands twice"
+    return found
+
+
+def assert_equal(left: dict[Any, dict[str, Any]], right: dict[Any, dict[str, Any]]) -> None:
+    """Show the first few that differ; pytest would be minutes over all of them."""
+    differing = [(key, left.get(key), right.get(key)) for key in left.keys() | right.keys()]
+    differing = [each for each in differing if each[1] != each[2]]
+    assert differing[:3] == [], f"{len(differing)} rows differ"
+
+
+def assert_views_equal_source(shop: Shop) -> None:
+    for table in TABLES:
+        rows = source_rows(shop.dsn, table)
+        assert rows
+        assert_equal(by_key(rows, table), by_key(warehouse_rows(shop, table), table))
+        if table in _SEARCHED and shop.search:
+            documents = [{name: as_document(value) for name, value in row.items()} for row in rows]
+            assert_equal(by_key(documents, table), by_key(search_rows(shop, f"{table}_search"), table))
+
+
+def assert_verified(shop: Shop, *views: str) -> None:
+    done = shop.run("verify", "--json", *views)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) == len(views or shop.config.views)
+    for result in results:
+        assert result["equal"]
+        assert [compared["differing"] for compared in result["comparisons"]] == [0, 0]
+        assert all(compared["left_rows"] > 0 for compared in result["comparisons"])
+
+
+@pytest.mark.timeout(600)
+def test_views_equal_the_source(servers: Servers, search_url: str, database: str, prefix: str, tmp_path: Path) -> None:
+    create_shop(database)
+    file = write_views(tmp_path, database, servers.bootstrap, prefix, search_url)
+    shop = Shop(file, database, tmp_path, search_url)
+    work = ("cdc.dev.demo", "load", "--dsn", database, "--rate", "100")
+    with (
+        running(file) as daemon,
+        process(tmp_path / "load.log", *work) as load_process,
+        process(tmp_path / "follow.log", "cdc.cli.main", "views", "follow", "--config", str(file)) as follow,
+    ):
+        shop.wait_for_views()
+        assert_verified(shop)
+
+        done = shop.run("views", "rebuild", "orders", "products_search")
+        assert done.returncode == 0, done.stderr
+        generations = {view.name: view.generation for view in read_status(shop.config).views}
+        assert (generations["orders"], generations["products_search"], generations["products"]) == (2, 2, 1)
+        assert_verified(shop, "orders", "products_search")
+
+        assert end(load_process) == 0
+        shop.wait_for_views()
+        assert_views_equal_source(shop)
+
+        order = source_rows(database, "orders")[0]["id"]
+        someone_else_changes(shop, order)
+        done = shop.run("verify", "--json", "orders", "orders_search", "products_search")
+        assert done.returncode == 7, done.stdout + done.stderr
+        found = [json.loads(line)["comparisons"] for line in done.stdout.splitlines()]
+        assert [[compared["differing"] for compared in result] for result in found] == [[0, 0], [0, 1], [0, 1]]
+        assert [result[1]["differences"][0]["key"] for result in found[1:]] == [[str(order)], ["7"]]
+
+        assert end(follow) == 0
+        assert daemon.stop() == 0
+
+
+def someone_else_changes(shop: Shop, order: int) -> None:
+    """Delete a document and change another behind the views' backs."""
+    prefix = shop.config.kafka.prefix
+    with OpenSearch(shop.search) as client:
+        client.delete(index=f"{prefix}-products_search", id="[7]", params={"refresh": "true"})
+        client.update(
+            index=f"{prefix}-orders_search",
+            id=f"[{order}]",
+            body={"doc": {"note": "changed by hand"}},
+            params={"refresh": "true"},
+        )
+
+
+@pytest.mark.timeout(300)
+def test_rebuild_from_compacted_topics(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
+    """The cleaner has really been at work: most versions and all tombstones are gone."""
+    create_shop(database)
+    short = "min_compaction_lag_ms = 1\ndelete_retention_ms = 1\n"
+    file = write_views(tmp_path, database, servers.bootstrap, prefix, "", short)
+    shop = Shop(file, database, tmp_path, "")
+    with running(file), psycopg.connect(database, autocommit=True) as connection:
+        wait_for_state(shop.config, connection)
+        topic = f"{prefix}.public.customers"
+        compact_soon(servers.bootstrap, topic)
+        connection.execute("DELETE FROM order_items; DELETE FROM orders")
+        for n in range(10):
+            connection.execute("UPDATE customers SET credit = %s", (n,))
+            connection.execute("DELETE FROM customers WHERE id %% 50 = %s", (n,))
+        connection.execute("INSERT INTO orders (customer_id) SELECT id FROM customers")
+        connection.execute("INSERT INTO order_items SELECT id, 1, 1, 1, 1 FROM orders")
+        wait_for_state(shop.config, connection)
+        written = 10_000 + 10 * 9_000
+        left = compacted_to(servers.bootstrap, topic, 20_000, connection)
+        assert left < written / 4
+
+        done = shop.run("views", "rebuild", *TABLES)
+        assert done.returncode == 0, done.stderr
+        assert_views_equal_source(shop)
+
+
+def compact_soon(bootstrap: str, topic: str) -> None:
+    """Give a topic short segments, so that there is something behind the active one to compact."""
+    settings = {"segment.ms": "200", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.0001"}
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    for future in AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource]).values():
+        future.result(10)
+
+
+def compacted_to(bootstrap: str, topic: str, wanted: int, connection: psycopg.Connection[Any]) -> int:
+    """Wait until at most `wanted` records are left on a topic and return how many; small changes roll its segments."""
+    deadline = time.monotonic() + 90
+    while (left := records_on(bootstrap, topic)) > wanted:
+        assert time.monotonic() < deadline, f"{left} records are left"
+        connection.execute("UPDATE customers SET credit = credit + 1 WHERE id > 9900")
+        time.sleep(1)
+    return left
+
+
+def records_on(bootstrap: str, topic: str) -> int:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "count",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        partitions = [TopicPartition(topic, n, 0) for n in range(3)]
+        consumer.assign(partitions)
+        count = ended = 0
+        while ended < len(partitions):
+            for message in consumer.consume(10_000, 1.0):
+                if message.error() is None:
+                    count += 1
+                else:
+                    ended += 1
+        return count
+    finally:
+        consumer.close()
