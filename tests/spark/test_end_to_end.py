@@ -259,7 +259,8 @@ def compact_soon(bootstrap: str, topic: str) -> None:
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    for future in AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource]).values():
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result(10)
 
 
