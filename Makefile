@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup test spark lint demo requirements clean
+.PHONY: help setup test lint demo requirements clean
 
 help: ## List these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -17,10 +17,7 @@ setup: .venv/.installed ## Make .venv with everything in it, from hashed require
 	@touch $@
 
 test: setup ## Run all tests; the first run fetches Kafka, OpenSearch and Spark's connectors
-	$(BIN)/pytest --ignore=tests/spark
-
-spark: setup ## Run the tests of the Spark jobs (issue 3: not yet reliable on a loaded machine)
-	timeout 1200 $(BIN)/pytest tests/spark
+	$(BIN)/pytest
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -14,6 +14,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from psycopg import sql
 
+from cdc.dev import postgres
+from cdc.dev.server import Server, stop
 from cdc.dev.state import Servers
 from schemas.configfile import load
 from tests.daemon import running, tailrace, wait_for, write_config
@@ -58,6 +60,19 @@ def test_no_server(tmp_path: Path, servers: Servers, prefix: str) -> None:
     config = write_config(tmp_path, f"postgresql://u:s3cret@127.0.0.1:{port}/d", servers.bootstrap, prefix)
     assert_refused(config, "TR-201", 4, f"127.0.0.1:{port}")
     assert "s3cret" not in tailrace("run", "--config", str(config)).stderr
+
+
+def test_wal_level_not_logical(tmp_path: Path, servers: Servers, prefix: str) -> None:
+    started: list[Server] = []
+    try:
+        server = postgres.start(tmp_path / "postgres", None, {"wal_level": "replica"}, started.append)
+        config = write_config(tmp_path, postgres.dsn(server), servers.bootstrap, prefix)
+        assert_refused(config, "TR-202", 4, "ALTER SYSTEM SET wal_level = 'logical'")
+        with psycopg.connect(postgres.dsn(server)) as connection:
+            assert connection.execute("SELECT FROM pg_publication").fetchall() == []
+    finally:
+        for each in started:
+            stop(each)
 
 
 def test_no_broker(tmp_path: Path, config: Path, database: str, prefix: str) -> None:
