@@ -2,6 +2,7 @@
 
 Field names are the manual's: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html.
 Insert, Update and Delete stay bytes and are read by `schemas.encoder` in one pass; `row_message` finds their tuple.
+`pos` is where the body begins: behind the type, and in a streamed block behind an xid (`cdc.pgoutput_stream`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from cdc.wire import Reader
 from schemas.errors import DecodeError
 from schemas.relation import Column, Relation, ReplicaIdentity
 
@@ -67,43 +69,9 @@ class Message:
     content: bytes
 
 
-class _Reader:
-    """A cursor over one message; every read checks the end."""
-
-    def __init__(self, message: bytes, what: str) -> None:
-        self._message = message
-        self._what = what
-        self._pos = 1
-
-    def fields(self, layout: struct.Struct) -> tuple[int, ...]:
-        self._need(layout.size)
-        values = layout.unpack_from(self._message, self._pos)
-        self._pos += layout.size
-        return values
-
-    def string(self) -> str:
-        end = self._message.find(b"\0", self._pos)
-        if end < 0:
-            raise DecodeError(f"{self._what}'s string", self._pos, 1, 0)
-        raw = self._message[self._pos : end]
-        self._pos = end + 1
-        return raw.decode()
-
-    def take(self, size: int) -> bytes:
-        self._need(size)
-        raw = self._message[self._pos : self._pos + size]
-        self._pos += size
-        return raw
-
-    def _need(self, size: int) -> None:
-        have = len(self._message) - self._pos
-        if have < size:
-            raise DecodeError(self._what, self._pos, size, have)
-
-
 _BEGIN = struct.Struct(">QqI")
-_COMMIT = struct.Struct(">BQQq")
-_RELATION_TAIL = struct.Struct(">cH")
+_COMMIT = struct.Struct(">QQq")
+_RELATION_TAIL = struct.Struct(">BH")
 _COLUMN_HEAD = struct.Struct(">B")
 _COLUMN_TAIL = struct.Struct(">Ii")
 _OID = struct.Struct(">I")
@@ -113,59 +81,77 @@ _ORIGIN = struct.Struct(">Q")
 
 
 def begin(message: bytes) -> Begin:
-    final_lsn, commit_us, xid = _Reader(message, "Begin").fields(_BEGIN)
+    reader = Reader(message, "Begin")
+    final_lsn, commit_us, xid = reader.fields(_BEGIN)
+    reader.end()
     return Begin(final_lsn, commit_us + POSTGRES_EPOCH_US, xid)
 
 
 def commit(message: bytes) -> Commit:
-    _flags, commit_lsn, end_lsn, commit_us = _Reader(message, "Commit").fields(_COMMIT)
+    reader = Reader(message, "Commit")
+    reader.no_flags()
+    commit_lsn, end_lsn, commit_us = reader.fields(_COMMIT)
+    reader.end()
     return Commit(commit_lsn, end_lsn, commit_us + POSTGRES_EPOCH_US)
 
 
-def relation(message: bytes) -> Relation:
+def relation(message: bytes, pos: int = 1) -> Relation:
     """An empty namespace means pg_catalog."""
-    reader = _Reader(message, "Relation")
+    reader = Reader(message, "Relation", pos)
     (oid,) = reader.fields(_OID)
     schema, name = reader.string() or "pg_catalog", reader.string()
     identity, count = reader.fields(_RELATION_TAIL)
+    try:
+        replica_identity = ReplicaIdentity(chr(identity))
+    except ValueError:
+        raise DecodeError("Relation's replica identity", reader.pos - _RELATION_TAIL.size, 1, 0) from None
     columns = []
     for _ in range(count):
         (flags,) = reader.fields(_COLUMN_HEAD)
         column_name = reader.string()
         type_oid, typmod = reader.fields(_COLUMN_TAIL)
         columns.append(Column(column_name, type_oid, typmod, bool(flags & 1)))
-    return Relation(oid, schema, name, ReplicaIdentity(identity.decode()), tuple(columns))  # type: ignore[attr-defined]
+    reader.end()
+    return Relation(oid, schema, name, replica_identity, tuple(columns))
 
 
-def type_(message: bytes) -> Type:
-    reader = _Reader(message, "Type")
+def type_(message: bytes, pos: int = 1) -> Type:
+    reader = Reader(message, "Type", pos)
     (oid,) = reader.fields(_OID)
-    return Type(oid, reader.string() or "pg_catalog", reader.string())
+    made = Type(oid, reader.string() or "pg_catalog", reader.string())
+    reader.end()
+    return made
 
 
 def origin(message: bytes) -> Origin:
-    reader = _Reader(message, "Origin")
+    reader = Reader(message, "Origin")
     (commit_lsn,) = reader.fields(_ORIGIN)
-    return Origin(commit_lsn, reader.string())
+    made = Origin(commit_lsn, reader.string())
+    reader.end()
+    return made
 
 
-def truncate(message: bytes) -> Truncate:
-    reader = _Reader(message, "Truncate")
+def truncate(message: bytes, pos: int = 1) -> Truncate:
+    reader = Reader(message, "Truncate", pos)
     count, options = reader.fields(_TRUNCATE)
     oids = tuple(reader.fields(_OID)[0] for _ in range(count))
+    reader.end()
     return Truncate(oids, bool(options & 1), bool(options & 2))
 
 
-def message_(message: bytes) -> Message:
-    reader = _Reader(message, "Message")
+def message_(message: bytes, pos: int = 1) -> Message:
+    reader = Reader(message, "Message", pos)
     flags, lsn = reader.fields(_MESSAGE)
     prefix = reader.string()
     (size,) = reader.fields(_OID)
-    return Message(bool(flags & 1), lsn, prefix, reader.take(size))
+    content = reader.take(size)
+    reader.end()
+    return Message(bool(flags & 1), lsn, prefix, content)
 
 
-def row_message(message: bytes) -> tuple[int, int]:
+def row_message(message: bytes, pos: int = 1) -> tuple[int, int]:
     """Return the relation's oid and the offset of the first tuple's mark of an Insert, Update or Delete."""
-    if len(message) < 6:
-        raise DecodeError("row message", 1, 5, len(message) - 1)
-    return int.from_bytes(message[1:5], "big"), 5
+    end = pos + 4
+    if len(message) <= end:
+        raise DecodeError("row message", pos, 5, max(len(message) - pos, 0))
+    return int.from_bytes(message[pos:end], "big"), end
