@@ -16,6 +16,7 @@ uint = int
 bint = bool
 longlong = int
 ulonglong = int
+double = float
 
 
 def _same(thing: Any) -> Any:

@@ -21,9 +21,11 @@ from schemas.rowcodec import ColumnRefused
 from schemas.types import ValueType
 
 if cython.compiled:
-    from cython.cimports.schemas.rowcodec import RowCodec, put_long
+    from cython.cimports.schemas.buffer import Buffer
+    from cython.cimports.schemas.rowcodec import RowCodec
 else:
-    from schemas.rowcodec import RowCodec, put_long
+    from schemas.buffer import Buffer
+    from schemas.rowcodec import RowCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +51,19 @@ Record = tuple[int, bytes, bytes | None]
 """Part of the change (0 to 3), key, value or None for a tombstone."""
 
 
+def _long(number: int) -> bytes:
+    out = Buffer()
+    out.put_long(number)
+    return out.whole()
+
+
 def _string(text: str) -> bytes:
     raw = text.encode()
-    out = bytearray()
-    put_long(out, len(raw))
-    return bytes(out + raw)
+    return _long(len(raw)) + raw
 
 
 def _optional_long(number: int | None) -> bytes:
-    if number is None:
-        return b"\x00"
-    out = bytearray(b"\x02")
-    put_long(out, number)
-    return bytes(out)
+    return b"\x00" if number is None else b"\x02" + _long(number)
 
 
 def _op(letter: str, ts_ms: int) -> bytes:
@@ -74,6 +76,10 @@ class TableEncoder:
 
     row: RowCodec
     old: RowCodec
+    out: Buffer
+    old_out: Buffer
+    spare: Buffer
+    key_out: Buffer
     key_columns: list
     key_frame: bytes
     value_frame: bytes
@@ -97,6 +103,7 @@ class TableEncoder:
         self.names = names
         self.row = RowCodec(columns)
         self.old = RowCodec(columns)
+        self.out, self.old_out, self.spare, self.key_out = Buffer(), Buffer(), Buffer(), Buffer()
         self.key_columns = list(key_columns)
         self.key_frame = framing(key_schema_id)
         self.value_frame = framing(value_schema_id)
@@ -115,89 +122,90 @@ class TableEncoder:
         self.truncated = _op("t", now_ms)
         self.current = current
 
-    def insert(self, message: bytes, pos: int, lsn: int, ordinal: int) -> list[Record]:
+    def insert(
+        self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
+    ) -> list[Record]:
         """Encode the Insert whose TupleData is at `pos`."""
-        out = bytearray(self.value_frame)
-        out += b"\x00\x02"
+        out = self.out
+        self._start(out)
         self.row.put_tuple(message, pos, out)
         if self.row.unchanged:
             raise DecodeError("Insert with an unchanged TOAST value", pos, 1, 0)
-        key = self._key(self.row, out)
+        key: bytes = self._key(self.row, out)
         self._finish(out, lsn, ordinal, self.create)
-        return [(0, key, bytes(out))]
+        return [(0, key, out.whole())]
 
-    def change(self, message: bytes, pos: int, lsn: int, ordinal: int) -> list[Record]:
+    def change(
+        self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
+    ) -> list[Record]:
         """Encode the Update whose old or new tuple's mark (K, O or N) is at `pos`.
 
         Raises UnchangedToast when a large value of the new row is in neither tuple.
         """
-        before: bytes = b"\x00"
+        out = self.out
         old_key: bytes = b""
-        old_out: bytearray = bytearray(b"\x02")
         mark: cython.int = self._mark(message, pos)
         full: cython.bint = mark == 79
         if mark == 75 or full:
-            pos = self.old.put_tuple(message, pos + 1, old_out)
-            old_key = self._key(self.old, old_out)
-            if full:
-                before = bytes(old_out)
+            pos = self._old_image(message, pos)
+            old_key = self._key(self.old, self.old_out)
             mark = self._mark(message, pos)
         if mark != 78:
             raise DecodeError("Update's new tuple", pos, 1, 0)
-        out = bytearray(self.value_frame)
-        out += before
-        out.append(2)
+        out.clear()
+        out.put_all(self.value_frame)
+        if full:
+            out.put_from(self.old_out, 0, self.old_out.end())
+        else:
+            out.put_byte(0)
+        out.put_byte(2)
         self.row.put_tuple(message, pos + 1, out)
         if self.row.unchanged:
             if not full:
                 raise UnchangedToast(self.row.unchanged)
-            out = self._filled(message, pos + 1, old_out)
-        return self._changed(out, old_key, old_out, lsn, ordinal)
+            self._fill()
+        return self._changed(old_key, lsn, ordinal)
 
     def change_filled(
         self, message: bytes, pos: int, fields: Sequence[bytes | None], lsn: int, ordinal: int
     ) -> list[Record]:
         """Encode the Update at `pos` with the texts of its whole new row, got from elsewhere, in place of its own."""
         old_key: bytes = b""
-        old_out: bytearray = bytearray(b"\x02")
         if self._mark(message, pos) == 75:
-            self.old.put_tuple(message, pos + 1, old_out)
-            old_key = self._key(self.old, old_out)
-        out = bytearray(self.value_frame)
-        out += b"\x00\x02"
-        self.row.put_fields(fields, out)
-        return self._changed(out, old_key, old_out, lsn, ordinal)
+            self._old_image(message, pos)
+            old_key = self._key(self.old, self.old_out)
+        self._start(self.out)
+        self.row.put_fields(fields, self.out)
+        return self._changed(old_key, lsn, ordinal)
 
-    def remove(self, message: bytes, pos: int, lsn: int, ordinal: int) -> list[Record]:
+    def remove(
+        self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
+    ) -> list[Record]:
         """Encode the Delete whose tuple's mark (K or O) is at `pos`: its event and its tombstone."""
         mark: cython.int = self._mark(message, pos)
         if mark != 75 and mark != 79:
             raise DecodeError("Delete's old tuple", pos, 1, 0)
-        out = bytearray(self.value_frame)
-        out.append(2)
-        self.old.put_tuple(message, pos + 1, out)
-        key = self._key(self.old, out)
-        out.append(0)
-        self._finish(out, lsn, ordinal, self.delete)
-        return [(0, key, bytes(out)), (1, key, None)]
+        self._old_image(message, pos)
+        key: bytes = self._key(self.old, self.old_out)
+        return [(0, key, self._deleted(lsn, ordinal)), (1, key, None)]
 
     def truncate(self, lsn: int, ordinal: int) -> bytes:
         """Return the value of a truncate's control record."""
-        out = bytearray(self.value_frame)
-        out += b"\x00\x00"
-        self._finish(out, lsn, ordinal, self.truncated)
-        return bytes(out)
+        self.out.clear()
+        self.out.put_all(self.value_frame + b"\x00\x00")
+        self._finish(self.out, lsn, ordinal, self.truncated)
+        return self.out.whole()
 
     def snapshot(self, fields: Sequence[bytes | None], ordinal: int) -> tuple[bytes, bytes]:
         """Encode a snapshot row given as texts, after `begin_snapshot`. Returns key and value."""
-        out = bytearray(self.value_frame)
-        out += b"\x00\x02"
+        out = self.out
+        self._start(out)
         self.row.put_fields(fields, out)
         key = self._key(self.row, out)
-        out += self.transaction
-        put_long(out, ordinal)
-        out += self.create
-        return key, bytes(out)
+        out.put_all(self.transaction)
+        out.put_long(ordinal)
+        out.put_all(self.create)
+        return key, out.whole()
 
     def begin_snapshot(self, commit_lsn: int, snapshot_ms: int, now_ms: int) -> None:
         """Make ready what all rows of a snapshot that stands at `commit_lsn` share."""
@@ -207,68 +215,102 @@ class TableEncoder:
 
     def row_key(self, fields: Sequence[bytes | None]) -> bytes:
         """Return the framed key of a row given as texts."""
-        out = bytearray()
-        self.row.put_fields(fields, out)
-        return self._key(self.row, out)
+        self.out.clear()
+        self.row.put_fields(fields, self.out)
+        return self._key(self.row, self.out)
 
     @cython.cfunc
-    def _changed(self, out: bytearray, old_key: bytes, old_row: bytearray, lsn: int, ordinal: cython.longlong) -> list:
+    def _start(self, out: Buffer) -> cython.int:
+        """Begin the value of a row that has no image before."""
+        out.clear()
+        out.put_all(self.value_frame)
+        out.put_byte(0)
+        out.put_byte(2)
+        return 0
+
+    @cython.cfunc
+    def _old_image(self, message: bytes, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Encode the old tuple whose mark is at `pos`, with its union mark; return the position behind it."""
+        self.old_out.clear()
+        self.old_out.put_byte(2)
+        return self.old.put_tuple(message, pos + 1, self.old_out)
+
+    @cython.cfunc
+    def _changed(self, old_key: bytes, lsn: cython.ulonglong, ordinal: cython.longlong) -> list:
         """A changed key is a delete and a tombstone of the old one and a create of the new one."""
+        out = self.out
         key: bytes = self._key(self.row, out)
         if not old_key or old_key == key:
             self._finish(out, lsn, ordinal, self.update)
-            return [(0, key, bytes(out))]
-        event = bytearray(self.value_frame)
-        event += old_row
-        event.append(0)
-        self._finish(event, lsn, ordinal, self.delete)
-        created = bytearray(self.value_frame)
-        created += b"\x00\x02"
-        created += out[self.row.start :]
-        self._finish(created, lsn, ordinal + 2, self.create)
-        return [(0, old_key, bytes(event)), (1, old_key, None), (2, key, bytes(created))]
+            return [(0, key, out.whole())]
+        event: bytes = self._deleted(lsn, ordinal)
+        self._start(self.spare)
+        self.spare.put_from(out, self.row.start, out.end())
+        self._finish(self.spare, lsn, ordinal + 2, self.create)
+        return [(0, old_key, event), (1, old_key, None), (2, key, self.spare.whole())]
 
     @cython.cfunc
-    def _filled(self, message: bytes, pos: int, old_out: bytearray) -> bytearray:
-        """Encode the new tuple at `pos` with the old image's value for what it leaves out."""
+    def _deleted(self, lsn: cython.ulonglong, ordinal: cython.longlong) -> bytes:
+        """Return the event of a delete of the old image."""
+        self.spare.clear()
+        self.spare.put_all(self.value_frame)
+        self.spare.put_from(self.old_out, 0, self.old_out.end())
+        self.spare.put_byte(0)
+        self._finish(self.spare, lsn, ordinal, self.delete)
+        return self.spare.whole()
+
+    @cython.cfunc
+    def _fill(self) -> cython.int:
+        """Put the old image's values where the new tuple leaves them out."""
         unchanged = set(self.row.unchanged)
-        out = bytearray(self.value_frame)
-        out += old_out
-        out.append(2)
-        row_start = len(out)
-        piece = bytearray()
-        self.row.put_tuple(message, pos, piece)
-        columns = [
-            self.old.column(old_out, i) if i in unchanged else self.row.column(piece, i) for i in range(self.row.count)
-        ]
-        self.row.place(columns, row_start)
-        for column in columns:
-            out += column
-        return out
+        part, whole = self.out, self.spare
+        whole.clear()
+        whole.put_from(part, 0, self.row.start)
+        start: cython.Py_ssize_t = self.row.start
+        for i in range(self.row.count):
+            end: cython.Py_ssize_t = self.row.column_end(i)
+            if i in unchanged:
+                whole.put_from(self.old_out, self.old.column_start(i), self.old.column_end(i))
+            else:
+                whole.put_from(part, start, end)
+            self.row.place(i, whole.end())
+            start = end
+        self.out, self.spare = whole, part
+        return 0
 
     @cython.cfunc
-    def _key(self, codec: RowCodec, out: bytearray) -> bytes:
-        key: bytes = self.key_frame
+    def _key(self, codec: RowCodec, row: Buffer) -> bytes:
+        start: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        key = self.key_out
+        key.clear()
+        key.put_all(self.key_frame)
         for i in self.key_columns:
-            column: bytes = codec.column(out, i)
-            if len(column) < 2 or column[0] != 2:
+            start = codec.column_start(i)
+            end = codec.column_end(i)
+            if end - start < 2 or row.byte_at(start) != 2:
                 raise ColumnRefused(i, "a part of the key is null or missing")
-            key += column[1:]
-        return key
+            key.put_from(row, start + 1, end)
+        return key.whole()
 
     @cython.cfunc
-    def _finish(self, out: bytearray, lsn: int, ordinal: cython.longlong, op: bytes) -> cython.int:
+    def _finish(self, out: Buffer, lsn: cython.ulonglong, ordinal: cython.longlong, op: bytes) -> cython.int:
         """Append what stands behind the rows: source, op, ts_ms."""
-        out += self.transaction
-        out.append(2)
-        put_long(out, lsn)
-        put_long(out, ordinal)
-        out.append(2)
-        tail: bytes = b'%d"]' % lsn
-        put_long(out, len(self.sequence) + len(tail))
-        out += self.sequence
-        out += tail
-        out += op
+        digits: cython.int = 1
+        rest: cython.ulonglong = lsn
+        while rest > 9:
+            rest //= 10
+            digits += 1
+        out.put_all(self.transaction)
+        out.put_byte(2)
+        out.put_long(lsn)
+        out.put_long(ordinal)
+        out.put_byte(2)
+        out.put_long(len(self.sequence) + digits + 2)
+        out.put_all(self.sequence)
+        out.put_digits(lsn, digits)
+        out.put_all(b'"]')
+        out.put_all(op)
         return 0
 
     @cython.cfunc
@@ -280,15 +322,15 @@ class TableEncoder:
     @cython.cfunc
     def _source(self, commit_lsn: int, ts_ms: int, snapshot: bytes, xid: int | None) -> bytes:
         """The source record up to `commit_lsn`; the fields behind it differ from change to change."""
-        out = bytearray()
         names = self.names
-        for text in (names.version, "postgresql", names.connector_name):
-            out += _string(text)
-        put_long(out, ts_ms)
-        out += snapshot
-        for text in (names.database, names.schema, names.table):
-            out += _string(text)
-        out += _optional_long(xid)
-        out.append(0)
-        put_long(out, commit_lsn)
-        return bytes(out)
+        return b"".join(
+            [
+                *map(_string, (names.version, "postgresql", names.connector_name)),
+                _long(ts_ms),
+                snapshot,
+                *map(_string, (names.database, names.schema, names.table)),
+                _optional_long(xid),
+                b"\x00",
+                _long(commit_lsn),
+            ]
+        )

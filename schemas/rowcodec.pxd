@@ -1,7 +1,9 @@
 # C signatures for compiled callers; the code is in rowcodec.py.
 
-cpdef int put_long(bytearray out, long long number) except? -1
-cdef int put_slice(bytearray out, bytes text, Py_ssize_t start, Py_ssize_t end) except? -1
+from schemas.buffer cimport Buffer
+
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char*, char**, void*) except? -1.0
 
 cdef class RowCodec:
     cdef readonly Py_ssize_t count
@@ -11,5 +13,8 @@ cdef class RowCodec:
     cdef list columns
     cdef int[:] ends
 
-    cpdef Py_ssize_t put_tuple(self, bytes message, Py_ssize_t pos, bytearray out) except? -1
-    cpdef bytes column(self, bytearray out, Py_ssize_t i)
+    cdef Py_ssize_t put_tuple(self, bytes message, Py_ssize_t pos, Buffer out) except? -1
+    cdef int put_fields(self, fields, Buffer out) except? -1
+    cdef int place(self, Py_ssize_t i, Py_ssize_t end) except? -1
+    cdef Py_ssize_t column_start(self, Py_ssize_t i) noexcept
+    cdef Py_ssize_t column_end(self, Py_ssize_t i) noexcept

@@ -24,15 +24,17 @@ from schemas.types import ValueType
 from schemas.values import ValueRefused, array_items, decimal_bytes, hstore_items
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.schemas.buffer import Buffer
     from cython.cimports.schemas.values import date_at, time_at, timestamp_at
 else:
+    from schemas.buffer import Buffer
     from schemas.values import date_at, time_at, timestamp_at
 
-_pack_double = struct.Struct("<d").pack
-_pack_float = struct.Struct("<f").pack
+_FLOAT_CHARACTERS = frozenset(b"0123456789+-.eEInfityNa")
+_FLOAT_TEXT = cython.declare(cython.Py_ssize_t, 64)
+_to_float = struct.Struct("<f")
 
 # `schemas.types.Kind` as C integers; a test holds them equal
 STRING = cython.declare(cython.int, 0)
@@ -60,31 +62,6 @@ class ColumnRefused(Exception):
         self.reason = reason
 
 
-@cython.ccall
-@cython.exceptval(-1)
-def put_long(out: bytearray, number: cython.longlong) -> cython.int:
-    """Append a 64-bit integer as Avro's zigzag varint."""
-    rest: cython.ulonglong = (number << 1) ^ (number >> 63)
-    while rest > 0x7F:
-        out.append((rest & 0x7F) | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return 0
-
-
-@cython.cfunc
-@cython.exceptval(-1)
-def put_slice(out: bytearray, text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-    """Append text[start:end]; the caller has checked that it lies inside."""
-    if cython.compiled:
-        size: cython.Py_ssize_t = len(out)
-        PyByteArray_Resize(out, size + end - start)
-        memcpy(PyByteArray_AS_STRING(out) + size, PyBytes_AS_STRING(text) + start, end - start)
-    else:
-        out += text[start:end]
-    return 0
-
-
 @cython.cfunc
 @cython.inline
 @cython.boundscheck(False)
@@ -106,7 +83,7 @@ def _u32(message: bytes, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
 @cython.boundscheck(False)
 @cython.wraparound(False)
 @cython.exceptval(-1)
-def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, out: bytearray) -> cython.int:
+def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, out: Buffer) -> cython.int:
     """Append the decimal integer text[start:end], which fits into 64 bits."""
     i: cython.Py_ssize_t = start
     digit: cython.int
@@ -125,7 +102,7 @@ def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
         # built up below zero, where the range is one larger
         value = value * 10 - digit
         i += 1
-    return put_long(out, value if negative else -value)
+    return out.put_long(value if negative else -value)
 
 
 @cython.cfunc
@@ -133,7 +110,7 @@ def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
 @cython.wraparound(False)
 @cython.exceptval(-1)
 def _put_decimal(
-    column: ValueType, text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, out: bytearray
+    column: ValueType, text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, out: Buffer
 ) -> cython.int:
     """Append a decimal's unscaled value; what fits into 64 bits without a Python integer."""
     i: cython.Py_ssize_t = start
@@ -164,10 +141,42 @@ def _put_decimal(
     size: cython.int = 1
     while size < 8 and (value >> (8 * size - 1)) != (value >> 63):
         size += 1
-    put_long(out, size)
+    out.put_long(size)
     while size > 0:
         size -= 1
-        out.append((value >> (8 * size)) & 0xFF)
+        out.put_byte((value >> (8 * size)) & 0xFF)
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _float_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.double:
+    """Read the float text[start:end] as Python's own parser does, without the spaces and underscores that it takes."""
+    if cython.compiled:
+        digits = cython.declare(cython.char[65])
+        stop = cython.declare(cython.p_char)
+        size: cython.Py_ssize_t = end - start
+        if size == 0 or size > _FLOAT_TEXT:
+            raise ValueError
+        # With an end of its own: behind it in the message anything may follow.
+        memcpy(digits, PyBytes_AS_STRING(text) + start, size)
+        digits[size] = 0
+        number: cython.double = PyOS_string_to_double(  # noqa: F821  (it is in rowcodec.pxd)
+            digits, cython.address(stop), cython.NULL
+        )
+        if stop != digits + size:
+            raise ValueError
+        return number
+    if not 0 < end - start <= _FLOAT_TEXT or not _FLOAT_CHARACTERS.issuperset(text[start:end]):
+        raise ValueError
+    return float(text[start:end])
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_float(text: bytes, out: Buffer) -> cython.int:
+    raw: bytes = _to_float.pack(_float_at(text, 0, len(text)))
+    out.put(raw, 0, 4)
     return 0
 
 
@@ -181,30 +190,30 @@ def _put_value(
     text: bytes,
     start: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
-    out: bytearray,
+    out: Buffer,
 ) -> cython.int:
     """Append the value whose text is text[start:end], inside; ValueRefused if it cannot be exact."""
     if kind == STRING:
-        put_long(out, end - start)
-        put_slice(out, text, start, end)
+        out.put_long(end - start)
+        out.put(text, start, end)
     elif kind == INT:
         _put_integer(text, start, end, out)
     elif kind == BOOL:
         if end - start != 1:
             raise ValueRefused("not a boolean of the form that PostgreSQL prints")
-        out.append(1 if text[start] == 116 else 0)
+        out.put_byte(1 if text[start] == 116 else 0)
     elif kind == DOUBLE:
-        out += _pack_double(float(text[start:end]))
+        out.put_double(_float_at(text, start, end))
     elif kind == TIMESTAMPTZ:
-        put_long(out, timestamp_at(text, start, end, True))
+        out.put_long(timestamp_at(text, start, end, True))
     elif kind == TIMESTAMP:
-        put_long(out, timestamp_at(text, start, end, False))
+        out.put_long(timestamp_at(text, start, end, False))
     elif kind == DATE:
-        put_long(out, date_at(text, start, end))
+        out.put_long(date_at(text, start, end))
     elif kind == DECIMAL:
         _put_decimal(column, text, start, end, out)
     elif kind == TIME:
-        put_long(out, time_at(text, start, end))
+        out.put_long(time_at(text, start, end))
     else:
         _put_rare_value(kind, column, text[start:end], out)
     return 0
@@ -212,17 +221,17 @@ def _put_value(
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _put_bytes(out: bytearray, raw: bytes) -> cython.int:
-    put_long(out, len(raw))
-    put_slice(out, raw, 0, len(raw))
+def _put_bytes(out: Buffer, raw: bytes) -> cython.int:
+    out.put_long(len(raw))
+    out.put(raw, 0, len(raw))
     return 0
 
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: bytearray) -> cython.int:
+def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: Buffer) -> cython.int:
     if kind == FLOAT:
-        out += _pack_float(float(text))
+        _put_float(text, out)
     elif kind == BYTES:
         _put_bytes(out, bytes.fromhex((text[2:] if text.startswith(b"\\x") else text).decode()))
     elif kind == ARRAY:
@@ -230,21 +239,21 @@ def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: bytea
     elif kind == MAP:
         pairs = hstore_items(text)
         if pairs:
-            put_long(out, len(pairs))
+            out.put_long(len(pairs))
         for name, value in pairs:
             _put_bytes(out, name)
             if value is None:
-                out.append(0)
+                out.put_byte(0)
             else:
-                out.append(2)
+                out.put_byte(2)
                 _put_bytes(out, value)
-        out.append(0)
+        out.put_byte(0)
     elif kind == VECTOR:
         numbers = text[1:-1].split(b",")
-        put_long(out, len(numbers))
+        out.put_long(len(numbers))
         for number in numbers:
-            out += _pack_float(float(number))
-        out.append(0)
+            _put_float(number, out)
+        out.put_byte(0)
     else:
         raise AssertionError(f"no writer for kind {kind}")
     return 0
@@ -252,19 +261,19 @@ def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: bytea
 
 @cython.cfunc
 @cython.exceptval(-1)
-def _put_array(column: ValueType, text: bytes, out: bytearray) -> cython.int:
+def _put_array(column: ValueType, text: bytes, out: Buffer) -> cython.int:
     """Append one block of nullable items and the end mark."""
     items = array_items(text)
     kind: cython.int = column.kind
     if items:
-        put_long(out, len(items))
+        out.put_long(len(items))
     for item in items:
         if item is None:
-            out.append(0)
+            out.put_byte(0)
         else:
-            out.append(2)
+            out.put_byte(2)
             _put_value(kind, column, item, 0, len(item), out)
-    out.append(0)
+    out.put_byte(0)
     return 0
 
 
@@ -302,11 +311,12 @@ class RowCodec:
         self.start = 0
         self.unchanged: list[int] = []
 
-    @cython.ccall
+    @cython.cfunc
     @cython.boundscheck(False)
     @cython.wraparound(False)
+    @cython.initializedcheck(False)
     @cython.exceptval(-1)
-    def put_tuple(self, message: bytes, pos: cython.Py_ssize_t, out: bytearray) -> cython.Py_ssize_t:
+    def put_tuple(self, message: bytes, pos: cython.Py_ssize_t, out: Buffer) -> cython.Py_ssize_t:
         """Append the record of the TupleData at `pos` and return the position behind it.
 
         Columns whose large value was left out (unchanged TOAST) are listed in `unchanged`; nothing is appended for
@@ -318,7 +328,7 @@ class RowCodec:
         tag: cython.int
         if self.unchanged:
             self.unchanged = []
-        self.start = len(out)
+        self.start = out.end()
         if size - pos < 2:
             raise DecodeError("TupleData", pos, 2, size - pos)
         if _u16(message, pos) != self.count:
@@ -337,24 +347,26 @@ class RowCodec:
                     pos += 4
                     if size - pos < length:
                         raise DecodeError("TupleData's value", pos, length, size - pos)
-                    out.append(2)
+                    out.put_byte(2)
                     _put_value(self.kinds[i], self.columns[i], message, pos, pos + length, out)
                     pos += length
                 elif tag == 110:  # n
-                    out.append(0)
+                    out.put_byte(0)
                 elif tag == 117:  # u
                     self.unchanged.append(i)
                 else:
                     raise DecodeError("TupleData's kind of column", pos - 1, 1, 0)
-                self.ends[i] = len(out)
+                self.ends[i] = out.end()
         except (ValueError, OverflowError) as refused:
             raise ColumnRefused(i, str(refused) if isinstance(refused, ValueRefused) else "malformed") from None
         return pos
 
-    def put_fields(self, fields: Sequence[bytes | None], out: bytearray) -> None:
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put_fields(self, fields: Sequence[bytes | None], out: Buffer) -> cython.int:
         """Append the record of a row given as one text per column, None for NULL. Raises ColumnRefused."""
         i: cython.Py_ssize_t = 0
-        self.start = len(out)
+        self.start = out.end()
         if self.unchanged:
             self.unchanged = []
         if len(fields) != self.count:
@@ -363,26 +375,35 @@ class RowCodec:
             for i in range(self.count):
                 field = fields[i]
                 if field is None:
-                    out.append(0)
+                    out.put_byte(0)
                 else:
-                    out.append(2)
+                    out.put_byte(2)
                     _put_value(self.kinds[i], self.columns[i], field, 0, len(field), out)
-                self.ends[i] = len(out)
+                self.ends[i] = out.end()
         except (ValueError, OverflowError) as refused:
             raise ColumnRefused(i, str(refused) if isinstance(refused, ValueRefused) else "malformed") from None
+        return 0
 
-    def place(self, columns: Sequence[bytes], start: int) -> None:
-        """Say that the bytes of all columns of a row lie one after the other from `start`."""
-        i: cython.Py_ssize_t
-        self.start = start
-        for i in range(self.count):
-            start += len(columns[i])
-            self.ends[i] = start
+    @cython.cfunc
+    @cython.initializedcheck(False)
+    @cython.exceptval(-1)
+    def place(self, i: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
+        """Say that the bytes of column `i` end there: the row has been put together from pieces."""
+        self.ends[i] = end
+        return 0
 
-    @cython.ccall
-    def column(self, out: bytearray, i: cython.Py_ssize_t) -> bytes:
-        """Return the bytes of column `i` of the row last appended to `out`, its union mark (0 null, 2 value) first."""
-        return bytes(out[(self.ends[i - 1] if i else self.start) : self.ends[i]])
+    @cython.cfunc
+    @cython.initializedcheck(False)
+    @cython.exceptval(check=False)
+    def column_start(self, i: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Where column `i` of the row last appended begins: with its union mark, 0 for null, 2 for a value."""
+        return self.ends[i - 1] if i else self.start
+
+    @cython.cfunc
+    @cython.initializedcheck(False)
+    @cython.exceptval(check=False)
+    def column_end(self, i: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        return self.ends[i]
 
 
 def split_tuple(message: bytes, pos: int) -> tuple[list[bytes | bool | None], int]:

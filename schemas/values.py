@@ -60,9 +60,7 @@ def _civil_days(year: cython.longlong, month: cython.longlong, day: cython.longl
 @cython.boundscheck(False)
 @cython.wraparound(False)
 @cython.exceptval(-1)
-def _days(
-    text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, before_christ: cython.bint
-) -> cython.longlong:
+def _days(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, before_christ: cython.bint) -> cython.longlong:
     """Read ``YYYY-MM-DD`` in text[start:end]; the year has four digits or more."""
     dash: cython.Py_ssize_t = end - 6
     if dash - start < 4 or text[dash] != 45 or text[dash + 3] != 45:
@@ -131,9 +129,7 @@ def _infinity(text: bytes, plus: cython.longlong, minus: cython.longlong) -> cyt
 @cython.boundscheck(False)
 @cython.wraparound(False)
 @cython.exceptval(-1)
-def timestamp_at(
-    text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, zoned: cython.bint
-) -> cython.longlong:
+def timestamp_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, zoned: cython.bint) -> cython.longlong:
     """Return microseconds since 1970-01-01 00:00 of text[start:end].
 
     `zoned` text ends with +00, for the session is in UTC.

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
-_COMPILED = ("schemas.values", "schemas.rowcodec", "schemas.partition", "schemas.encoder")
+_COMPILED = ("schemas.values", "schemas.buffer", "schemas.rowcodec", "schemas.partition", "schemas.encoder")
 
 
 def interpreted() -> dict[str, ModuleType]:

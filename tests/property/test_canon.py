@@ -44,9 +44,7 @@ def printed(connection: psycopg.Connection, query: str, values: list[object]) ->
 @quick
 @given(days=st.lists(st.integers(FIRST_DAY, LAST_DAY), min_size=20))
 def test_dates(connection: psycopg.Connection, days: list[int]) -> None:
-    query = (
-        "SELECT (date '1970-01-01' + day)::text FROM unnest(%s::int[]) WITH ORDINALITY t (day, n) ORDER BY n"
-    )
+    query = "SELECT (date '1970-01-01' + day)::text FROM unnest(%s::int[]) WITH ORDINALITY t (day, n) ORDER BY n"
     assert [date_text(day) for day in days] == printed(connection, query, [*days])
 
 
