@@ -20,7 +20,7 @@ from schemas.lsn import Position, format_lsn
 from schemas.progress import chunk_key
 from schemas.relation import Relation
 from schemas.rowcodec import ColumnRefused, split_copy
-from sinks.kafka import Headers
+from sinks.outbox import Headers
 from snapshot.plan import Chunk, plan_chunks
 from snapshot.reader import Lines, SnapshotWorkers, lock_tables
 
@@ -91,7 +91,7 @@ class RowSender:
     """Sends rows that were read, as `op` r, with positions that count up from `ordinal` at one commit LSN."""
 
     def __init__(self, delivery: Delivery, tables: Tables, epoch: int, commit_lsn: int, ordinal: int) -> None:
-        self._sink = delivery.sink
+        self._outbox = delivery.sink.outbox
         self._tables = tables
         self._header = Position(epoch, commit_lsn, 0).to_bytes()[:12]
         self._commit_lsn = commit_lsn
@@ -120,7 +120,7 @@ class RowSender:
                     continue
                 position = self._header + self._ordinal.to_bytes(8, "big")
                 headers: Headers = [(POSITION_HEADER, position), (SNAPSHOT_HEADER, run)]
-                self._sink.send(table.destination, key, value, headers)
+                self._outbox.send(table.destination, key, value, headers)
                 self._ordinal += 1
         except ColumnRefused as error:
             raise table.refused(error) from None

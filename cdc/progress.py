@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from schemas.lsn import Position
 from schemas.progress import Cut, PositionRecord
-from sinks.kafka import Destination
+from sinks.outbox import Destination
 
 
 class Progress:

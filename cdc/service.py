@@ -27,7 +27,7 @@ from cdc.progress import Progress, new_origin
 from cdc.reread import Reread
 from cdc.tables import Tables, make_topics
 from cdc.transaction import Assembler
-from cdc.wal import Wal, WalMessage
+from cdc.wal import Wal
 from cdc.windows import Windows, open_chunks
 from schemas.config import Config
 from schemas.errors import StateError, TailraceError
@@ -217,12 +217,11 @@ class Session:
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
         assert self._wal is not None
-        messages: list[WalMessage] = []
+        messages: list[bytes] = []
         deadline: float | None = None
         while True:
             more = self._wal.read(_READ_MESSAGES, messages)
-            for lsn, message in messages:
-                self._assembler.feed(lsn, message)
+            self._assembler.feed(messages)
             messages.clear()
             self._commit_when_due(drained=not more)
             self._watch_windows()

@@ -18,7 +18,8 @@ from schemas.rowcodec import ColumnRefused
 from schemas.topics import Topics, compacted
 from schemas.types import value_type
 from sinks.admin import TopicSpec, ensure_topics
-from sinks.kafka import Destination, KafkaSink
+from sinks.kafka import KafkaSink
+from sinks.outbox import Destination
 from sinks.schema_topic import StoredSchema
 
 

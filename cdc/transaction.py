@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable
 
 from cdc import pgoutput
+from cdc.copydata import XLOGDATA
 from cdc.progress import Progress
 from cdc.reread import Reread
+from cdc.rows import RowPath
 from cdc.tables import CapturedTable, Tables
-from schemas.encoder import Record, UnchangedToast
+from schemas.encoder import Record
 from schemas.envelope import POSITION_HEADER, TRUNCATE_KEY
 from schemas.errors import DecodeError
-from schemas.lsn import PARTS_PER_CHANGE, Position
+from schemas.lsn import Position
 from schemas.rowcodec import ColumnRefused, split_tuple
-from sinks.kafka import Headers, KafkaSink
+from sinks.kafka import KafkaSink
+from sinks.outbox import Headers
 
 _ALL = 2**63
 
@@ -37,19 +40,16 @@ class Assembler:
         progress: Progress,
         reread: Reread,
     ) -> None:
-        """`on_message` gets logical messages, `on_key` every key that a change touches, `on_commit` ends and xids."""
+        """`on_message` gets logical messages, `on_commit` ends and xids."""
         self._tables = tables
-        self._sink = sink
+        self._outbox = sink.outbox
         self._progress = progress
         self._reread = reread
+        self._rows = RowPath(tables, sink.outbox, self._fetched)
         self.on_message: Callable[[pgoutput.Message], None] | None = None
-        self.on_key: Callable[[CapturedTable, bytes], None] | None = None
         self.on_commit: Callable[[pgoutput.Commit, int], None] | None = None
         self._begin: pgoutput.Begin | None = None
-        self._index = 0
-        self._skip = -1
-        self._header = b""
-        self.position = progress.newest.here.position
+        self._position = progress.newest.here.position
         self.flushed_lsn = progress.flushed_lsn
         self.commit_us = 0
 
@@ -57,16 +57,36 @@ class Assembler:
     def open_xid(self) -> int | None:
         return self._begin.xid if self._begin else None
 
-    def feed(self, lsn: int, message: bytes) -> None:
-        """Take one message; `lsn` is where its WAL record stands. DecodeError, SourceError, SinkError."""
+    @property
+    def position(self) -> Position:
+        if self._begin is not None and self._rows.ordinal >= 0:
+            return Position(self._progress.epoch, self._begin.final_lsn, self._rows.ordinal)
+        return self._position
+
+    def sent(self, position: Position) -> None:
+        """Say that somebody else has sent records, up to this position."""
+        self._position = position
+
+    def watch_keys(self, on_key: Callable[[CapturedTable, bytes], None] | None) -> None:
+        """Have `on_key` called with every key that a change touches, `TRUNCATE_KEY` for a truncate."""
+        self._rows.on_key = on_key
+
+    def feed(self, messages: list[bytes]) -> None:
+        """Take XLogData messages. Raises DecodeError, SourceError, SinkError."""
+        done = 0
+        while (done := self._rows.feed(messages, done)) < len(messages):
+            self._other(messages[done][XLOGDATA:], int.from_bytes(messages[done][1:9], "big"))
+            done += 1
+
+    def _other(self, message: bytes, lsn: int) -> None:
+        """Take a message that is no row; `lsn` is where its WAL record stands."""
         kind = message[0] if message else 0
-        if kind in b"IUD":
-            self._row(kind, lsn, message)
-        elif kind == pgoutput.BEGIN:
+        if kind == pgoutput.BEGIN:
             self._start(pgoutput.begin(message))
         elif kind == pgoutput.COMMIT:
             self._end(pgoutput.commit(message))
         elif kind == pgoutput.RELATION:
+            self._rows.forget()
             self._tables.see(pgoutput.relation(message))
         elif kind == pgoutput.TRUNCATE:
             self._truncate(lsn, pgoutput.truncate(message))
@@ -81,10 +101,9 @@ class Assembler:
 
     def _start(self, begin: pgoutput.Begin) -> None:
         self._begin = begin
-        self._index = 0
-        self._skip = self._already_sent(begin.final_lsn)
-        self._header = Position(self._progress.epoch, begin.final_lsn, 0).to_bytes()[:12]
         self._now_ms = time.time_ns() // 1_000_000
+        header = Position(self._progress.epoch, begin.final_lsn, 0).to_bytes()[:12]
+        self._rows.begin(begin, header, self._already_sent(begin.final_lsn), self._now_ms)
 
     def _already_sent(self, commit_lsn: int) -> int:
         """Return the last ordinal of the transaction that Kafka holds already, −1 if none."""
@@ -99,7 +118,9 @@ class Assembler:
         begin = self._in_transaction()
         self.flushed_lsn = max(self.flushed_lsn, commit.end_lsn)
         self.commit_us = commit.commit_us
+        self._position = self.position
         self._begin = None
+        self._rows.end()
         if self.on_commit:
             self.on_commit(commit, begin.xid)
 
@@ -107,42 +128,6 @@ class Assembler:
         if self._begin is None:
             raise DecodeError("change outside a transaction", 0, 1, 0)
         return self._begin
-
-    def _next_ordinal(self) -> int:
-        """Count a change; −1 if Kafka holds it already."""
-        ordinal = self._index * PARTS_PER_CHANGE
-        self._index += 1
-        return ordinal if ordinal > self._skip else -1
-
-    def _row(self, kind: int, lsn: int, message: bytes) -> None:
-        begin = self._in_transaction()
-        ordinal = self._next_ordinal()
-        if ordinal < 0:
-            return
-        oid, pos = pgoutput.row_message(message)
-        table = self._tables[oid]
-        encoder = table.encoder
-        encoder.begin(begin, begin.final_lsn, begin.commit_us // 1000, begin.xid, self._now_ms)
-        try:
-            if kind == pgoutput.INSERT:
-                records = encoder.insert(message, pos + 1, lsn, ordinal)
-            elif kind == pgoutput.UPDATE:
-                records = encoder.change(message, pos, lsn, ordinal)
-            else:
-                records = encoder.remove(message, pos, lsn, ordinal)
-        except UnchangedToast:
-            records = self._fetched(table, message, pos, lsn, ordinal)
-        except ColumnRefused as error:
-            raise table.refused(error) from None
-        self._send(table, begin, ordinal, records)
-
-    def _send(self, table: CapturedTable, begin: pgoutput.Begin, ordinal: int, records: list[Record]) -> None:
-        send, to, on_key = self._sink.send, table.destination, self.on_key
-        for part, key, value in records:
-            send(to, key, value, [(POSITION_HEADER, self._header + (ordinal + part).to_bytes(8, "big"))])
-            if on_key:
-                on_key(table, key)
-            self.position = Position(self._progress.epoch, begin.final_lsn, ordinal + part)
 
     def _fetched(self, table: CapturedTable, message: bytes, pos: int, lsn: int, ordinal: int) -> list[Record]:
         """Complete an update's row from the source; no records if it is gone by now, for its delete will follow."""
@@ -163,21 +148,21 @@ class Assembler:
         """A control record in every partition: what lies before it there is gone."""
         begin = self._in_transaction()
         for oid in truncate.relation_oids:
-            ordinal = self._next_ordinal()
+            ordinal = self._rows.count()
             if ordinal < 0:
                 continue
             table = self._tables[oid]
             table.encoder.begin(begin, begin.final_lsn, begin.commit_us // 1000, begin.xid, self._now_ms)
             value = table.encoder.truncate(lsn, ordinal)
-            headers: Headers = [(POSITION_HEADER, self._header + ordinal.to_bytes(8, "big"))]
-            for partition in range(len(table.destination.held)):
-                self._sink.send_to(table.destination, partition, TRUNCATE_KEY, value, headers)
-            if self.on_key:
-                self.on_key(table, TRUNCATE_KEY)
-            self.position = Position(self._progress.epoch, begin.final_lsn, ordinal)
+            headers: Headers = [(POSITION_HEADER, self._rows.position(ordinal))]
+            for partition in range(table.destination.partitions):
+                self._outbox.send_to(table.destination, partition, TRUNCATE_KEY, value, headers)
+            if self._rows.on_key:
+                self._rows.on_key(table, TRUNCATE_KEY)
+            self._rows.ordinal = ordinal
 
     def _message(self, message: pgoutput.Message) -> None:
         if message.transactional:
             self._in_transaction()
-            if self._next_ordinal() >= 0 and self.on_message:
+            if self._rows.count() >= 0 and self.on_message:
                 self.on_message(message)

@@ -12,6 +12,7 @@ import time
 
 from psycopg import OperationalError, pq
 
+from cdc import copydata
 from cdc.connect import connect_replication, server_refused
 from cdc.pgoutput import POSTGRES_EPOCH_US
 from schemas.errors import DecodeError, SourceError
@@ -19,15 +20,11 @@ from schemas.errors import DecodeError, SourceError
 _STATUS_INTERVAL_S = 2.0
 """A quarter of the `wal_sender_timeout` that we ask for, so that one late update does no harm."""
 
-_HEADER = 25
-"""XLogData: 'w', where the data starts, where the WAL ends, the server's clock."""
-
-_lsn_at = struct.Struct(">Q").unpack_from
 _keepalive_at = struct.Struct(">QqB").unpack_from
 _status = struct.Struct(">cQQQqB").pack
 
-WalMessage = tuple[int, bytes]
-"""Where a change's WAL record stands, and a message of pgoutput."""
+_NAP_S = 0.001
+"""What comes within it is read at once: the server sends each row by itself, and waking up costs more than reading."""
 
 
 class Wal:
@@ -56,43 +53,22 @@ class Wal:
         self._thread = threading.Thread(target=self._keep_alive, name="wal-status", daemon=True)
         self._thread.start()
 
-    def read(self, limit: int, messages: list[WalMessage]) -> bool:
-        """Append up to `limit` messages that have come; False when there are no more for now. Never waits.
+    def read(self, limit: int, messages: list[bytes]) -> bool:
+        """Append up to `limit` XLogData messages that have come; False when there are no more for now. Never waits.
 
         SourceError when the connection is lost.
         """
         with self._lock:
             try:
-                return self._read(limit, messages)
+                found = copydata.read(self._pgconn, limit, messages, self._keepalive)
+                if found == copydata.ENDED:
+                    result = self._pgconn.get_result()
+                    if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+                        raise server_refused("to go on streaming", result)
+                    raise _lost("The server ended the stream.")
+                return bool(found == copydata.MORE)
             except OperationalError as error:
                 raise _lost(str(error)) from None
-
-    def _read(self, limit: int, messages: list[WalMessage]) -> bool:
-        get_copy_data = self._pgconn.get_copy_data
-        append = messages.append
-        fetched = False
-        while limit > 0:
-            size, view = get_copy_data(1)
-            if size > 0:
-                raw = bytes(view)
-                if raw[0] == 119:  # w
-                    if size < _HEADER:
-                        raise DecodeError("XLogData", 0, _HEADER, size)
-                    append((_lsn_at(raw, 1)[0], raw[_HEADER:]))
-                    limit -= 1
-                elif raw[0] == 107:  # k
-                    self._keepalive(raw)
-            elif size == 0:
-                if fetched:
-                    return False
-                self._pgconn.consume_input()
-                fetched = True
-            else:
-                result = self._pgconn.get_result()
-                if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-                    raise server_refused("to go on streaming", result)
-                raise _lost("The server ended the stream.")
-        return True
 
     def _keepalive(self, raw: bytes) -> None:
         if len(raw) < 18:
@@ -104,7 +80,9 @@ class Wal:
 
     def wait(self, seconds: float) -> None:
         """Return when something has come, at the latest after `seconds`."""
-        select.select([self._pgconn.socket], [], [], seconds)
+        ready, _, _ = select.select([self._pgconn.socket], [], [], seconds)
+        if ready:
+            time.sleep(_NAP_S)
 
     def confirm(self, flushed_lsn: int) -> None:
         """Tell the server that everything before `flushed_lsn` is safe: it may forget it."""

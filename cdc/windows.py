@@ -61,7 +61,7 @@ class Windows:
             chunks,
         )
         assembler.on_message = self._message
-        assembler.on_key = self._touch
+        assembler.watch_keys(self._touch)
         assembler.on_commit = self._commit
         log.info("snapshot goes on in windows", chunks=len(chunks))
 
@@ -94,13 +94,13 @@ class Windows:
             sender = RowSender(self._delivery, self._tables, self._progress.epoch, commit.commit_lsn, PARTS_PER_CHANGE)
             sender.send(table.relation.oid, window.lines, window.keys)
             chunk_done(self._delivery, self._progress, window.chunk, self._left)
-            self._assembler.position = sender.position
+            self._assembler.sent(sender.position)
         self._reader.finish(window)
 
     def close(self) -> None:
         self._reader.close()
         self._assembler.on_message = None
-        self._assembler.on_key = None
+        self._assembler.watch_keys(None)
         self._assembler.on_commit = None
 
 

@@ -74,24 +74,6 @@ def _op(letter: str, ts_ms: int) -> bytes:
 class TableEncoder:
     """Encodes the changes of a table of one shape."""
 
-    row: RowCodec
-    old: RowCodec
-    out: Buffer
-    old_out: Buffer
-    spare: Buffer
-    key_out: Buffer
-    key_columns: list
-    key_frame: bytes
-    value_frame: bytes
-    names: Names
-    transaction: bytes
-    sequence: bytes
-    create: bytes
-    update: bytes
-    delete: bytes
-    truncated: bytes
-    current: object
-
     def __init__(
         self,
         names: Names,
@@ -107,7 +89,7 @@ class TableEncoder:
         self.key_columns = list(key_columns)
         self.key_frame = framing(key_schema_id)
         self.value_frame = framing(value_schema_id)
-        self.current = None
+        self.current: object = None
         self.transaction = self.sequence = self.create = self.update = self.delete = self.truncated = b""
 
     def begin(self, current: object, commit_lsn: int, commit_ms: int, xid: int | None, now_ms: int) -> None:
@@ -122,6 +104,7 @@ class TableEncoder:
         self.truncated = _op("t", now_ms)
         self.current = current
 
+    @cython.ccall
     def insert(
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
@@ -135,6 +118,7 @@ class TableEncoder:
         self._finish(out, lsn, ordinal, self.create)
         return [(0, key, out.whole())]
 
+    @cython.ccall
     def change(
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
@@ -178,6 +162,7 @@ class TableEncoder:
         self.row.put_fields(fields, self.out)
         return self._changed(old_key, lsn, ordinal)
 
+    @cython.ccall
     def remove(
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
@@ -220,6 +205,7 @@ class TableEncoder:
         return self._key(self.row, self.out)
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def _start(self, out: Buffer) -> cython.int:
         """Begin the value of a row that has no image before."""
         out.clear()
@@ -229,6 +215,7 @@ class TableEncoder:
         return 0
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def _old_image(self, message: bytes, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Encode the old tuple whose mark is at `pos`, with its union mark; return the position behind it."""
         self.old_out.clear()
@@ -260,6 +247,7 @@ class TableEncoder:
         return self.spare.whole()
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def _fill(self) -> cython.int:
         """Put the old image's values where the new tuple leaves them out."""
         unchanged = set(self.row.unchanged)
@@ -294,6 +282,7 @@ class TableEncoder:
         return key.whole()
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def _finish(self, out: Buffer, lsn: cython.ulonglong, ordinal: cython.longlong, op: bytes) -> cython.int:
         """Append what stands behind the rows: source, op, ts_ms."""
         digits: cython.int = 1
@@ -314,12 +303,12 @@ class TableEncoder:
         return 0
 
     @cython.cfunc
+    @cython.exceptval(-1)
     def _mark(self, message: bytes, pos: cython.Py_ssize_t) -> cython.int:
         if pos >= len(message):
             raise DecodeError("tuple's mark", pos, 1, 0)
         return message[pos]
 
-    @cython.cfunc
     def _source(self, commit_lsn: int, ts_ms: int, snapshot: bytes, xid: int | None) -> bytes:
         """The source record up to `commit_lsn`; the fields behind it differ from change to change."""
         names = self.names

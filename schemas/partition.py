@@ -9,9 +9,11 @@ except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
 
+@cython.ccall
 @cython.wraparound(False)
 @cython.boundscheck(False)
-def partition_of(key: bytes, partitions: cython.uint) -> int:
+@cython.exceptval(-1)
+def partition_of(key: bytes, partitions: cython.uint) -> cython.Py_ssize_t:
     """Return the partition of the key's bytes, 0 to `partitions` − 1."""
     m: cython.ulonglong = 0x5BD1E995
     mask: cython.ulonglong = 0xFFFFFFFF

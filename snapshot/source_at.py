@@ -28,9 +28,7 @@ class SourceAt:
     lsn: int
     _connection: psycopg.Connection
 
-    def rows(
-        self, table: tuple[str, str], columns: Sequence[str], where: str | None
-    ) -> Iterator[Sequence[str | None]]:
+    def rows(self, table: tuple[str, str], columns: Sequence[str], where: str | None) -> Iterator[Sequence[str | None]]:
         """Yield the text of `columns` of every row; `where` is the publication's row filter."""
         query = sql.SQL("COPY (SELECT {} FROM {}{}) TO STDOUT").format(
             sql.SQL(", ").join(map(sql.Identifier, columns)),
@@ -46,9 +44,7 @@ class SourceAt:
 
 
 @contextmanager
-def source_at(
-    replication: str, plain: str, tables: Sequence[tuple[str, str]], deadline_s: float
-) -> Iterator[SourceAt]:
+def source_at(replication: str, plain: str, tables: Sequence[tuple[str, str]], deadline_s: float) -> Iterator[SourceAt]:
     """Give the source at an LSN of now.
 
     `replication` and `plain` are conninfos of the two kinds, both with the pinned settings. The tables are
@@ -91,9 +87,7 @@ def _take(walsender: psycopg.Connection, plain: str, deadline_s: float) -> int:
     timer.daemon = True
     timer.start()
     try:
-        row = walsender.execute(
-            f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput {how}".encode()
-        ).fetchone()
+        row = walsender.execute(f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput {how}".encode()).fetchone()
     except psycopg.errors.QueryCanceled:
         if blockers:
             raise blockers[0] from None
@@ -143,6 +137,5 @@ def _refused(what: str, error: psycopg.Error) -> SourceError:
         "TR-222",
         f"PostgreSQL refused {what}: {message}",
         detail=error.diag.message_detail or (f"SQLSTATE {error.sqlstate}." if error.sqlstate else ""),
-        hint=error.diag.message_hint
-        or "verify needs the same rights as `tailrace run`: REPLICATION and SELECT.",
+        hint=error.diag.message_hint or "verify needs the same rights as `tailrace run`: REPLICATION and SELECT.",
     )

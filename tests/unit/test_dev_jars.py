@@ -62,9 +62,7 @@ def test_cut_short_is_not_complete(repository: Repository) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("cut")])
-def test_a_jar_that_is_missing_or_cut_is_fetched_again(
-    repository: Repository, damage: Callable[[Path], None]
-) -> None:
+def test_a_jar_that_is_missing_or_cut_is_fetched_again(repository: Repository, damage: Callable[[Path], None]) -> None:
     damage(jars.jars("kafka")[0])
     jars.jars("kafka")
     assert repository.asked == 2
@@ -101,9 +99,7 @@ def test_spark_gets_no_second_jackson_nor_hadoop() -> None:
 
 
 def test_what_ivy_is_told() -> None:
-    (dependency,) = ElementTree.fromstring(ivy.module_xml(["o.x:n-1:1.0"], transitive=False)).iter(
-        "dependency"
-    )
+    (dependency,) = ElementTree.fromstring(ivy.module_xml(["o.x:n-1:1.0"], transitive=False)).iter("dependency")
     told = {"org": "o.x", "name": "n-1", "rev": "1.0", "conf": "default->default", "transitive": "false"}
     assert dependency.attrib == told
     (plain,) = ElementTree.fromstring(ivy.settings_xml(None)).iter("ibiblio")

@@ -1,0 +1,36 @@
+# C signatures for compiled callers; the code is in encoder.py.
+
+from schemas.buffer cimport Buffer
+from schemas.rowcodec cimport RowCodec
+
+cdef class TableEncoder:
+    cdef RowCodec row
+    cdef RowCodec old
+    cdef Buffer out
+    cdef Buffer old_out
+    cdef Buffer spare
+    cdef Buffer key_out
+    cdef list key_columns
+    cdef bytes key_frame
+    cdef bytes value_frame
+    cdef object names
+    cdef bytes transaction
+    cdef bytes sequence
+    cdef bytes create
+    cdef bytes update
+    cdef bytes delete
+    cdef bytes truncated
+    cdef object current
+
+    cpdef list insert(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal)
+    cpdef list change(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal)
+    cpdef list remove(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal)
+
+    cdef int _start(self, Buffer out) except? -1
+    cdef Py_ssize_t _old_image(self, bytes message, Py_ssize_t pos) except? -1
+    cdef list _changed(self, bytes old_key, unsigned long long lsn, long long ordinal)
+    cdef bytes _deleted(self, unsigned long long lsn, long long ordinal)
+    cdef int _fill(self) except? -1
+    cdef bytes _key(self, RowCodec codec, Buffer row)
+    cdef int _finish(self, Buffer out, unsigned long long lsn, long long ordinal, bytes op) except? -1
+    cdef int _mark(self, bytes message, Py_ssize_t pos) except? -1

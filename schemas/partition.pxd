@@ -1,0 +1,3 @@
+# C signatures for compiled callers; the code is in partition.py.
+
+cpdef Py_ssize_t partition_of(bytes key, unsigned int partitions) except? -1

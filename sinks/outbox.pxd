@@ -1,0 +1,19 @@
+# C signatures for compiled callers; the code is in outbox.py.
+
+cdef class Destination:
+    cdef readonly str topic
+    cdef readonly list next_offsets
+    cdef readonly list held
+    cdef readonly Py_ssize_t count
+
+cdef class Outbox:
+    cdef public bint open
+    cdef readonly Py_ssize_t pending_bytes
+    cdef dict touched
+    cdef object _produce
+    cdef object _begin
+    cdef object _again
+
+    cpdef int send(self, Destination to, bytes key, bytes value, object headers) except? -1
+    cpdef int send_to(self, Destination to, Py_ssize_t partition, bytes key, bytes value, object headers) except? -1
+    cpdef int produce(self, str topic, Py_ssize_t partition, tuple record, object on_delivery) except? -1

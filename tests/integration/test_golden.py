@@ -1,0 +1,16 @@
+"""A server still sends what has been recorded, and the recorder still works."""
+
+from __future__ import annotations
+
+from tests.golden.describe import describe, parse
+from tests.golden.expected import expected
+from tests.golden.record import OPTIONS, embedded, record
+from tests.servers import fresh_database
+
+
+def test_a_new_recording_says_the_same() -> None:
+    with embedded() as server_dsn:
+        for protocol in OPTIONS:
+            with fresh_database(server_dsn) as dsn:
+                recording = parse(record(dsn, protocol))
+            assert list(describe(recording)) == expected(recording.version, protocol)
