@@ -35,22 +35,22 @@ OPTIONS = {
     3: {"streaming": "on", "two_phase": "on"},
     4: {"streaming": "parallel", "two_phase": "on"},
 }
-"""What is asked for beside protocol, publication and messages."""
 
 _FIRST_VERSION = {1: 14, 2: 14, 3: 15, 4: 16}
 _SLOT = "golden"
 
 
-class _Walsender:
+class Walsender:
     """A stream from the slot, read on demand; every message is kept with the LSN that came with it."""
 
-    def __init__(self, dsn: str, protocol: int) -> None:
+    def __init__(self, dsn: str, slot: str, protocol: int, asked: dict[str, str]) -> None:
+        """`asked` are options beside protocol, publication and messages."""
         self.messages: list[tuple[int, bytes]] = []
         small = psycopg.conninfo.make_conninfo(dsn, options="-c logical_decoding_work_mem=64kB")
         self._pgconn = connect_replication(small)
-        asked = {"proto_version": str(protocol), "publication_names": "golden", "messages": "true", **OPTIONS[protocol]}
+        asked = {"proto_version": str(protocol), "publication_names": "golden", "messages": "true", **asked}
         options = ", ".join(f"{name} '{value}'" for name, value in asked.items())
-        result = self._pgconn.exec_(f'START_REPLICATION SLOT "{_SLOT}" LOGICAL 0/0 ({options})'.encode())
+        result = self._pgconn.exec_(f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0 ({options})'.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise server_refused("START_REPLICATION", result)
 
@@ -89,8 +89,8 @@ def record(dsn: str, protocol: int) -> dict[str, Any]:
         first.execute(PUBLICATION.format(more=more).encode())
         two_phase = OPTIONS[protocol].get("two_phase") == "on"
         first.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, %s)", (_SLOT, two_phase))
-        start = _now(first)
-        walsender = _Walsender(dsn, protocol)
+        start = now(first)
+        walsender = Walsender(dsn, _SLOT, protocol, OPTIONS[protocol])
         try:
             xids = _run(first, second, walsender)
         finally:
@@ -104,20 +104,18 @@ def record(dsn: str, protocol: int) -> dict[str, Any]:
             "protocol": protocol,
             "options": OPTIONS[protocol],
             "start": start,
-            "end": _now(first),
+            "end": now(first),
             "xids": xids,
             "oids": {**dict(oids), "mood": mood[0]},
             "messages": [[f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}", raw.hex()] for lsn, raw in walsender.messages],
         }
 
 
-def _run(first: psycopg.Connection, second: psycopg.Connection, walsender: _Walsender) -> dict[str, int]:
+def _run(first: psycopg.Connection, second: psycopg.Connection, walsender: Walsender) -> dict[str, int]:
     xids: dict[str, int] = {}
     for statement in STATEMENTS:
         if statement == SYNC:
-            # it writes the WAL out, also that of transactions in progress
-            second.execute("CHECKPOINT")
-            walsender.read_until(_now(second)["lsn"])
+            walsender.read_until(written_out(second))
             continue
         connection = second if statement.startswith("2: ") else first
         cursor = connection.execute(statement.removeprefix("2: ").encode())
@@ -128,7 +126,13 @@ def _run(first: psycopg.Connection, second: psycopg.Connection, walsender: _Wals
     return xids
 
 
-def _now(connection: psycopg.Connection) -> dict[str, int]:
+def written_out(connection: psycopg.Connection) -> int:
+    """Make the server write all WAL out, also of transactions in progress, so that it is sent; return where it ends."""
+    connection.execute("CHECKPOINT")
+    return now(connection)["lsn"]
+
+
+def now(connection: psycopg.Connection) -> dict[str, int]:
     row = connection.execute(
         "SELECT (extract(epoch FROM clock_timestamp()) * 1e6)::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint"
     ).fetchone()
