@@ -7,6 +7,7 @@ Compiled by Cython where possible: what millions of changes pass through is here
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import time_ns
 from typing import Any
 
 try:
@@ -15,11 +16,13 @@ except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
 from cdc.copydata import XLOGDATA
+from cdc.pgoutput import POSTGRES_EPOCH_US
+from cdc.progress import Progress
 from cdc.tables import CapturedTable, Tables
 from schemas.encoder import Record, UnchangedToast
 from schemas.envelope import POSITION_HEADER
 from schemas.errors import DecodeError
-from schemas.lsn import PARTS_PER_CHANGE
+from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.rowcodec import ColumnRefused
 
 if cython.compiled:
@@ -36,42 +39,73 @@ _PARTS = cython.declare(cython.longlong, PARTS_PER_CHANGE)
 _INSERT = cython.declare(cython.int, 73)
 _UPDATE = cython.declare(cython.int, 85)
 _DELETE = cython.declare(cython.int, 68)
+_BEGIN = cython.declare(cython.int, 66)
+_COMMIT = cython.declare(cython.int, 67)
+_ALL = cython.declare(cython.longlong, 2**62)
+_EPOCH_US = cython.declare(cython.longlong, POSTGRES_EPOCH_US)
 
 
 @cython.cclass
 class RowPath:
     """Sends the row changes of one transaction after the other.
 
-    `ordinal` is that of the last record sent, −1 before a transaction's first. `fetch` completes an update whose
-    large value is not in the WAL: (table, message, pos, lsn, ordinal) → records.
+    `position_lsn` and `position_ordinal` are those of the last record sent, `flushed_lsn` the end of the last
+    transaction that was sent whole, `commit_us` when it was committed; `open` says whether we are in the middle of one.
     """
 
-    def __init__(self, tables: Tables, outbox: Outbox, fetch: Callable[..., list[Any]]) -> None:
+    def __init__(self, tables: Tables, outbox: Outbox, progress: Progress, fetch: Callable[..., list[Any]]) -> None:
+        """`fetch` completes an update whose large value is not in the WAL: (table, message, pos, lsn, ordinal)."""
+        stored = progress.newest
         self._tables = tables
         self._outbox = outbox
         self._fetch = fetch
-        self._transaction: Any = None
+        self._epoch = progress.epoch
+        self._stored_lsn = stored.here.flushed_lsn
+        self._split_lsn = stored.here.position.commit_lsn if stored.open is not None else 0
+        self._split_ordinal = stored.here.position.ordinal
         self._table: Any = None
         self._oid = 0
+        self.open = False
+        self.number = 0
+        self.position_lsn = stored.here.position.commit_lsn
+        self.position_ordinal = stored.here.position.ordinal
+        self.flushed_lsn = progress.flushed_lsn
+        self.commit_us = 0
         self.on_key: Callable[[CapturedTable, bytes], None] | None = None
-        self.ordinal = -1
+        self.on_commit: Callable[[int, int], None] | None = None
 
-    def begin(self, transaction: Any, header: bytes, skip: int, now_ms: int) -> None:
-        """Begin a transaction (a `pgoutput.Begin`); changes up to ordinal `skip` are only counted.
-
-        `header` is what the positions of its records have in common: 12 bytes.
-        """
-        self._transaction = transaction
-        self._header = header
-        self._skip = skip
-        self._now_ms = now_ms
+    @cython.ccall
+    @cython.exceptval(-1)
+    def begin(self, final_lsn: cython.ulonglong, commit_us: cython.longlong, xid: cython.longlong) -> cython.int:
+        """Begin a transaction; what of it Kafka holds already will only be counted."""
+        self.open = True
+        self.number += 1
+        self.final_lsn = final_lsn
+        self.begin_us = commit_us
+        self.xid = xid
+        self.now_ms = time_ns() // 1_000_000
+        self._header = Position(self._epoch, final_lsn, 0).to_bytes()[:12]
         self._index = 0
         self._table = None
-        self.ordinal = -1
+        if final_lsn < self._stored_lsn:
+            self._skip = _ALL
+        else:
+            self._skip = self._split_ordinal if final_lsn == self._split_lsn else -1
+        return 0
 
-    def end(self) -> None:
-        """End it: a change that comes now is a DecodeError."""
-        self._transaction = None
+    @cython.ccall
+    @cython.exceptval(-1)
+    def commit(self, commit_lsn: cython.ulonglong, end_lsn: cython.ulonglong, commit_us: cython.longlong) -> cython.int:
+        """End the transaction."""
+        if not self.open:
+            raise DecodeError("commit outside a transaction", 0, 1, 0)
+        self.open = False
+        if end_lsn > self.flushed_lsn:
+            self.flushed_lsn = end_lsn
+        self.commit_us = commit_us
+        if self.on_commit is not None:
+            self.on_commit(commit_lsn, self.xid)
+        return 0
 
     def forget(self) -> None:
         """Look tables up again: a Relation message has come."""
@@ -94,15 +128,21 @@ class RowPath:
         """
         i: cython.Py_ssize_t = start
         size: cython.Py_ssize_t = len(messages)
+        at: cython.Py_ssize_t = _XLOGDATA + 1
         kind: cython.int
         while i < size:
             message: bytes = messages[i]
-            if len(message) <= _XLOGDATA:
+            if len(message) < at:
                 break
             kind = message[_XLOGDATA]
-            if kind != _INSERT and kind != _UPDATE and kind != _DELETE:
+            if kind in (_INSERT, _UPDATE, _DELETE):
+                self._row(kind, message)
+            elif kind == _BEGIN and len(message) == at + 20:
+                self.begin(_number(message, at, 8), _time(message, at + 8), _number(message, at + 16, 4))
+            elif kind == _COMMIT and len(message) == at + 25:
+                self.commit(_number(message, at + 1, 8), _number(message, at + 9, 8), _time(message, at + 17))
+            else:
                 break
-            self._row(kind, message)
             i += 1
         return i
 
@@ -111,7 +151,7 @@ class RowPath:
     @cython.wraparound(False)
     @cython.exceptval(-1)
     def _row(self, kind: cython.int, message: bytes) -> cython.int:
-        if self._transaction is None:
+        if not self.open:
             raise DecodeError("change outside a transaction", 0, 1, 0)
         ordinal: cython.longlong = self.count()
         if ordinal < 0:
@@ -144,13 +184,18 @@ class RowPath:
     @cython.exceptval(-1)
     def _find(self, oid: cython.longlong) -> cython.int:
         table = self._tables[oid]
-        begin = self._transaction
-        table.encoder.begin(begin, begin.final_lsn, begin.commit_us // 1000, begin.xid, self._now_ms)
         self._table = table
         self._oid = oid
         self._encoder = table.encoder
         self._destination = table.destination
+        self.prepare(self._encoder)
         return 0
+
+    @cython.ccall
+    @cython.exceptval(-1)
+    def prepare(self, encoder: TableEncoder) -> cython.int:
+        """Tell an encoder about this transaction."""
+        return encoder.begin(self.number, self.final_lsn, self.begin_us // 1000, self.xid, self.now_ms)
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -162,7 +207,15 @@ class RowPath:
             outbox.send(to, key, value, [(POSITION_HEADER, self.position(ordinal + part))])
             if self.on_key is not None:
                 self.on_key(self._table, key)
-            self.ordinal = ordinal + part
+            self.sent(ordinal + part)
+        return 0
+
+    @cython.ccall
+    @cython.exceptval(-1)
+    def sent(self, ordinal: cython.longlong) -> cython.int:
+        """Say that a record of this transaction has been sent."""
+        self.position_lsn = self.final_lsn
+        self.position_ordinal = ordinal
         return 0
 
     @cython.ccall
@@ -189,3 +242,10 @@ def _number(message: bytes, pos: cython.Py_ssize_t, size: cython.Py_ssize_t) -> 
     for i in range(pos, pos + size):
         value = value << 8 | message[i]
     return value
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _time(message: bytes, pos: cython.Py_ssize_t) -> cython.longlong:
+    """Read a time in microseconds since 2000; return it since 1970."""
+    return cython.cast(cython.longlong, _number(message, pos, 8)) + _EPOCH_US

@@ -248,7 +248,8 @@ class Session:
 
     def _commit(self) -> None:
         assembler = self._assembler
-        self._delivery.commit(assembler.position, assembler.flushed_lsn, assembler.commit_us, assembler.open_xid)
+        rows = assembler.rows
+        self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
         self._idle_at = 0.0
 
     def _advance_idle(self) -> None:
@@ -258,10 +259,10 @@ class Session:
         assembler = self._assembler
         if self._sink.pending or assembler.open_xid is not None:
             return
-        assembler.flushed_lsn = max(assembler.flushed_lsn, self._wal.server_wal_end)
+        assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
         wait = 0.2 if self._progress.reread else _IDLE_ADVANCE_S
         now = time.monotonic()
-        if assembler.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:
+        if assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:
             self._commit()
             self._idle_at = now
 

@@ -61,8 +61,8 @@ class Windows:
             chunks,
         )
         assembler.on_message = self._message
-        assembler.watch_keys(self._touch)
-        assembler.on_commit = self._commit
+        assembler.rows.on_key = self._touch
+        assembler.rows.on_commit = self._commit
         log.info("snapshot goes on in windows", chunks=len(chunks))
 
     def _message(self, message: pgoutput.Message) -> None:
@@ -80,7 +80,7 @@ class Windows:
         else:
             self._reader.touch(table.name, key)
 
-    def _commit(self, commit: pgoutput.Commit, xid: int) -> None:
+    def _commit(self, commit_lsn: int, xid: int) -> None:
         self._reader.delivered(xid)
         window, self._closed = self._closed, None
         if window is None:
@@ -91,7 +91,7 @@ class Windows:
             window.void = True
         if not window.void:
             # behind the mark itself, which is the only change of its transaction
-            sender = RowSender(self._delivery, self._tables, self._progress.epoch, commit.commit_lsn, PARTS_PER_CHANGE)
+            sender = RowSender(self._delivery, self._tables, self._progress.epoch, commit_lsn, PARTS_PER_CHANGE)
             sender.send(table.relation.oid, window.lines, window.keys)
             chunk_done(self._delivery, self._progress, window.chunk, self._left)
             self._assembler.sent(sender.position)
@@ -100,8 +100,8 @@ class Windows:
     def close(self) -> None:
         self._reader.close()
         self._assembler.on_message = None
-        self._assembler.watch_keys(None)
-        self._assembler.on_commit = None
+        self._assembler.rows.on_key = None
+        self._assembler.rows.on_commit = None
 
 
 def open_chunks(config: Config) -> list[Chunk] | None:

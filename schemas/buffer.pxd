@@ -11,10 +11,12 @@ cdef class Buffer:
     cdef int reserve(self, Py_ssize_t more) except? -1
     cdef int put_byte(self, int value) except? -1
     cdef int put_long(self, long long number) except? -1
-    cdef int put_digits(self, unsigned long long number, int digits) except? -1
+    cdef int put_digits(self, unsigned long long number) except? -1
     cdef int put_double(self, double number) except? -1
     cdef int put(self, bytes text, Py_ssize_t start, Py_ssize_t end) except? -1
     cdef int put_all(self, bytes raw) except? -1
     cdef int put_from(self, Buffer other, Py_ssize_t start, Py_ssize_t end) except? -1
     cdef int byte_at(self, Py_ssize_t i) noexcept
     cdef bytes whole(self)
+
+cdef int digits_of(unsigned long long number) noexcept

@@ -96,10 +96,11 @@ class Buffer:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def put_digits(self, number: cython.ulonglong, digits: cython.int) -> cython.int:
-        """Append a number's `digits` decimal digits."""
-        i: cython.Py_ssize_t
+    def put_digits(self, number: cython.ulonglong) -> cython.int:
+        """Append a number as decimal digits."""
         if cython.compiled:
+            i = cython.declare(cython.int)
+            digits: cython.int = digits_of(number)
             self.reserve(digits)
             for i in range(digits):
                 self.at[self.size + digits - 1 - i] = 48 + number % 10
@@ -167,3 +168,14 @@ class Buffer:
         if cython.compiled:
             return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.at), self.size)
         return bytes(self.data)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def digits_of(number: cython.ulonglong) -> cython.int:
+    """Return how many decimal digits a number has."""
+    digits: cython.int = 1
+    while number > 9:
+        number //= 10
+        digits += 1
+    return digits

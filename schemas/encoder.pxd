@@ -13,15 +13,16 @@ cdef class TableEncoder:
     cdef list key_columns
     cdef bytes key_frame
     cdef bytes value_frame
-    cdef object names
+    cdef bytes source
+    cdef bytes table
     cdef bytes transaction
     cdef bytes sequence
-    cdef bytes create
-    cdef bytes update
-    cdef bytes delete
-    cdef bytes truncated
-    cdef object current
+    cdef bytes now
+    cdef long long current
 
+    cpdef int begin(
+        self, long long number, unsigned long long commit_lsn, long long commit_ms, long long xid, long long now_ms
+    ) except? -1
     cpdef list insert(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal)
     cpdef list change(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal)
     cpdef list remove(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal)

@@ -21,10 +21,10 @@ from schemas.rowcodec import ColumnRefused
 from schemas.types import ValueType
 
 if cython.compiled:
-    from cython.cimports.schemas.buffer import Buffer
+    from cython.cimports.schemas.buffer import Buffer, digits_of
     from cython.cimports.schemas.rowcodec import RowCodec
 else:
-    from schemas.buffer import Buffer
+    from schemas.buffer import Buffer, digits_of
     from schemas.rowcodec import RowCodec
 
 
@@ -62,12 +62,8 @@ def _string(text: str) -> bytes:
     return _long(len(raw)) + raw
 
 
-def _optional_long(number: int | None) -> bytes:
-    return b"\x00" if number is None else b"\x02" + _long(number)
-
-
-def _op(letter: str, ts_ms: int) -> bytes:
-    return _string(letter) + _optional_long(ts_ms)
+_CREATE, _UPDATE, _DELETE, _TRUNCATE, _READ = map(_string, "cudtr")
+_NO_TRANSACTION = cython.declare(cython.longlong, -1)
 
 
 @cython.cclass
@@ -82,27 +78,52 @@ class TableEncoder:
         key_schema_id: int,
         value_schema_id: int,
     ) -> None:
-        self.names = names
         self.row = RowCodec(columns)
         self.old = RowCodec(columns)
         self.out, self.old_out, self.spare, self.key_out = Buffer(), Buffer(), Buffer(), Buffer()
         self.key_columns = list(key_columns)
         self.key_frame = framing(key_schema_id)
         self.value_frame = framing(value_schema_id)
-        self.current: object = None
-        self.transaction = self.sequence = self.create = self.update = self.delete = self.truncated = b""
+        self.source = b"".join(map(_string, (names.version, "postgresql", names.connector_name)))
+        self.table = b"".join(map(_string, (names.database, names.schema, names.table)))
+        self.current = _NO_TRANSACTION
+        self.transaction = self.sequence = self.now = b""
 
-    def begin(self, current: object, commit_lsn: int, commit_ms: int, xid: int | None, now_ms: int) -> None:
-        """Make ready what all records of a transaction share; a no-op when `current` is the one made ready."""
-        if current is self.current:
-            return
-        self.transaction = self._source(commit_lsn, commit_ms, b"\x00", xid)
-        self.sequence = f'["{commit_lsn}","'.encode()
-        self.create = _op("c", now_ms)
-        self.update = _op("u", now_ms)
-        self.delete = _op("d", now_ms)
-        self.truncated = _op("t", now_ms)
-        self.current = current
+    @cython.ccall
+    @cython.exceptval(-1)
+    def begin(
+        self,
+        number: cython.longlong,
+        commit_lsn: cython.ulonglong,
+        commit_ms: cython.longlong,
+        xid: cython.longlong,
+        now_ms: cython.longlong,
+    ) -> cython.int:
+        """Make ready what all records of a transaction share; a no-op when that of this `number` is ready."""
+        if number == self.current:
+            return 0
+        out = self.spare
+        out.clear()
+        out.put_all(self.source)
+        out.put_long(commit_ms)
+        out.put_byte(0)
+        out.put_all(self.table)
+        out.put_byte(2)
+        out.put_long(xid)
+        out.put_byte(0)
+        out.put_long(commit_lsn)
+        self.transaction = out.whole()
+        out.clear()
+        out.put_all(b'["')
+        out.put_digits(commit_lsn)
+        out.put_all(b'","')
+        self.sequence = out.whole()
+        out.clear()
+        out.put_byte(2)
+        out.put_long(now_ms)
+        self.now = out.whole()
+        self.current = number
+        return 0
 
     @cython.ccall
     def insert(
@@ -115,7 +136,7 @@ class TableEncoder:
         if self.row.unchanged:
             raise DecodeError("Insert with an unchanged TOAST value", pos, 1, 0)
         key: bytes = self._key(self.row, out)
-        self._finish(out, lsn, ordinal, self.create)
+        self._finish(out, lsn, ordinal, _CREATE)
         return [(0, key, out.whole())]
 
     @cython.ccall
@@ -178,7 +199,7 @@ class TableEncoder:
         """Return the value of a truncate's control record."""
         self.out.clear()
         self.out.put_all(self.value_frame + b"\x00\x00")
-        self._finish(self.out, lsn, ordinal, self.truncated)
+        self._finish(self.out, lsn, ordinal, _TRUNCATE)
         return self.out.whole()
 
     def snapshot(self, fields: Sequence[bytes | None], ordinal: int) -> tuple[bytes, bytes]:
@@ -189,14 +210,27 @@ class TableEncoder:
         key = self._key(self.row, out)
         out.put_all(self.transaction)
         out.put_long(ordinal)
-        out.put_all(self.create)
+        out.put_byte(0)
+        out.put_all(_READ)
+        out.put_all(self.now)
         return key, out.whole()
 
     def begin_snapshot(self, commit_lsn: int, snapshot_ms: int, now_ms: int) -> None:
         """Make ready what all rows of a snapshot that stands at `commit_lsn` share."""
-        self.current = None
-        self.transaction = self._source(commit_lsn, snapshot_ms, b"\x02" + _string("true"), None) + b"\x00"
-        self.create = b"\x00" + _op("r", now_ms)
+        self.current = _NO_TRANSACTION
+        self.transaction = b"".join(
+            [
+                self.source,
+                _long(snapshot_ms),
+                b"\x02",
+                _string("true"),
+                self.table,
+                b"\x00\x00",
+                _long(commit_lsn),
+                b"\x00",
+            ]
+        )
+        self.now = b"\x02" + _long(now_ms)
 
     def row_key(self, fields: Sequence[bytes | None]) -> bytes:
         """Return the framed key of a row given as texts."""
@@ -228,12 +262,12 @@ class TableEncoder:
         out = self.out
         key: bytes = self._key(self.row, out)
         if not old_key or old_key == key:
-            self._finish(out, lsn, ordinal, self.update)
+            self._finish(out, lsn, ordinal, _UPDATE)
             return [(0, key, out.whole())]
         event: bytes = self._deleted(lsn, ordinal)
         self._start(self.spare)
         self.spare.put_from(out, self.row.start, out.end())
-        self._finish(self.spare, lsn, ordinal + 2, self.create)
+        self._finish(self.spare, lsn, ordinal + 2, _CREATE)
         return [(0, old_key, event), (1, old_key, None), (2, key, self.spare.whole())]
 
     @cython.cfunc
@@ -243,7 +277,7 @@ class TableEncoder:
         self.spare.put_all(self.value_frame)
         self.spare.put_from(self.old_out, 0, self.old_out.end())
         self.spare.put_byte(0)
-        self._finish(self.spare, lsn, ordinal, self.delete)
+        self._finish(self.spare, lsn, ordinal, _DELETE)
         return self.spare.whole()
 
     @cython.cfunc
@@ -285,21 +319,17 @@ class TableEncoder:
     @cython.exceptval(-1)
     def _finish(self, out: Buffer, lsn: cython.ulonglong, ordinal: cython.longlong, op: bytes) -> cython.int:
         """Append what stands behind the rows: source, op, ts_ms."""
-        digits: cython.int = 1
-        rest: cython.ulonglong = lsn
-        while rest > 9:
-            rest //= 10
-            digits += 1
         out.put_all(self.transaction)
         out.put_byte(2)
         out.put_long(lsn)
         out.put_long(ordinal)
         out.put_byte(2)
-        out.put_long(len(self.sequence) + digits + 2)
+        out.put_long(len(self.sequence) + digits_of(lsn) + 2)
         out.put_all(self.sequence)
-        out.put_digits(lsn, digits)
+        out.put_digits(lsn)
         out.put_all(b'"]')
         out.put_all(op)
+        out.put_all(self.now)
         return 0
 
     @cython.cfunc
@@ -308,18 +338,3 @@ class TableEncoder:
         if pos >= len(message):
             raise DecodeError("tuple's mark", pos, 1, 0)
         return message[pos]
-
-    def _source(self, commit_lsn: int, ts_ms: int, snapshot: bytes, xid: int | None) -> bytes:
-        """The source record up to `commit_lsn`; the fields behind it differ from change to change."""
-        names = self.names
-        return b"".join(
-            [
-                *map(_string, (names.version, "postgresql", names.connector_name)),
-                _long(ts_ms),
-                snapshot,
-                *map(_string, (names.database, names.schema, names.table)),
-                _optional_long(xid),
-                b"\x00",
-                _long(commit_lsn),
-            ]
-        )

@@ -53,7 +53,7 @@ def encoder() -> TableEncoder:
     made = TableEncoder(
         Names("1.0", "p", "db", "public", "t"), [value_type(column, _TYPES) for column in _COLUMNS], [0], 1, 2
     )
-    made.begin(object(), 1000, 1_700_000_000_000, 77, 1_700_000_000_001)
+    made.begin(1, 1000, 1_700_000_000_000, 77, 1_700_000_000_001)
     return made
 
 
