@@ -23,6 +23,7 @@ from cdc import catalog, slot
 from cdc.connect import connect
 from cdc.delivery import Delivery
 from cdc.first_snapshot import ExportedSnapshot, plan_all, record_chunks, send_first_snapshot
+from cdc.memory import settle
 from cdc.progress import Progress, new_origin
 from cdc.reread import Reread
 from cdc.tables import Tables, make_topics
@@ -64,6 +65,7 @@ class Service:
 
     def run(self) -> None:
         """Stream until told to stop. Raises TailraceError for what a person must see."""
+        settle()
         for attempt in Retrying(
             retry=retry_if_exception(self._passes),
             wait=wait_random_exponential(multiplier=0.2, max=5),

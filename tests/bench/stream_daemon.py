@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from cdc.memory import settle
 from cdc.service import Session
 from schemas.configfile import load
 from schemas.lsn import parse_lsn
@@ -24,6 +25,7 @@ def main(config_path: str, target: str) -> None:
     stop = threading.Event()
     config = load(Path(config_path))
     goal = parse_lsn(target)
+    settle()
     session = Session(config, stop)
     # imports and connections are no part of the clock: it runs from START_REPLICATION
     own_slot = session._own_slot

@@ -1,0 +1,24 @@
+"""How the daemon's process asks for memory: millions of small pieces, freed by other threads in large heaps."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import Final
+
+_M_MXFAST: Final = 1
+_GENERATION_0: Final = 50_000
+
+
+def settle() -> None:
+    """Set malloc and Python's collector up for the stream; nothing where the C library has no `mallopt`.
+
+    glibc keeps small freed pieces apart and joins them in sweeps over the whole heap: with librdkafka's records that
+    is a third of what sending costs. https://man7.org/linux/man-pages/man3/mallopt.3.html
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MXFAST, 0)
+    # What is there now stays; what comes is freed by its last reference.
+    gc.freeze()
+    gc.set_threshold(_GENERATION_0)
