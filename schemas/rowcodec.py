@@ -155,13 +155,37 @@ def _float_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
     if cython.compiled:
         digits = cython.declare(cython.char[65])
         stop = cython.declare(cython.p_char)
+        number = cython.declare(cython.double)
         size: cython.Py_ssize_t = end - start
         if size == 0 or size > _FLOAT_TEXT:
             raise ValueError
+        # Up to 15 digits and a power of ten up to 22 are exact as doubles, so their quotient is rounded once (Clinger).
+        i: cython.Py_ssize_t
+        fraction: cython.Py_ssize_t = -1
+        mantissa: cython.longlong = 0
+        negative: cython.bint = text[start] == 45
+        if size <= 16:
+            for i in range(start + (1 if negative else 0), end):
+                if text[i] == 46 and fraction < 0:
+                    fraction = 0
+                elif text[i] < 48 or text[i] > 57:
+                    break
+                else:
+                    mantissa = mantissa * 10 + (text[i] - 48)
+                    if fraction >= 0:
+                        fraction += 1
+            else:
+                if 0 < mantissa < 1_000_000_000_000_000:
+                    power: cython.double = 1.0
+                    while fraction > 0:
+                        power *= 10.0
+                        fraction -= 1
+                    number = mantissa / power
+                    return -number if negative else number
         # With an end of its own: behind it in the message anything may follow.
         memcpy(digits, PyBytes_AS_STRING(text) + start, size)
         digits[size] = 0
-        number: cython.double = PyOS_string_to_double(  # noqa: F821  (it is in rowcodec.pxd)
+        number = PyOS_string_to_double(  # noqa: F821  (it is in rowcodec.pxd)
             digits, cython.address(stop), cython.NULL
         )
         if stop != digits + size:

@@ -42,7 +42,7 @@ class KafkaSink:
                 "batch.size": 1_000_000,
                 "message.max.bytes": kafka.max_message_bytes,
                 "queue.buffering.max.messages": 500_000,
-                "queue.buffering.max.kbytes": 32_768,
+                "queue.buffering.max.kbytes": 16_384,
             }
         )
         self.outbox = Outbox(self._producer.produce, self._begin, self._again)
