@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from cdc import pgoutput
 from cdc.copydata import XLOGDATA
+from cdc.pgoutput_stream import STREAM_ABORT, stream_abort
 from cdc.progress import Progress
 from cdc.reread import Reread
 from cdc.rows import RowPath
@@ -82,6 +83,9 @@ class Assembler:
             pgoutput.type_(message)
         elif kind == pgoutput.ORIGIN:
             pgoutput.origin(message)
+        elif kind == STREAM_ABORT:
+            # Servers send it for rolled-back parts of large transactions even to those who asked for no streaming.
+            stream_abort(message, parallel=False)
         else:
             raise DecodeError(f"message of unknown type {kind}", 0, 1, 0)
 

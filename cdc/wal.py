@@ -24,7 +24,10 @@ _keepalive_at = struct.Struct(">QqB").unpack_from
 _status = struct.Struct(">cQQQqB").pack
 
 _NAP_S = 0.001
-"""What comes within it is read at once: the server sends each row by itself, and waking up costs more than reading."""
+_MANY = 64
+"""After fewer messages than this we sleep for `_NAP_S`, so that more come together: the server sends each row by
+itself, and waking up costs more than reading. Naps after many would let a Unix socket's buffer fill up.
+"""
 
 
 class Wal:
@@ -40,6 +43,7 @@ class Wal:
         self._flushed_lsn = 0
         self._received_lsn = 0
         self._closed = threading.Event()
+        self._few = True
         self.server_wal_end = 0
         self.last_message_at = time.monotonic()
         names = ",".join('"' + name.replace('"', '""') + '"' for name in publications).replace("'", "''")
@@ -58,9 +62,11 @@ class Wal:
 
         SourceError when the connection is lost.
         """
+        before = len(messages)
         with self._lock:
             try:
                 found = copydata.read(self._pgconn, limit, messages, self._keepalive)
+                self._few = len(messages) - before < _MANY
                 if found == copydata.ENDED:
                     result = self._pgconn.get_result()
                     if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
@@ -81,7 +87,7 @@ class Wal:
     def wait(self, seconds: float) -> None:
         """Return when something has come, at the latest after `seconds`."""
         ready, _, _ = select.select([self._pgconn.socket], [], [], seconds)
-        if ready:
+        if ready and self._few:
             time.sleep(_NAP_S)
 
     def confirm(self, flushed_lsn: int) -> None:

@@ -1,0 +1,60 @@
+"""The assembler's dealings with what is no row; rows are tried against servers."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, cast
+
+import pytest
+
+from cdc.progress import Progress, new_origin
+from cdc.transaction import Assembler
+from schemas.errors import DecodeError
+from sinks.kafka import KafkaSink
+from sinks.outbox import Outbox
+
+
+class _Sink:
+    """Nothing is sent here."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox(_unexpected, _unexpected, _unexpected)
+
+
+def _unexpected(*_: Any) -> None:
+    raise AssertionError("nothing should be sent")
+
+
+@pytest.fixture
+def assembler() -> Assembler:
+    progress = Progress(new_origin(1, 1000, "1", 1, 1, []))
+    return Assembler(cast("Any", {}), cast("KafkaSink", _Sink()), progress, cast("Any", None))
+
+
+def _xlogdata(message: bytes) -> bytes:
+    return struct.pack(">cQQq", b"w", 2000, 3000, 0) + message
+
+
+def test_stream_abort_that_nobody_asked_for(assembler: Assembler) -> None:
+    """PostgreSQL 18 sends it under protocol 1, too, for rolled-back parts of large transactions."""
+    begin = b"B" + struct.pack(">QqI", 2000, 0, 77)
+    assembler.feed([_xlogdata(b"A" + struct.pack(">II", 77, 78)), _xlogdata(begin)])
+    assert assembler.open_xid == 77
+
+
+def test_unknown_message(assembler: Assembler) -> None:
+    with pytest.raises(DecodeError, match="unknown type 90"):
+        assembler.feed([_xlogdata(b"Z")])
+
+
+@pytest.mark.parametrize("message", [b"I\0\0\0\1N\0\0", b"T\0\0\0\1\0\0\0\0\1", b"C\0" + bytes(24)])
+def test_outside_a_transaction(assembler: Assembler, message: bytes) -> None:
+    with pytest.raises(DecodeError, match="outside a transaction"):
+        assembler.feed([_xlogdata(message)])
+
+
+def test_commit_ends_the_transaction(assembler: Assembler) -> None:
+    begin, commit = struct.pack(">QqI", 2000, 5, 77), struct.pack(">BQQq", 0, 2000, 2040, 5)
+    assembler.feed([_xlogdata(b"B" + begin), _xlogdata(b"C" + commit)])
+    assert (assembler.open_xid, assembler.rows.flushed_lsn) == (None, 2040)
+    assert assembler.rows.commit_us == 946_684_800_000_005
