@@ -14,12 +14,13 @@ from cdc.delivery import Delivery
 from cdc.progress import Progress
 from cdc.tables import Tables
 from schemas.config import Config
+from schemas.copytext import split_copy
 from schemas.encoder import TableEncoder
 from schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER
 from schemas.lsn import Position, format_lsn
 from schemas.progress import chunk_key
 from schemas.relation import Relation
-from schemas.rowcodec import ColumnRefused, split_copy
+from schemas.rowcodec import ColumnRefused
 from sinks.outbox import Headers
 from snapshot.plan import Chunk, plan_chunks
 from snapshot.reader import Lines, SnapshotWorkers, lock_tables

@@ -2,9 +2,6 @@
 
 from schemas.buffer cimport Buffer
 
-cdef extern from "Python.h":
-    double PyOS_string_to_double(const char*, char**, void*) except? -1.0
-
 cdef class RowCodec:
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t start

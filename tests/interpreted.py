@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
-_COMPILED = ("schemas.values", "schemas.buffer", "schemas.rowcodec", "schemas.partition", "schemas.encoder")
+_COMPILED = tuple(f"schemas.{name}" for name in ("values", "buffer", "putvalue", "rowcodec", "partition", "encoder"))
 
 
 def interpreted() -> dict[str, ModuleType]:

@@ -7,5 +7,5 @@ from tests.interpreted import interpreted
 
 
 def test_kinds_are_the_same_numbers() -> None:
-    rowcodec = interpreted()["schemas.rowcodec"]
-    assert {kind.name: getattr(rowcodec, kind.name) for kind in Kind} == {kind.name: kind.value for kind in Kind}
+    putvalue = interpreted()["schemas.putvalue"]
+    assert {kind.name: getattr(putvalue, kind.name) for kind in Kind} == {kind.name: kind.value for kind in Kind}
