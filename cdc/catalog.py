@@ -132,11 +132,13 @@ def _publication_oid(connection: psycopg.Connection, name: str) -> int | None:
 
 def _published_relations(connection: psycopg.Connection, publication: str) -> list[Relation]:
     """Return the shape of every table of the publication, as its Relation message has it."""
+    # 14 publishes whole tables only
+    columns = "attnames" if connection.info.server_version >= 150000 else "NULL"
     rows = connection.execute(
-        "SELECT schemaname, tablename, attnames FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2",
+        f"SELECT schemaname, tablename, {columns} FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2".encode(),
         (publication,),
     ).fetchall()
-    relations = (table_relation(connection, schema, table, columns) for schema, table, columns in rows)
+    relations = (table_relation(connection, schema, table, published) for schema, table, published in rows)
     return [relation for relation in relations if relation]
 
 
