@@ -115,8 +115,15 @@ class RowPath:
     @cython.exceptval(-2)
     def count(self) -> cython.longlong:
         """Count a change and return its ordinal; −1 if Kafka holds it already."""
-        ordinal: cython.longlong = self._index * _PARTS
+        ordinal: cython.longlong = self.upcoming()
         self._index += 1
+        return ordinal
+
+    @cython.ccall
+    @cython.exceptval(-2)
+    def upcoming(self) -> cython.longlong:
+        """Return the ordinal that the next change will have; −1 if Kafka holds it already."""
+        ordinal: cython.longlong = self._index * _PARTS
         return ordinal if ordinal > self._skip else -1
 
     @cython.boundscheck(False)

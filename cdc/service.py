@@ -6,8 +6,10 @@ mid-run is met in one way: everything is thrown away and started again in that o
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import structlog
 from tenacity import (
@@ -23,9 +25,11 @@ from cdc import catalog, slot
 from cdc.connect import connect
 from cdc.delivery import Delivery
 from cdc.first_snapshot import ExportedSnapshot, plan_all, record_chunks, send_first_snapshot
+from cdc.in_progress import InProgress
 from cdc.memory import settle
 from cdc.progress import Progress, new_origin
 from cdc.reread import Reread
+from cdc.spool import Spool
 from cdc.tables import Tables, make_topics
 from cdc.transaction import Assembler
 from cdc.wal import Wal
@@ -48,6 +52,7 @@ _STOP_S = 3.0
 """After a signal we go on to the end of the source transaction at hand for so long, then split it."""
 
 _READ_MESSAGES = 500
+_SPOOL_BYTES = 33_554_432
 _TICK_S = 0.2
 """How long the loop waits for the WAL before it looks after the rest."""
 
@@ -104,6 +109,7 @@ class Session:
         self._wal: Wal | None = None
         self._sink: KafkaSink | None = None
         self._windows: Windows | None = None
+        self._in_progress: InProgress | None = None
         self._idle_at = 0.0
 
     def start(self) -> None:
@@ -154,7 +160,8 @@ class Session:
         )
 
     def _own_slot(self) -> None:
-        self._wal = Wal(self._dsn, self._config.source.slot, [self._config.source.publication])
+        source = self._config.source
+        self._wal = Wal(self._dsn, source.slot, [source.publication], streaming=source.streaming)
 
     def _new_sink(self) -> KafkaSink:
         kafka, slot_name = self._config.kafka, self._config.source.slot
@@ -200,7 +207,9 @@ class Session:
         assert self._wal is not None
         assert self._sink is not None
         reread = Reread(self._connection)
-        self._assembler = Assembler(self._tables, self._sink, self._progress, reread)
+        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
+        self._in_progress = InProgress(spool)
+        self._assembler = Assembler(self._tables, self._sink, self._progress, reread, self._in_progress)
         self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
         incomplete = self._progress.incomplete
@@ -219,12 +228,9 @@ class Session:
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
         assert self._wal is not None
-        messages: list[bytes] = []
         deadline: float | None = None
         while True:
-            more = self._wal.read(_READ_MESSAGES, messages)
-            self._assembler.feed(messages)
-            messages.clear()
+            more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._commit_when_due(drained=not more)
             self._watch_windows()
             if self._stop.is_set():
@@ -235,6 +241,14 @@ class Session:
             if not more:
                 self._advance_idle()
                 self._wal.wait(self._delivery.rest() if self._uncommitted else _TICK_S)
+
+    def _read(self) -> bool:
+        """Send what has come; False when nothing is left for now."""
+        assert self._wal is not None
+        messages: list[bytes] = []
+        more = self._wal.read(_READ_MESSAGES, messages)
+        self._assembler.feed(messages)
+        return more or self._assembler.releasing
 
     def _commit_when_due(self, *, drained: bool) -> None:
         """As soon as all that has come is sent; at the latest at the size or age of the configuration."""
@@ -280,6 +294,8 @@ class Session:
             self._windows.close()
         if self._wal is not None:
             self._wal.close()
+        if self._in_progress is not None:
+            self._in_progress.close()
         if self._sink is not None:
             self._sink.abandon()
         self._connection.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from cdc import pgoutput
 from cdc.copydata import XLOGDATA
-from cdc.pgoutput_stream import STREAM_ABORT, stream_abort
+from cdc.in_progress import InProgress
 from cdc.progress import Progress
 from cdc.reread import Reread
 from cdc.rows import RowPath
@@ -33,12 +33,15 @@ class Assembler:
         sink: KafkaSink,
         progress: Progress,
         reread: Reread,
+        in_progress: InProgress,
     ) -> None:
         """`on_message` gets the logical messages that are not on Kafka yet."""
         self._tables = tables
         self._outbox = sink.outbox
         self._progress = progress
         self._reread = reread
+        self._in_progress = in_progress
+        self._waiting: list[bytes] = []
         self.rows = RowPath(tables, sink.outbox, progress, self._fetched)
         self.on_message: Callable[[pgoutput.Message], None] | None = None
 
@@ -57,11 +60,38 @@ class Assembler:
         self.rows.position_lsn, self.rows.position_ordinal = position.commit_lsn, position.ordinal
 
     def feed(self, messages: list[bytes]) -> None:
-        """Take XLogData messages. Raises DecodeError, SourceError, SinkError."""
+        """Take XLogData messages. Raises DecodeError, SourceError, SinkError.
+
+        Behind the commit of a transaction that came in progress they wait; `release` goes on.
+        """
         done = 0
-        while (done := self.rows.feed(messages, done)) < len(messages):
-            self._other(messages[done][XLOGDATA:], int.from_bytes(messages[done][1:9], "big"))
-            done += 1
+        while done < len(messages):
+            if self._in_progress.in_block:
+                done = self._in_progress.keep(messages, done)
+                continue
+            done = self.rows.feed(messages, done)
+            if done < len(messages):
+                releasing = self._in_progress.releasing
+                self._other(messages[done][XLOGDATA:], int.from_bytes(messages[done][1:9], "big"))
+                done += 1
+                if self._in_progress.releasing and not releasing:
+                    self._waiting = messages[done:]
+                    return
+
+    @property
+    def releasing(self) -> bool:
+        """Whether `release` has something to do."""
+        return self._in_progress.releasing
+
+    def release(self, limit: int) -> bool:
+        """Take up to `limit` messages of a transaction that came in progress and has committed; False if none has."""
+        if not self._in_progress.releasing:
+            return False
+        messages = self._in_progress.release(limit)
+        if not messages:
+            messages, self._waiting = self._waiting, []
+        self.feed(messages)
+        return True
 
     def _other(self, message: bytes, lsn: int) -> None:
         """Take a message that is no row; `lsn` is where its WAL record stands."""
@@ -83,10 +113,7 @@ class Assembler:
             pgoutput.type_(message)
         elif kind == pgoutput.ORIGIN:
             pgoutput.origin(message)
-        elif kind == STREAM_ABORT:
-            # Servers send it for rolled-back parts of large transactions even to those who asked for no streaming.
-            stream_abort(message, parallel=False)
-        else:
+        elif not self._in_progress.take(message):
             raise DecodeError(f"message of unknown type {kind}", 0, 1, 0)
 
     def _in_transaction(self) -> None:
@@ -129,5 +156,6 @@ class Assembler:
     def _message(self, message: pgoutput.Message) -> None:
         if message.transactional:
             self._in_transaction()
-            if self.rows.count() >= 0 and self.on_message:
+            # Not counted: one in a rolled-back part comes with a transaction in progress, but not with a whole one.
+            if self.rows.upcoming() >= 0 and self.on_message:
                 self.on_message(message)

@@ -37,7 +37,8 @@ class Wal:
     updates every two seconds, whatever the caller is busy with, and never more than `confirm` was told.
     """
 
-    def __init__(self, dsn: str, slot: str, publications: list[str]) -> None:
+    def __init__(self, dsn: str, slot: str, publications: list[str], *, streaming: bool = False) -> None:
+        """With `streaming`, large transactions come in progress (protocol 2), before they have committed."""
         self._pgconn = connect_replication(dsn)
         self._lock = threading.Lock()
         self._flushed_lsn = 0
@@ -47,10 +48,10 @@ class Wal:
         self.server_wal_end = 0
         self.last_message_at = time.monotonic()
         names = ",".join('"' + name.replace('"', '""') + '"' for name in publications).replace("'", "''")
-        result = self._pgconn.exec_(
-            f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0'
-            f" (proto_version '1', publication_names '{names}', messages 'true')".encode()
-        )
+        options = f"proto_version '{2 if streaming else 1}', publication_names '{names}', messages 'true'"
+        if streaming:
+            options += ", streaming 'on'"
+        result = self._pgconn.exec_(f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0 ({options})'.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
             self._pgconn.finish()
             raise server_refused("START_REPLICATION", result)

@@ -33,6 +33,14 @@ class Source(Section):
         description='captured tables, "schema.table" with * and ?, "!" in front takes out',
     )
 
+    streaming: bool = Field(
+        False,
+        description="have large transactions sent before their commit; they wait in spool_dir (in memory up to 32 MiB)",
+    )
+    spool_dir: str | None = Field(
+        None, description="folder for transactions in progress; default: the system's for temporary files"
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _read_dsn_file(cls, values: object) -> object:

@@ -56,7 +56,11 @@ class Writer:
     def _work(self) -> None:
         with psycopg.connect(self._dsn) as connection:
             while not self._stop.is_set():
-                self._transaction(connection)
+                try:
+                    self._transaction(connection)
+                except psycopg.errors.DeadlockDetected:
+                    connection.rollback()
+                    continue
                 if self._random.random() < 0.1:
                     connection.rollback()
                 else:

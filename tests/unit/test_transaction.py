@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from cdc.in_progress import InProgress
 from cdc.progress import Progress, new_origin
+from cdc.spool import Spool
 from cdc.transaction import Assembler
 from schemas.errors import DecodeError
 from sinks.kafka import KafkaSink
@@ -26,9 +29,10 @@ def _unexpected(*_: Any) -> None:
 
 
 @pytest.fixture
-def assembler() -> Assembler:
+def assembler(tmp_path: Path) -> Assembler:
     progress = Progress(new_origin(1, 1000, "1", 1, 1, []))
-    return Assembler(cast("Any", {}), cast("KafkaSink", _Sink()), progress, cast("Any", None))
+    in_progress = InProgress(Spool(tmp_path, 1000))
+    return Assembler(cast("Any", {}), cast("KafkaSink", _Sink()), progress, cast("Any", None), in_progress)
 
 
 def _xlogdata(message: bytes) -> bytes:

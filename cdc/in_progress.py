@@ -1,0 +1,90 @@
+"""Transactions that come before their commit (protocol 2 and up): kept back, and given on whole, as protocol 1 does.
+
+What comes out is XLogData of Begin, changes and Commit, in commit order, so that nobody behind this need know of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from cdc import pgoutput
+from cdc import pgoutput_stream as stream
+from cdc.copydata import XLOGDATA
+from cdc.spool import Spool
+
+_head = struct.Struct(">cQQq").pack
+_begin = struct.Struct(">cQqI").pack
+_commit = struct.Struct(">cBQQq").pack
+
+
+class InProgress:
+    """What of the stream belongs to transactions in progress. Memory is bounded as the spool's is."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._block: int | None = None
+        self._released: Iterator[bytes] | None = None
+
+    @property
+    def in_block(self) -> bool:
+        """Whether the next message is one of a transaction in progress."""
+        return self._block is not None
+
+    def keep(self, messages: list[bytes], start: int) -> int:
+        """Put messages into the spool, up to the end of the block; return where the first behind it stands."""
+        assert self._block is not None
+        for i in range(start, len(messages)):
+            raw = messages[i]
+            message = raw[XLOGDATA:]
+            if message[:1] == b"E":
+                stream.stream_stop(message)
+                self._block = None
+                return i + 1
+            # Origin has no xid there, and nobody needs it.
+            if message[:1] != b"O":
+                sub_xid, body = stream.streamed(message)
+                self._spool.append(self._block, sub_xid, int.from_bytes(raw[1:9], "big"), message[:1] + message[body:])
+        return len(messages)
+
+    def take(self, message: bytes) -> bool:
+        """Take a message of streaming; False if it is none."""
+        kind = message[0] if message else 0
+        if kind == stream.STREAM_START:
+            self._block = stream.stream_start(message).xid
+        elif kind == stream.STREAM_COMMIT:
+            self._released = self._whole(stream.stream_commit(message))
+        elif kind == stream.STREAM_ABORT:
+            # PostgreSQL 18 sends it even to those who asked for no streaming, for parts that were rolled back.
+            abort = stream.stream_abort(message, parallel=False)
+            self._spool.abort(abort.xid, abort.sub_xid)
+        else:
+            return False
+        return True
+
+    def release(self, limit: int) -> list[bytes]:
+        """Return up to `limit` messages of a transaction that has committed; none when there is none (any more)."""
+        if self._released is None:
+            return []
+        messages = list(islice(self._released, limit))
+        if not messages:
+            self._released = None
+        return messages
+
+    @property
+    def releasing(self) -> bool:
+        """Whether a transaction that has committed must be released before the stream goes on."""
+        return self._released is not None
+
+    def _whole(self, commit: stream.StreamCommit) -> Iterator[bytes]:
+        us = commit.commit_us - pgoutput.POSTGRES_EPOCH_US
+        begin = _begin(b"B", commit.commit_lsn, us, commit.xid)
+        end = _commit(b"C", 0, commit.commit_lsn, commit.end_lsn, us)
+        lsn = commit.commit_lsn
+        changes = self._spool.take(commit.xid)
+        return (_head(b"w", at, 0, 0) + message for at, message in chain([(lsn, begin)], changes, [(lsn, end)]))
+
+    def close(self) -> None:
+        """Drop all: after a restart the server sends it again."""
+        self._spool.close()

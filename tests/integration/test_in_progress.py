@@ -1,0 +1,69 @@
+"""Large transactions that are sent before their commit: on the topics they are what they are when sent whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from cdc.dev.state import Servers
+from schemas.configfile import load
+from tests.bank import Writer, assert_equal, create_tables
+from tests.daemon import running, wait_for, wait_for_state, write_config
+
+
+def large_transaction(connection: psycopg.Connection[Any], first: int) -> None:
+    """Write much, roll parts of it back, and touch the same rows again."""
+    with connection.transaction():
+        connection.execute("UPDATE account SET version = version + 1")
+        with connection.transaction(force_rollback=True):
+            connection.execute(
+                "INSERT INTO entry (account, n) SELECT 1, g FROM generate_series(%s::int, %s) g",
+                (first, first + 20_000),
+            )
+            with connection.transaction():
+                connection.execute("DELETE FROM document")
+            connection.execute("SELECT pg_logical_emit_message(true, 'test', 'rolled back')")
+        with connection.transaction():
+            connection.execute(
+                "INSERT INTO entry (account, n) SELECT 2, g FROM generate_series(%s::int, %s) g",
+                (first, first + 20_000),
+            )
+        connection.execute("UPDATE document SET title = title || '?'")
+        connection.execute(
+            "UPDATE entry SET n = n + 50000000 WHERE n % 7 = 0 AND n >= %s".replace("% 7", "%% 7"), (first,)
+        )
+
+
+@pytest.mark.parametrize("streaming", ["true", "false"])
+def test_large_transactions(
+    servers: Servers,
+    database: str,
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    streaming: str,
+) -> None:
+    monkeypatch.setenv("TAILRACE__SOURCE__STREAMING", streaming)
+    monkeypatch.setenv("TAILRACE__SOURCE__SPOOL_DIR", str(tmp_path / "spool"))
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, "[delivery]\nmax_transaction_bytes = 65536\n")
+    config = load(path)
+    with psycopg.connect(database, autocommit=True) as shop:
+        create_tables(shop)
+        # Of two that wait for each other it shall be the writer that gives in.
+        shop.execute("SET deadlock_timeout = '1min'")
+        shop.execute(f"ALTER DATABASE {shop.info.dbname} SET logical_decoding_work_mem = '64kB'".encode())
+        with Writer(database, 7).writing():
+            with running(path) as daemon:
+                wait_for_state(config, shop)
+                large_transaction(shop, 500_001)
+                wait_for(config, lambda record: record.open is not None)
+                daemon.kill()
+            large_transaction(shop, 700_001)
+            with running(path):
+                wait_for_state(config, shop)
+        with running(path) as daemon:
+            assert_equal(servers.bootstrap, config, shop)
+            assert daemon.stop() == 0
