@@ -198,6 +198,7 @@ class Session:
             read_schemas(config.kafka, Topics(config.kafka.prefix)),
             self._partitions,
             stored.here.offsets,
+            config.source.as_text,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 
 import psycopg
@@ -21,6 +22,8 @@ from sinks.admin import TopicSpec, ensure_topics
 from sinks.kafka import KafkaSink
 from sinks.outbox import Destination
 from sinks.schema_topic import StoredSchema
+
+_TEXT_OID = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class CapturedTable:
             "TR-220",
             f'a value of column "{column}" of table "{self.name}" cannot be stored exactly',
             detail=error.reason + ".",
-            hint=f'Correct the value, or publish the table without the column "{column}".',
+            hint=f'as_text = ["{self.name}.{column}"]  # under [source]: the column travels as PostgreSQL prints it',
         )
 
 
@@ -59,8 +62,13 @@ class Tables:
         stored_schemas: Iterable[StoredSchema],
         partitions: dict[str, int],
         offsets: dict[str, list[int]],
+        as_text: Sequence[str] = (),
     ) -> None:
-        """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from."""
+        """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from.
+
+        Columns that match a pattern of `as_text` travel as PostgreSQL prints them.
+        """
+        self._as_text = as_text
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
         self._connection = connection
@@ -91,21 +99,32 @@ class Tables:
         topic = self._topics.table(relation.schema, relation.name)
         destination = self._destination(topic, relation)
         keys = key_columns(self._connection, relation)
-        key_names = [relation.columns[i] for i in keys]
+        typed = self._with_texts(relation)
+        key_names = [typed.columns[i] for i in keys]
         table = CapturedTable(
             relation,
             keys,
             destination,
             TableEncoder(
                 Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
-                [value_type(column, self._types) for column in relation.columns],
+                [value_type(column, self._types) for column in typed.columns],
                 keys,
                 self._schema_id(f"{topic}-key", key_schema(key_names, self._types, topic)),
-                self._schema_id(f"{topic}-value", value_schema(relation, self._types, topic)),
+                self._schema_id(f"{topic}-value", value_schema(typed, self._types, topic)),
             ),
         )
         self._by_oid[relation.oid] = table
         return table
+
+    def _with_texts(self, relation: Relation) -> Relation:
+        """Return the relation with type text for the columns that the configuration wants as text."""
+        columns = [
+            replace(column, type_oid=_TEXT_OID, typmod=-1)
+            if any(fnmatchcase(f"{relation.qualified_name}.{column.name}", pattern) for pattern in self._as_text)
+            else column
+            for column in relation.columns
+        ]
+        return replace(relation, columns=tuple(columns))
 
     def _destination(self, topic: str, relation: Relation) -> Destination:
         """Return the topic of a table; one that came into the publication while we run gets its topic now."""

@@ -32,7 +32,10 @@ class Source(Section):
         default_factory=lambda: ["public.*"],
         description='captured tables, "schema.table" with * and ?, "!" in front takes out',
     )
-
+    as_text: list[str] = Field(
+        default_factory=list,
+        description='columns that travel as PostgreSQL prints them, "schema.table.column" with * and ?',
+    )
     streaming: bool = Field(
         False,
         description="have large transactions sent before their commit; they wait in spool_dir (in memory up to 32 MiB)",

@@ -18,7 +18,8 @@ from cdc.dev import postgres
 from cdc.dev.server import Server, stop
 from cdc.dev.state import Servers
 from schemas.configfile import load
-from tests.daemon import running, tailrace, wait_for, write_config
+from tests.daemon import running, tailrace, wait_for, wait_for_state, write_config
+from tests.topics import latest, read_topic
 
 
 def assert_refused(config: Path, code: str, exit_code: int, *words: str) -> None:
@@ -155,3 +156,21 @@ def test_slot_advanced_by_hand(config: Path, database: str, prefix: str) -> None
         connection.execute("INSERT INTO t VALUES (2)")
         connection.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (prefix,))
     assert_refused(config, "TR-401", 6, prefix, "bytes of WAL")
+
+
+def test_value_that_cannot_be_exact(config: Path, servers: Servers, database: str, prefix: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE prices (id int PRIMARY KEY, price numeric(10,2)); INSERT INTO prices VALUES (1, 2)"
+        )
+        with running(config) as daemon:
+            wait_for_state(load(config), connection)
+            daemon.stop()
+        connection.execute("INSERT INTO prices VALUES (2, 'NaN')")
+        remedy = 'as_text = ["public.prices.price"]'
+        assert_refused(config, "TR-220", 4, '"price"', "public.prices", remedy)
+        config.write_text(config.read_text().replace("[source]", f"[source]\n{remedy}"))
+        with running(config):
+            cut = wait_for_state(load(config), connection)
+    records = read_topic(servers.bootstrap, prefix, "public.prices", cut.offsets[f"{prefix}.public.prices"])
+    assert latest(records)[2,] == {"id": 2, "price": "NaN"}
