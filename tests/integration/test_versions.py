@@ -134,8 +134,14 @@ def _records(servers: Servers, config: Config, table: str) -> list[TopicRecord]:
 
 
 def test_killed_in_mid_snapshot_and_mid_stream(
-    bank: psycopg.Connection[Any], servers: Servers, old_database: str, config_path: Path
+    bank: psycopg.Connection[Any],
+    servers: Servers,
+    old_database: str,
+    config_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # large transactions come in progress here, and whole in the other test
+    monkeypatch.setenv("TAILRACE__SOURCE__STREAMING", "true")
     # many chunks and many commits, so that there is time to kill it in between
     with config_path.open("a") as file:
         file.write("[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 10\n")
@@ -155,6 +161,8 @@ def test_killed_in_mid_snapshot_and_mid_stream(
     with running(config_path) as daemon:
         assert_equal(servers.bootstrap, config, bank)
         assert daemon.stop() == 0
+    statistics = "SELECT FROM pg_stat_replication_slots WHERE slot_name = %s AND stream_txns > 0"
+    assert bank.execute(statistics, (config.source.slot,)).rowcount == 1
 
 
 def _events(daemon: Daemon, name: str) -> list[dict[str, Any]]:
