@@ -59,6 +59,10 @@ def command(pgconn: pq.abc.PGconn, text: str) -> list[tuple[bytes | None, ...]]:
     return [tuple(result.get_value(row, column) for column in range(result.nfields)) for row in range(result.ntuples)]
 
 
+DECODING_FAILED = "TR-212"
+"""The code of an internal error of the server; in mid-stream that is its logical decoding."""
+
+
 def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
     """Turn a failed result into an error that keeps PostgreSQL's own message, detail and hint."""
 
@@ -73,7 +77,7 @@ def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
             "TR-206", message, hint=hint or "Stop the other consumer, or give this one a slot of its own."
         )
     return SourceError(
-        "TR-209",
+        DECODING_FAILED if sqlstate == "XX000" else "TR-209",
         f"PostgreSQL refused {what}: {message}",
         detail=field(pq.DiagnosticField.MESSAGE_DETAIL) or f"SQLSTATE {sqlstate}.",
         hint=hint,

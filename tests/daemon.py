@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -107,3 +109,9 @@ def wait_for(config: Config, condition: object, seconds: float = 60) -> Position
             if record is not None and condition(record):
                 return record
     raise AssertionError(f"not within {seconds} s; the newest record is {record}")
+
+
+def events(daemon: Daemon, name: str) -> list[dict[str, Any]]:
+    """Return what the log says under a name, of all runs with that configuration."""
+    lines = daemon.log.read_text().splitlines()
+    return [json.loads(line) for line in lines if f'"event": "{name}"' in line]

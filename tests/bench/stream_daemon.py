@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from cdc.memory import settle
-from cdc.service import Session
+from cdc.session import Session
 from schemas.configfile import load
 from schemas.lsn import parse_lsn
 

@@ -62,6 +62,9 @@ def test_large_transactions(
                 wait_for(config, lambda record: record.open is not None)
                 daemon.kill()
             large_transaction(shop, 700_001)
+            with shop.transaction(), shop.transaction(force_rollback=True):
+                shop.execute("ALTER TABLE document ADD extra int DEFAULT 7; TRUNCATE document")
+                shop.execute("INSERT INTO document (id, title) SELECT g, 'gone' FROM generate_series(1, 20000) g")
             with running(path):
                 wait_for_state(config, shop)
         with running(path) as daemon:

@@ -5,7 +5,6 @@ All the other tests run on 18 only.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from schemas.config import Config
 from schemas.configfile import load
 from schemas.errors import ConfigError
 from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import Daemon, running, wait_for, wait_for_state, write_config
+from tests.daemon import events, running, wait_for, wait_for_state, write_config
 from tests.postgres_versions import OLDER, binaries, running_postgres
 from tests.servers import fresh_database
 from tests.topics import TopicRecord, assert_once_in_order, latest, read_topic
@@ -150,22 +149,16 @@ def test_killed_in_mid_snapshot_and_mid_stream(
         with running(config_path) as daemon:
             wait_for(config, lambda record: record.incomplete_tables and record.counts)
             daemon.kill()
-        (begins,) = _events(daemon, "first snapshot begins")
+        (begins,) = events(daemon, "first snapshot begins")
         with running(config_path) as daemon:
             wait_for(config, lambda record: not record.incomplete_tables)
             wait_for_state(config, bank)
             _large_transaction(bank)
             daemon.kill()
-        assert 0 < _events(daemon, "snapshot goes on in windows")[0]["chunks"] < begins["chunks"]
+        assert 0 < events(daemon, "snapshot goes on in windows")[0]["chunks"] < begins["chunks"]
         assert writer.transactions > 100
     with running(config_path) as daemon:
         assert_equal(servers.bootstrap, config, bank)
         assert daemon.stop() == 0
     statistics = "SELECT FROM pg_stat_replication_slots WHERE slot_name = %s AND stream_txns > 0"
     assert bank.execute(statistics, (config.source.slot,)).rowcount == 1
-
-
-def _events(daemon: Daemon, name: str) -> list[dict[str, Any]]:
-    """Return what the log says under a name, of all runs with that configuration."""
-    lines = daemon.log.read_text().splitlines()
-    return [json.loads(line) for line in lines if f'"event": "{name}"' in line]

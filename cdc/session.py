@@ -1,0 +1,251 @@
+"""From one start of the stream to the next fault: what is opened in which order, and the loop.
+
+Order at start: own the slot, then the producer, then read what Kafka holds, then go on behind it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import structlog
+
+from cdc import catalog, slot
+from cdc.connect import connect
+from cdc.delivery import Delivery
+from cdc.first_snapshot import ExportedSnapshot, plan_all, record_chunks, send_first_snapshot
+from cdc.in_progress import InProgress
+from cdc.progress import Progress, new_origin
+from cdc.reread import Reread
+from cdc.spool import Spool
+from cdc.tables import Tables, make_topics
+from cdc.transaction import Assembler
+from cdc.wal import Wal
+from cdc.windows import Windows, open_chunks
+from schemas.config import Config
+from schemas.errors import StateError
+from schemas.lsn import format_lsn
+from schemas.progress import PositionRecord
+from schemas.topics import Topics
+from sinks.kafka import KafkaSink
+from sinks.progress import read_position, read_schemas
+
+log = structlog.get_logger()
+
+_EPOCH = 1
+_IDLE_ADVANCE_S = 10.0
+"""An idle source moves the slot at most this often; each time costs a Kafka transaction."""
+
+_STOP_S = 3.0
+"""After a signal we go on to the end of the source transaction at hand for so long, then split it."""
+
+_READ_MESSAGES = 500
+_SPOOL_BYTES = 33_554_432
+_TICK_S = 0.2
+"""How long the loop waits for the WAL before it looks after the rest."""
+
+
+class Session:
+    """Connections, producer, and what they know."""
+
+    def __init__(self, config: Config, stop: threading.Event) -> None:
+        self._config = config
+        self._dsn = config.source.dsn.get_secret_value()
+        self._stop = stop
+        self._connection = connect(self._dsn)
+        self._wal: Wal | None = None
+        self._sink: KafkaSink | None = None
+        self._windows: Windows | None = None
+        self._in_progress: InProgress | None = None
+        self._idle_at = 0.0
+
+    def start(self) -> None:
+        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
+        config, source = self._config, self._config.source
+        self._server = catalog.server(self._connection)
+        self._relations = catalog.relations_to_capture(self._connection, source.publication, source.tables)
+        self._partitions = make_topics(config.kafka, self._relations)
+        self._publication_oid = catalog.ensure_publication(self._connection, source.publication, self._relations)
+        found = slot.inspect(self._connection, source.slot)
+        if found is None:
+            self._first_start()
+        else:
+            slot.check(found, self._server.database, None)
+            self._own_slot()
+            stored = self._stored_for(found)
+            self._open(stored)
+        self._follow()
+
+    def _first_start(self) -> None:
+        """Make the slot and copy all tables as of its consistent point."""
+        config = self._config
+        if read_position(config.kafka, Topics(config.kafka.prefix), config.source.slot) is not None:
+            raise StateError(
+                "TR-402",
+                f'slot "{config.source.slot}" is gone, but its topics are there',
+                detail="Changes since the slot was dropped are not in the WAL that a new one would read.",
+                hint="Take another kafka.prefix, or delete the topics of this one, to copy all tables anew.",
+            )
+        self._sink = self._new_sink()
+        exported = ExportedSnapshot(config, self._connection, self._server.version, self._relations)
+        try:
+            self._open(self._origin(exported.consistent_point))
+        except BaseException:
+            exported.workers.close()
+            raise
+        send_first_snapshot(self._delivery, self._tables, self._progress, exported)
+        self._own_slot()
+
+    def _origin(self, consistent_point: int) -> PositionRecord:
+        return new_origin(
+            _EPOCH,
+            consistent_point,
+            self._server.system_identifier,
+            self._server.timeline,
+            self._publication_oid,
+            [relation.qualified_name for relation in self._relations],
+        )
+
+    def _own_slot(self) -> None:
+        source = self._config.source
+        self._wal = Wal(self._dsn, source.slot, [source.publication], streaming=source.streaming)
+
+    def _new_sink(self) -> KafkaSink:
+        kafka, slot_name = self._config.kafka, self._config.source.slot
+        return KafkaSink(kafka, f"tailrace-{kafka.prefix}-{slot_name}", Topics(kafka.prefix).progress)
+
+    def _stored_for(self, found: slot.Slot) -> PositionRecord:
+        """Fence the last producer, then read what it has left; nothing at all means that it never got to writing."""
+        kafka = self._config.kafka
+        self._sink = self._new_sink()
+        stored = read_position(kafka, Topics(kafka.prefix), found.name)
+        if stored is None:
+            return self._origin(found.confirmed_flush_lsn)
+        slot.check(found, self._server.database, stored.here.flushed_lsn)
+        if stored.here.system_identifier != self._server.system_identifier:
+            raise StateError(
+                "TR-403",
+                "this is not the server that the topics were filled from",
+                detail=f"System identifier {self._server.system_identifier}, topics have"
+                f" {stored.here.system_identifier}.",
+                hint="Check source.dsn; for another server take another kafka.prefix.",
+            )
+        return stored
+
+    def _open(self, stored: PositionRecord) -> None:
+        """Put the parts together so that they go on from `stored`."""
+        config = self._config
+        assert self._sink is not None
+        self._progress = Progress(stored)
+        self._tables = Tables(
+            config.kafka,
+            self._connection,
+            self._server.database,
+            self._sink,
+            read_schemas(config.kafka, Topics(config.kafka.prefix)),
+            self._partitions,
+            stored.here.offsets,
+            config.source.as_text,
+        )
+        self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
+        log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+
+    def _follow(self) -> None:
+        """Make ready for the stream, and for the rest of a first snapshot that was cut short."""
+        assert self._wal is not None
+        assert self._sink is not None
+        reread = Reread(self._connection)
+        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
+        self._in_progress = InProgress(spool)
+        self._assembler = Assembler(self._tables, self._sink, self._progress, reread, self._in_progress)
+        self._delivery.on_flushed = self._wal.confirm
+        self._wal.confirm(self._progress.flushed_lsn)
+        incomplete = self._progress.incomplete
+        if not incomplete or self._stop.is_set():
+            return
+        relations = {r.qualified_name: r for r in self._relations if r.qualified_name in incomplete}
+        chunks = open_chunks(self._config)
+        if chunks is None:
+            chunks = plan_all(self._config, self._connection, list(relations.values()))
+            record_chunks(self._delivery, chunks)
+        self._progress.incomplete &= {chunk.table for chunk in chunks}
+        self._windows = Windows(
+            self._config, self._delivery, self._tables, self._progress, self._assembler, relations, chunks
+        )
+
+    def run(self) -> None:
+        """Read, send, commit, confirm until told to stop."""
+        assert self._wal is not None
+        deadline: float | None = None
+        while True:
+            more = self._assembler.release(_READ_MESSAGES) or self._read()
+            self._commit_when_due(drained=not more)
+            self._watch_windows()
+            if self._stop.is_set():
+                deadline = deadline or time.monotonic() + _STOP_S
+                if self._assembler.open_xid is None or time.monotonic() > deadline:
+                    self._commit()
+                    return
+            if not more:
+                self._advance_idle()
+                self._wal.wait(self._delivery.rest() if self._uncommitted else _TICK_S)
+
+    def _read(self) -> bool:
+        """Send what has come; False when nothing is left for now."""
+        assert self._wal is not None
+        messages: list[bytes] = []
+        more = self._wal.read(_READ_MESSAGES, messages)
+        self._assembler.feed(messages)
+        return more or self._assembler.releasing
+
+    def _commit_when_due(self, *, drained: bool) -> None:
+        """As soon as all that has come is sent; at the latest at the size or age of the configuration."""
+        rested = drained and self._delivery.rest() == 0
+        if self._delivery.full or (self._uncommitted and (rested or self._delivery.due())):
+            self._commit()
+
+    @property
+    def _uncommitted(self) -> bool:
+        """Whether whole source transactions wait for their commit."""
+        assert self._sink is not None
+        return self._sink.pending and self._assembler.open_xid is None
+
+    def _commit(self) -> None:
+        assembler = self._assembler
+        rows = assembler.rows
+        self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
+        self._idle_at = 0.0
+
+    def _advance_idle(self) -> None:
+        """When nothing is in flight, all WAL up to where the server has read is done with."""
+        assert self._wal is not None
+        assert self._sink is not None
+        assembler = self._assembler
+        if self._sink.pending or assembler.open_xid is not None:
+            return
+        assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
+        wait = 0.2 if self._progress.reread else _IDLE_ADVANCE_S
+        now = time.monotonic()
+        if assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:
+            self._commit()
+            self._idle_at = now
+
+    def _watch_windows(self) -> None:
+        if self._windows is not None and self._windows.finished:
+            self._windows.close()
+            self._windows = None
+            log.info("first snapshot complete")
+
+    def close(self) -> None:
+        """Let go of the slot, of the producer and of the connections."""
+        if self._windows is not None:
+            self._windows.close()
+        if self._wal is not None:
+            self._wal.close()
+        if self._in_progress is not None:
+            self._in_progress.close()
+        if self._sink is not None:
+            self._sink.abandon()
+        self._connection.close()
