@@ -150,6 +150,6 @@ def make_topics(kafka: Kafka, relations: Iterable[Relation]) -> dict[str, int]:
     """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each."""
     topics = Topics(kafka.prefix)
     settings = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
-    own = [TopicSpec(name, 1, settings) for name in (topics.progress, topics.schemas, topics.views)]
+    own = [TopicSpec(name, 1, settings) for name in (topics.progress, topics.schemas)]
     tables = [TopicSpec(topics.table(r.schema, r.name), kafka.partitions, settings) for r in relations]
     return ensure_topics(kafka, own + tables)
