@@ -52,8 +52,3 @@ def compacted(min_compaction_lag_ms: int, delete_retention_ms: int, max_message_
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(max_message_bytes),
     }
-
-
-def retained() -> dict[str, str]:
-    """Return the settings of a topic without keys: every record is kept for good."""
-    return {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "LogAppendTime"}
