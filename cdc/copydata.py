@@ -1,5 +1,9 @@
-# mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""Messages out of the COPY stream of a replication connection; compiled by Cython where possible, like `cdc.rows`."""
+# mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type,attr-defined"
+"""Messages out of the COPY stream of a replication connection; compiled by Cython where possible, like `cdc.rows`.
+
+Compiled, libpq's PQgetCopyData is called without Python between, where psycopg's wheel brings libpq along.
+https://www.postgresql.org/docs/current/libpq-copy.html
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,13 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
-from psycopg import pq
+from psycopg import OperationalError, pq
 
 from schemas.errors import DecodeError
+from schemas.shared_library import function_address
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 
 XLOGDATA = 25
 """Bytes in front of a message of pgoutput: 'w', where its WAL record stands, where the WAL ends, the server's clock."""
@@ -20,6 +28,9 @@ XLOGDATA = 25
 MORE, DRAINED, ENDED = 1, 0, -1
 
 _HEADER = cython.declare(cython.Py_ssize_t, XLOGDATA)
+_GET_COPY_DATA = cython.declare(cython.size_t, function_address("psycopg_binary", "libpq", "PQgetCopyData"))
+_FREE = cython.declare(cython.size_t, function_address("psycopg_binary", "libpq", "PQfreemem"))
+_DIRECT = cython.declare(cython.bint, pq.__impl__ == "binary" and _GET_COPY_DATA != 0 and _FREE != 0)
 
 
 @cython.boundscheck(False)
@@ -30,22 +41,15 @@ def read(
     """Append up to `limit` XLogData messages that have come, call `keepalive` with the other kind. Never waits.
 
     Returns MORE at the limit, DRAINED when there is nothing more for now, ENDED when the server has ended the stream.
+    Raises OperationalError when the connection is lost.
     """
-    get_copy_data = connection.get_copy_data
     size: cython.Py_ssize_t
     fetched: cython.bint = False
-    while limit > 0:
-        size, view = get_copy_data(1)
+    end: cython.Py_ssize_t = len(messages) + limit
+    while len(messages) < end:
+        size = _next(connection, messages, keepalive)
         if size > 0:
-            raw: bytes = bytes(view)
-            if raw[0] == 119:  # w
-                if size < _HEADER:
-                    raise DecodeError("XLogData", 0, XLOGDATA, size)
-                messages.append(raw)
-                limit -= 1
-                fetched = False
-            elif raw[0] == 107:  # k
-                keepalive(raw)
+            fetched = False
         elif size < 0:
             return ENDED
         elif fetched:
@@ -54,3 +58,37 @@ def read(
             connection.consume_input()
             fetched = True
     return MORE
+
+
+@cython.cfunc
+@cython.exceptval(-3)
+def _next(connection: pq.abc.PGconn, messages: list[bytes], keepalive: Callable[[bytes], None]) -> cython.int:
+    """Take the next message, if one is there whole; return its size, 0 if there is none, −1 at the stream's end."""
+    size: cython.int
+    raw: bytes
+    if cython.compiled and _DIRECT:
+        buffer: cython.p_char = cython.NULL
+        address: cython.size_t = connection.pgconn_ptr
+        size = cython.cast(GetCopyData, _GET_COPY_DATA)(  # noqa: F821
+            cython.cast(cython.p_void, address), cython.address(buffer), 1
+        )
+        if size == -2:
+            raise OperationalError(connection.get_error_message())
+        if size <= 0:
+            return size
+        try:
+            raw = PyBytes_FromStringAndSize(buffer, size)
+        finally:
+            cython.cast(FreeMem, _FREE)(buffer)  # noqa: F821
+    else:
+        size, view = connection.get_copy_data(1)
+        if size <= 0:
+            return size
+        raw = bytes(view)
+    if raw[0] == 119:  # w
+        if size < _HEADER:
+            raise DecodeError("XLogData", 0, XLOGDATA, size)
+        messages.append(raw)
+    elif raw[0] == 107:  # k
+        keepalive(raw)
+    return size

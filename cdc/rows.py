@@ -20,7 +20,6 @@ from cdc.pgoutput import POSTGRES_EPOCH_US
 from cdc.progress import Progress
 from cdc.tables import CapturedTable, Tables
 from schemas.encoder import Record, UnchangedToast
-from schemas.envelope import POSITION_HEADER
 from schemas.errors import DecodeError
 from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.rowcodec import ColumnRefused
@@ -211,7 +210,7 @@ class RowPath:
         to: Destination = self._destination
         part: cython.longlong
         for part, key, value in records:
-            outbox.send(to, key, value, [(POSITION_HEADER, self.position(ordinal + part))])
+            outbox.send(to, key, value, self.position(ordinal + part))
             if self.on_key is not None:
                 self.on_key(self._table, key)
             self.sent(ordinal + part)

@@ -16,12 +16,11 @@ from cdc.reread import Reread
 from cdc.rows import RowPath
 from cdc.tables import CapturedTable, Tables
 from schemas.encoder import Record
-from schemas.envelope import POSITION_HEADER, TRUNCATE_KEY
+from schemas.envelope import TRUNCATE_KEY
 from schemas.errors import DecodeError
 from schemas.lsn import Position
 from schemas.rowcodec import ColumnRefused, split_tuple
 from sinks.kafka import KafkaSink
-from sinks.outbox import Headers
 
 
 class Assembler:
@@ -146,9 +145,8 @@ class Assembler:
             table = self._tables[oid]
             rows.prepare(table.encoder)
             value = table.encoder.truncate(lsn, ordinal)
-            headers: Headers = [(POSITION_HEADER, rows.position(ordinal))]
             for partition in range(table.destination.partitions):
-                self._outbox.send_to(table.destination, partition, TRUNCATE_KEY, value, headers)
+                self._outbox.send_to(table.destination, partition, TRUNCATE_KEY, value, rows.position(ordinal))
             if rows.on_key:
                 rows.on_key(table, TRUNCATE_KEY)
             rows.sent(ordinal)

@@ -16,6 +16,7 @@ uint = int
 bint = bool
 longlong = int
 ulonglong = int
+size_t = int
 double = float
 
 

@@ -45,7 +45,7 @@ class KafkaSink:
                 "queue.buffering.max.kbytes": 16_384,
             }
         )
-        self.outbox = Outbox(self._producer.produce, self._begin, self._again)
+        self.outbox = Outbox(self._producer, self._begin, self._again)
         try:
             self._producer.init_transactions(_COMMIT_TIMEOUT_S)
         except KafkaException as error:

@@ -1,7 +1,10 @@
 # C signatures for compiled callers; the code is in outbox.py.
 
+from sinks.direct cimport Direct
+
 cdef class Destination:
     cdef readonly str topic
+    cdef readonly bytes c_topic
     cdef readonly list next_offsets
     cdef readonly list held
     cdef readonly Py_ssize_t count
@@ -10,10 +13,12 @@ cdef class Outbox:
     cdef public bint open
     cdef readonly Py_ssize_t pending_bytes
     cdef dict touched
+    cdef Direct _direct
     cdef object _produce
     cdef object _begin
     cdef object _again
 
     cpdef int send(self, Destination to, bytes key, bytes value, object headers) except? -1
     cpdef int send_to(self, Destination to, Py_ssize_t partition, bytes key, bytes value, object headers) except? -1
+    cdef int _hand_over(self, Destination to, Py_ssize_t partition, tuple record) except? -1
     cpdef int produce(self, str topic, Py_ssize_t partition, tuple record, object on_delivery) except? -1

@@ -15,12 +15,17 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
+from schemas.envelope import POSITION_HEADER
+
 if cython.compiled:
     from cython.cimports.schemas.partition import partition_of
+    from cython.cimports.sinks.direct import Direct
 else:
     from schemas.partition import partition_of
+    from sinks.direct import Direct
 
-Headers = list[tuple[str, str | bytes | None]]
+Headers = bytes | list[tuple[str, str | bytes | None]]
+"""Of a record; bytes are the position header alone, as most records have it."""
 
 
 @cython.cclass
@@ -29,6 +34,7 @@ class Destination:
 
     def __init__(self, topic: str, next_offsets: list[int]) -> None:
         self.topic = topic
+        self.c_topic = topic.encode()
         self.next_offsets = next_offsets
         self.held: list[Any] = [None] * len(next_offsets)
         self.count = 0
@@ -42,15 +48,16 @@ class Destination:
 class Outbox:
     """What one Kafka transaction sends. `open` says whether there is one; `pending_bytes` is its size so far.
 
-    `produce` is that of the producer, with its arguments by position; `again` is called with them when librdkafka's
-    queue is full or it refuses, and sends the record or raises.
+    `producer` is confluent-kafka's; `again` is called with the arguments of its `produce`, by position, when
+    librdkafka's queue is full or it refuses, and sends the record or raises.
     """
 
-    def __init__(self, produce: Callable[..., None], begin: Callable[[], None], again: Callable[..., None]) -> None:
+    def __init__(self, producer: Any, begin: Callable[[], None], again: Callable[..., None]) -> None:
         self.open = False
         self.pending_bytes = 0
         self.touched: dict[str, Destination] = {}
-        self._produce: Any = produce
+        self._direct = Direct(producer)
+        self._produce: Any = producer.produce
         self._begin: Any = begin
         self._again: Any = again
 
@@ -78,7 +85,23 @@ class Outbox:
         if value is not None:
             self.pending_bytes += len(value)
         if before is not None:
-            self.produce(to.topic, partition, before, None)
+            self._hand_over(to, partition, before)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _hand_over(
+        self, to: Destination, partition: cython.Py_ssize_t, record: tuple[bytes, bytes | None, Headers]
+    ) -> cython.int:
+        """Hand a record to librdkafka, without asking for a report."""
+        direct: Direct = self._direct
+        headers = record[2]
+        if not (
+            direct.ready
+            and isinstance(headers, bytes)
+            and direct.produce(to.c_topic, partition, record[0], record[1], headers)
+        ):
+            self.produce(to.topic, partition, record, None)
         return 0
 
     @cython.ccall
@@ -86,12 +109,13 @@ class Outbox:
     def produce(
         self, topic: str, partition: cython.Py_ssize_t, record: tuple[bytes, bytes | None, Headers], on_delivery: object
     ) -> cython.int:
-        """Hand a record to librdkafka."""
+        """Hand a record to librdkafka by way of confluent-kafka."""
         key, value, headers = record
+        named = [(POSITION_HEADER, headers)] if isinstance(headers, bytes) else headers
         try:
-            self._produce(topic, value, key, partition, on_delivery, None, 0, headers)
+            self._produce(topic, value, key, partition, on_delivery, None, 0, named)
         except Exception as error:
-            self._again(error, topic, value, key, partition, on_delivery, None, 0, headers)
+            self._again(error, topic, value, key, partition, on_delivery, None, 0, named)
         return 0
 
     def flush(self, report: Callable[[Destination, int], Any]) -> dict[str, int]:
@@ -115,4 +139,4 @@ class Outbox:
 
     def forget(self) -> None:
         """Let go of the producer."""
-        self._produce = self._begin = self._again = None
+        self._produce = self._begin = self._again = self._direct = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,7 +22,7 @@ class _Sink:
     """Nothing is sent here."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox(_unexpected, _unexpected, _unexpected)
+        self.outbox = Outbox(SimpleNamespace(produce=_unexpected), _unexpected, _unexpected)
 
 
 def _unexpected(*_: Any) -> None:

@@ -1,0 +1,17 @@
+# C signatures for compiled callers; the code is in direct.py.
+
+ctypedef int (*Producev)(void* rk, ...) noexcept
+
+cdef struct Handle:
+    # The front of confluent-kafka's object: PyObject_HEAD, then librdkafka's handle.
+    Py_ssize_t references
+    void* type
+    void* rk
+
+cdef class Direct:
+    cdef object _producer
+    cdef void* _rk
+    cdef Producev _producev
+    cdef readonly bint ready
+
+    cdef bint produce(self, bytes topic, Py_ssize_t partition, bytes key, bytes value, bytes position) noexcept

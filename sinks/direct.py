@@ -1,0 +1,99 @@
+# mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
+"""librdkafka's `rd_kafka_producev`, called without Python between, for the kind of record there are millions of.
+
+confluent-kafka's `produce` parses its arguments and makes a C list of headers anew for every record, which costs as
+much as decoding and encoding a row. It stays the way of all other records, and of all where this is not `ready`:
+interpreted, with another packaging of librdkafka, or with a version of confluent-kafka whose objects we do not know.
+https://docs.confluent.io/platform/current/clients/librdkafka/html/rdkafka_8h.html
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from schemas import cython_shim as cython
+
+import confluent_kafka
+
+from schemas.envelope import POSITION_HEADER
+from schemas.shared_library import function_address
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+
+_KNOWN = ((2, 16),)
+"""Versions of confluent-kafka whose Producer begins with librdkafka's handle."""
+
+_HEADER_NAME = cython.declare(bytes, POSITION_HEADER.encode())
+
+# rd_kafka_vtype_t
+_END = cython.declare(cython.int, 0)
+_TOPIC = cython.declare(cython.int, 1)
+_PARTITION = cython.declare(cython.int, 3)
+_VALUE = cython.declare(cython.int, 4)
+_KEY = cython.declare(cython.int, 5)
+_FLAGS = cython.declare(cython.int, 7)
+_HEADER = cython.declare(cython.int, 9)
+
+_COPY = cython.declare(cython.int, 2)
+"""RD_KAFKA_MSG_F_COPY: what we pass is ours again when the call is back."""
+
+
+@cython.cclass
+class Direct:
+    """Hands records to the librdkafka of a `Producer`, which it keeps alive."""
+
+    def __init__(self, producer: object) -> None:
+        self._producer = producer
+        self.ready = False
+        if cython.compiled:
+            address: cython.size_t = function_address("confluent_kafka", "librdkafka", "rd_kafka_producev")
+            known = isinstance(producer, confluent_kafka.Producer) and _version() in _KNOWN
+            if address != 0 and known:
+                self._producev = cython.cast(Producev, address)  # noqa: F821
+                self._rk = cython.cast(cython.pointer[Handle], cython.cast(cython.p_void, producer)).rk  # noqa: F821
+                self.ready = True
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def produce(
+        self, topic: bytes, partition: cython.Py_ssize_t, key: bytes, value: bytes | None, position: bytes
+    ) -> cython.bint:
+        """Hand over a record with its position header and no delivery report; False if librdkafka does not take it.
+
+        To be called when `ready` only. What librdkafka minds is found by handing it over the ordinary way.
+        """
+        if cython.compiled:
+            body: cython.p_char = cython.NULL
+            size: cython.size_t = 0
+            if value is not None:
+                body = PyBytes_AS_STRING(value)
+                size = len(value)
+            return not self._producev(
+                self._rk,
+                _TOPIC,
+                PyBytes_AS_STRING(topic),
+                _PARTITION,
+                cython.cast(cython.int, partition),
+                _FLAGS,
+                _COPY,
+                _VALUE,
+                body,
+                size,
+                _KEY,
+                PyBytes_AS_STRING(key),
+                cython.cast(cython.size_t, len(key)),
+                _HEADER,
+                PyBytes_AS_STRING(_HEADER_NAME),
+                PyBytes_AS_STRING(position),
+                cython.cast(cython.Py_ssize_t, len(position)),
+                _END,
+            )
+        return False
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
