@@ -39,5 +39,6 @@ cdef class RowPath:
     cpdef int sent(self, long long ordinal) except? -1
     cpdef bytes position(self, long long ordinal)
     cdef int _row(self, int kind, bytes message) except? -1
+    cdef bint _straight(self, int kind, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal) except? -1
     cdef int _find(self, long long oid) except? -1
     cdef int _send(self, list records, long long ordinal) except? -1

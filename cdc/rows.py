@@ -172,6 +172,8 @@ class RowPath:
         encoder: TableEncoder = self._encoder
         pos += 4
         try:
+            if self._outbox.direct and self.on_key is None and self._straight(kind, message, pos, lsn, ordinal):
+                return 0
             if kind == _INSERT:
                 if message[pos] != 78:
                     raise DecodeError("Insert's new tuple", pos, 1, 0)
@@ -185,6 +187,28 @@ class RowPath:
         except ColumnRefused as error:
             raise self._table.refused(error) from None
         return 0
+
+    @cython.cfunc
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    @cython.exceptval(-1)
+    def _straight(
+        self,
+        kind: cython.int,
+        message: bytes,
+        pos: cython.Py_ssize_t,
+        lsn: cython.ulonglong,
+        ordinal: cython.longlong,
+    ) -> cython.bint:
+        """Send a change that is one record from the encoder's own buffers; False for those that need more."""
+        encoder: TableEncoder = self._encoder
+        if kind == _INSERT and message[pos] == 78:
+            encoder.put_insert(message, pos + 1, lsn, ordinal)
+        elif kind != _UPDATE or not encoder.put_update(message, pos, lsn, ordinal):
+            return False
+        self._outbox.send_encoded(self._destination, encoder.key_out, encoder.out, self._header, ordinal)
+        self.sent(ordinal)
+        return True
 
     @cython.cfunc
     @cython.exceptval(-1)

@@ -18,6 +18,7 @@ longlong = int
 ulonglong = int
 size_t = int
 double = float
+p_const_uchar = bytes
 
 
 def _same(thing: Any) -> Any:

@@ -27,11 +27,15 @@ cdef class TableEncoder:
     cpdef list change(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal)
     cpdef list remove(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal)
 
+    cdef int put_insert(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal) except? -1
+    cdef bint put_update(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal) except? -1
+
     cdef int _start(self, Buffer out) except? -1
     cdef Py_ssize_t _old_image(self, bytes message, Py_ssize_t pos) except? -1
     cdef list _changed(self, bytes old_key, unsigned long long lsn, long long ordinal)
     cdef bytes _deleted(self, unsigned long long lsn, long long ordinal)
     cdef int _fill(self) except? -1
     cdef bytes _key(self, RowCodec codec, Buffer row)
+    cdef int _put_key(self, RowCodec codec, Buffer row) except? -1
     cdef int _finish(self, Buffer out, unsigned long long lsn, long long ordinal, bytes op) except? -1
     cdef int _mark(self, bytes message, Py_ssize_t pos) except? -1

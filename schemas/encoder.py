@@ -130,14 +130,39 @@ class TableEncoder:
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
         """Encode the Insert whose TupleData is at `pos`."""
+        self.put_insert(message, pos, lsn, ordinal)
+        return [(0, self.key_out.whole(), self.out.whole())]
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put_insert(
+        self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
+    ) -> cython.int:
+        """The same, into `key_out` and `out`."""
         out = self.out
         self._start(out)
         self.row.put_tuple(message, pos, out)
         if self.row.unchanged:
             raise DecodeError("Insert with an unchanged TOAST value", pos, 1, 0)
-        key: bytes = self._key(self.row, out)
+        self._put_key(self.row, out)
         self._finish(out, lsn, ordinal, _CREATE)
-        return [(0, key, out.whole())]
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put_update(
+        self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
+    ) -> cython.bint:
+        """Encode an Update without an old tuple, into `key_out` and `out`; False for others, which `change` takes."""
+        if self._mark(message, pos) != 78:
+            return False
+        self._start(self.out)
+        self.row.put_tuple(message, pos + 1, self.out)
+        if self.row.unchanged:
+            return False
+        self._put_key(self.row, self.out)
+        self._finish(self.out, lsn, ordinal, _UPDATE)
+        return True
 
     @cython.ccall
     def change(
@@ -302,6 +327,13 @@ class TableEncoder:
 
     @cython.cfunc
     def _key(self, codec: RowCodec, row: Buffer) -> bytes:
+        self._put_key(codec, row)
+        return self.key_out.whole()
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _put_key(self, codec: RowCodec, row: Buffer) -> cython.int:
+        """Copy the key of the row just encoded into `key_out`."""
         start: cython.Py_ssize_t
         end: cython.Py_ssize_t
         key = self.key_out
@@ -313,7 +345,7 @@ class TableEncoder:
             if end - start < 2 or row.byte_at(start) != 2:
                 raise ColumnRefused(i, "a part of the key is null or missing")
             key.put_from(row, start + 1, end)
-        return key.whole()
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)

@@ -8,16 +8,27 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+
 
 @cython.ccall
-@cython.wraparound(False)
-@cython.boundscheck(False)
 @cython.exceptval(-1)
 def partition_of(key: bytes, partitions: cython.uint) -> cython.Py_ssize_t:
     """Return the partition of the key's bytes, 0 to `partitions` − 1."""
+    if cython.compiled:
+        return partition_at(cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(key)), len(key), partitions)
+    return partition_at(key, len(key), partitions)
+
+
+@cython.cfunc
+@cython.wraparound(False)
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+def partition_at(key: cython.p_const_uchar, size: cython.Py_ssize_t, partitions: cython.uint) -> cython.Py_ssize_t:
+    """The same for the `size` bytes there."""
     m: cython.ulonglong = 0x5BD1E995
     mask: cython.ulonglong = 0xFFFFFFFF
-    size: cython.Py_ssize_t = len(key)
     h: cython.ulonglong = 0x9747B28C ^ size
     k: cython.ulonglong
     i: cython.Py_ssize_t = 0

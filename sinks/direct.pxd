@@ -14,4 +14,7 @@ cdef class Direct:
     cdef Producev _producev
     cdef readonly bint ready
 
-    cdef bint produce(self, bytes topic, Py_ssize_t partition, bytes key, bytes value, bytes position) noexcept
+    cdef bint produce(
+        self, bytes topic, Py_ssize_t partition, const unsigned char* key, Py_ssize_t key_size,
+        const unsigned char* value, Py_ssize_t value_size, const unsigned char* position
+    ) noexcept

@@ -27,6 +27,7 @@ if cython.compiled:
 _KNOWN = ((2, 16),)
 """Versions of confluent-kafka whose Producer begins with librdkafka's handle."""
 
+POSITION_SIZE = cython.declare(cython.Py_ssize_t, 20)
 _HEADER_NAME = cython.declare(bytes, POSITION_HEADER.encode())
 
 # rd_kafka_vtype_t
@@ -60,18 +61,21 @@ class Direct:
     @cython.cfunc
     @cython.exceptval(check=False)
     def produce(
-        self, topic: bytes, partition: cython.Py_ssize_t, key: bytes, value: bytes | None, position: bytes
+        self,
+        topic: bytes,
+        partition: cython.Py_ssize_t,
+        key: cython.p_const_uchar,
+        key_size: cython.Py_ssize_t,
+        value: cython.p_const_uchar,
+        value_size: cython.Py_ssize_t,
+        position: cython.p_const_uchar,
     ) -> cython.bint:
         """Hand over a record with its position header and no delivery report; False if librdkafka does not take it.
 
-        To be called when `ready` only. What librdkafka minds is found by handing it over the ordinary way.
+        To be called when `ready` only; without a value it is a tombstone. What librdkafka minds is found by handing the
+        record over the ordinary way.
         """
         if cython.compiled:
-            body: cython.p_char = cython.NULL
-            size: cython.size_t = 0
-            if value is not None:
-                body = PyBytes_AS_STRING(value)
-                size = len(value)
             return not self._producev(
                 self._rk,
                 _TOPIC,
@@ -80,16 +84,16 @@ class Direct:
                 cython.cast(cython.int, partition),
                 _FLAGS,
                 _COPY,
-                _VALUE,
-                body,
-                size,
                 _KEY,
-                PyBytes_AS_STRING(key),
-                cython.cast(cython.size_t, len(key)),
+                key,
+                cython.cast(cython.size_t, key_size),
+                _VALUE,
+                value,
+                cython.cast(cython.size_t, value_size),
                 _HEADER,
                 PyBytes_AS_STRING(_HEADER_NAME),
-                PyBytes_AS_STRING(position),
-                cython.cast(cython.Py_ssize_t, len(position)),
+                position,
+                cython.cast(cython.Py_ssize_t, POSITION_SIZE),
                 _END,
             )
         return False

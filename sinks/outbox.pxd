@@ -1,16 +1,26 @@
 # C signatures for compiled callers; the code is in outbox.py.
 
+from schemas.buffer cimport Buffer
 from sinks.direct cimport Direct
+
+cdef class Slot:
+    cdef Buffer key
+    cdef Buffer value
+    cdef Buffer position
+
+    cpdef object record(self)
 
 cdef class Destination:
     cdef readonly str topic
     cdef readonly bytes c_topic
     cdef readonly list next_offsets
     cdef readonly list held
+    cdef readonly list slots
     cdef readonly Py_ssize_t count
 
 cdef class Outbox:
     cdef public bint open
+    cdef readonly bint direct
     cdef readonly Py_ssize_t pending_bytes
     cdef dict touched
     cdef Direct _direct
@@ -20,5 +30,7 @@ cdef class Outbox:
 
     cpdef int send(self, Destination to, bytes key, bytes value, object headers) except? -1
     cpdef int send_to(self, Destination to, Py_ssize_t partition, bytes key, bytes value, object headers) except? -1
-    cdef int _hand_over(self, Destination to, Py_ssize_t partition, tuple record) except? -1
+    cdef int send_encoded(self, Destination to, Buffer key, Buffer value, bytes position, long long ordinal) except? -1
+    cdef int _make_room(self, Destination to, Py_ssize_t partition, Py_ssize_t size) except? -1
+    cdef int _hand_over(self, Destination to, Py_ssize_t partition, object held) except? -1
     cpdef int produce(self, str topic, Py_ssize_t partition, tuple record, object on_delivery) except? -1

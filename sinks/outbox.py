@@ -18,14 +18,32 @@ except ModuleNotFoundError:
 from schemas.envelope import POSITION_HEADER
 
 if cython.compiled:
-    from cython.cimports.schemas.partition import partition_of
+    from cython.cimports.schemas.buffer import Buffer
+    from cython.cimports.schemas.partition import partition_at, partition_of
     from cython.cimports.sinks.direct import Direct
 else:
+    from schemas.buffer import Buffer
     from schemas.partition import partition_of
     from sinks.direct import Direct
 
 Headers = bytes | list[tuple[str, str | bytes | None]]
 """Of a record; bytes are the position header alone, as most records have it."""
+
+_SLOT_BYTES = cython.declare(cython.Py_ssize_t, 4096)
+"""A slot stays as large as the largest record that it has held, and there is one for every partition written."""
+
+
+@cython.cclass
+class Slot:
+    """Room for the record of a partition that is held back, so that the next one needs no new objects."""
+
+    def __init__(self) -> None:
+        self.key, self.value, self.position = Buffer(), Buffer(), Buffer()
+
+    @cython.ccall
+    def record(self) -> Any:
+        """Return what it holds in the form of other records."""
+        return (self.key.whole(), self.value.whole(), self.position.whole())
 
 
 @cython.cclass
@@ -37,6 +55,7 @@ class Destination:
         self.c_topic = topic.encode()
         self.next_offsets = next_offsets
         self.held: list[Any] = [None] * len(next_offsets)
+        self.slots: list[Any] = [Slot() for _ in next_offsets]
         self.count = 0
 
     @property
@@ -57,6 +76,7 @@ class Outbox:
         self.pending_bytes = 0
         self.touched: dict[str, Destination] = {}
         self._direct = Direct(producer)
+        self.direct = self._direct.ready
         self._produce: Any = producer.produce
         self._begin: Any = begin
         self._again: Any = again
@@ -73,36 +93,67 @@ class Outbox:
         self, to: Destination, partition: cython.Py_ssize_t, key: bytes, value: bytes | None, headers: Headers
     ) -> cython.int:
         """Put a record on a given partition."""
-        if not self.open:
-            self._begin()
-            self.open = True
-        before = to.held[partition]
+        self._make_room(to, partition, len(key) + (0 if value is None else len(value)))
         to.held[partition] = (key, value, headers)
-        if to.count == 0:
-            self.touched[to.topic] = to
-        to.count += 1
-        self.pending_bytes += len(key)
-        if value is not None:
-            self.pending_bytes += len(value)
-        if before is not None:
-            self._hand_over(to, partition, before)
         return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _hand_over(
-        self, to: Destination, partition: cython.Py_ssize_t, record: tuple[bytes, bytes | None, Headers]
+    def send_encoded(
+        self, to: Destination, key: Buffer, value: Buffer, position: bytes, ordinal: cython.longlong
     ) -> cython.int:
-        """Hand a record to librdkafka, without asking for a report."""
-        direct: Direct = self._direct
-        headers = record[2]
-        if not (
-            direct.ready
-            and isinstance(headers, bytes)
-            and direct.produce(to.c_topic, partition, record[0], record[1], headers)
-        ):
-            self.produce(to.topic, partition, record, None)
+        """Put the record in those buffers on the partition of its key, without making objects of it; if `direct` only.
+
+        Its header is `position`, which has 12 bytes, and the ordinal.
+        """
+        if cython.compiled:
+            i = cython.declare(cython.int)
+            partition: cython.Py_ssize_t = partition_at(key.at, key.size, len(to.held))
+            self._make_room(to, partition, key.size + value.size)
+            slot: Slot = to.slots[partition]
+            slot.position.clear()
+            slot.position.put_all(position)
+            for i in range(8):
+                slot.position.put_byte((ordinal >> (56 - 8 * i)) & 0xFF)
+            if value.size > _SLOT_BYTES or key.size > _SLOT_BYTES:
+                to.held[partition] = (key.whole(), value.whole(), slot.position.whole())
+                return 0
+            slot.key.clear()
+            slot.key.put_from(key, 0, key.size)
+            slot.value.clear()
+            slot.value.put_from(value, 0, value.size)
+            to.held[partition] = slot
         return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _make_room(self, to: Destination, partition: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.int:
+        """Hand over the record that the partition holds back, for one of `size` bytes comes."""
+        if not self.open:
+            self._begin()
+            self.open = True
+        if to.count == 0:
+            self.touched[to.topic] = to
+        to.count += 1
+        self.pending_bytes += size
+        held = to.held[partition]
+        if held is not None:
+            to.held[partition] = None
+            self._hand_over(to, partition, held)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _hand_over(self, to: Destination, partition: cython.Py_ssize_t, held: Any) -> cython.int:
+        """Hand a record to librdkafka, without asking for a report."""
+        if cython.compiled and isinstance(held, Slot):
+            slot: Slot = held
+            if self._direct.produce(
+                to.c_topic, partition, slot.key.at, slot.key.size, slot.value.at, slot.value.size, slot.position.at
+            ):
+                return 0
+            held = slot.record()
+        return self.produce(to.topic, partition, held, None)
 
     @cython.ccall
     @cython.exceptval(-1)
@@ -124,9 +175,10 @@ class Outbox:
         to: Destination
         for to in self.touched.values():
             counts[to.topic] = to.count
-            for partition, record in enumerate(to.held):
-                if record is not None:
+            for partition, held in enumerate(to.held):
+                if held is not None:
                     to.held[partition] = None
+                    record = held.record() if isinstance(held, Slot) else held
                     self.produce(to.topic, partition, record, report(to, partition))
             to.count = 0
         self.touched = {}
