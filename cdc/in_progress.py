@@ -22,8 +22,10 @@ _commit = struct.Struct(">cBQQq").pack
 class InProgress:
     """What of the stream belongs to transactions in progress. Memory is bounded as the spool's is."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, *, parallel: bool = False) -> None:
+        """`parallel` as the stream was asked for it."""
         self._spool = spool
+        self._parallel = parallel
         self._block: int | None = None
         self._released: Iterator[bytes] | None = None
 
@@ -57,7 +59,7 @@ class InProgress:
             self._released = self._whole(stream.stream_commit(message))
         elif kind == stream.STREAM_ABORT:
             # PostgreSQL 18 sends it even to those who asked for no streaming, for parts that were rolled back.
-            abort = stream.stream_abort(message, parallel=False)
+            abort = stream.stream_abort(message, parallel=self._parallel)
             self._spool.abort(abort.xid, abort.sub_xid)
         else:
             return False

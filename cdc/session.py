@@ -158,7 +158,7 @@ class Session:
         assert self._sink is not None
         reread = Reread(self._connection)
         spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
-        self._in_progress = InProgress(spool)
+        self._in_progress = InProgress(spool, parallel=self._wal.parallel)
         self._assembler = Assembler(self._tables, self._sink, self._progress, reread, self._in_progress)
         self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)

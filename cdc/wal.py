@@ -29,16 +29,25 @@ _MANY = 64
 itself, and waking up costs more than reading. Naps after many would let a Unix socket's buffer fill up.
 """
 
+_PARALLEL = 4
+"""The protocol that knows ``streaming 'parallel'``, where aborts say where they stand."""
+
+
+def _newest_protocol(server_version: int) -> int:
+    """Return the newest pgoutput protocol that the server speaks: 2 since PostgreSQL 14, 3 since 15, 4 since 16."""
+    return min(server_version // 10_000 - 12, 4)
+
 
 class Wal:
     """A stream that owns its slot from `__init__` to `close`.
 
-    `server_wal_end` is how far the server has decoded and sent all there was to send. A thread of its own sends status
-    updates every two seconds, whatever the caller is busy with, and never more than `confirm` was told.
+    `server_wal_end` is how far the server has decoded and sent all there was to send, `parallel` says in which form it
+    reports aborts of transactions in progress. A thread of its own sends status updates every two seconds, whatever the
+    caller is busy with, and never more than `confirm` was told.
     """
 
     def __init__(self, dsn: str, slot: str, publications: list[str], *, streaming: bool = False) -> None:
-        """With `streaming`, large transactions come in progress (protocol 2), before they have committed."""
+        """With `streaming`, large transactions come in progress, before they have committed."""
         self._pgconn = connect_replication(dsn)
         self._lock = threading.Lock()
         self._flushed_lsn = 0
@@ -48,9 +57,11 @@ class Wal:
         self.server_wal_end = 0
         self.last_message_at = time.monotonic()
         names = ",".join('"' + name.replace('"', '""') + '"' for name in publications).replace("'", "''")
-        options = f"proto_version '{2 if streaming else 1}', publication_names '{names}', messages 'true'"
+        protocol = _newest_protocol(self._pgconn.server_version)
+        self.parallel = streaming and protocol >= _PARALLEL
+        options = f"proto_version '{protocol}', publication_names '{names}', messages 'true'"
         if streaming:
-            options += ", streaming 'on'"
+            options += f", streaming '{'parallel' if self.parallel else 'on'}'"
         result = self._pgconn.exec_(f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0 ({options})'.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
             self._pgconn.finish()
