@@ -76,6 +76,9 @@ class Direct:
         record over the ordinary way.
         """
         if cython.compiled:
+            # an empty key is none
+            if key_size == 0:
+                key = cython.NULL
             return not self._producev(
                 self._rk,
                 _TOPIC,

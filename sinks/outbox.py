@@ -18,6 +18,7 @@ except ModuleNotFoundError:
 from schemas.envelope import POSITION_HEADER
 
 if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
     from cython.cimports.schemas.buffer import Buffer
     from cython.cimports.schemas.partition import partition_at, partition_of
     from cython.cimports.sinks.direct import Direct
@@ -146,13 +147,18 @@ class Outbox:
     @cython.exceptval(-1)
     def _hand_over(self, to: Destination, partition: cython.Py_ssize_t, held: Any) -> cython.int:
         """Hand a record to librdkafka, without asking for a report."""
-        if cython.compiled and isinstance(held, Slot):
-            slot: Slot = held
-            if self._direct.produce(
-                to.c_topic, partition, slot.key.at, slot.key.size, slot.value.at, slot.value.size, slot.position.at
+        if cython.compiled and self.direct:
+            if isinstance(held, Slot):
+                slot: Slot = held
+                if self._direct.produce(
+                    to.c_topic, partition, slot.key.at, slot.key.size, slot.value.at, slot.value.size, slot.position.at
+                ):
+                    return 0
+                held = slot.record()
+            elif isinstance(held[2], bytes) and self._direct.produce(
+                to.c_topic, partition, _at(held[0]), len(held[0]), _at(held[1]), _size(held[1]), _at(held[2])
             ):
                 return 0
-            held = slot.record()
         return self.produce(to.topic, partition, held, None)
 
     @cython.ccall
@@ -192,3 +198,16 @@ class Outbox:
     def forget(self) -> None:
         """Let go of the producer."""
         self._produce = self._begin = self._again = self._direct = None
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _at(raw: bytes | None) -> cython.p_const_uchar:
+    """Return where the bytes lie."""
+    return cython.NULL if raw is None else cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(raw))
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _size(raw: bytes | None) -> cython.Py_ssize_t:
+    return 0 if raw is None else len(raw)
