@@ -1,0 +1,77 @@
+"""One transaction of millions of rows, while the daemon runs: how long from its COMMIT to its last record on Kafka.
+
+    python -m tests.bench.large_transaction [--rows 5000000]
+
+Sent whole after the commit, and in progress (`source.streaming`): seconds from the answer to COMMIT to Kafka's to
+the last record, and the daemon's peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from cdc.dev.postgres import create_database
+from cdc.dev.state import Servers, start_servers, stop_servers
+from schemas.configfile import load
+from schemas.lsn import parse_lsn
+from tests.daemon import running, wait_for, write_config
+
+
+def measure(servers: Servers, folder: Path, rows: int, *, streaming: bool) -> dict[str, float]:
+    """Run the daemon on a table of its own and return the figures."""
+    dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
+    more = "[snapshot]\nworkers = 1\n"
+    path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
+    os.environ["TAILRACE__SOURCE__STREAMING"] = str(streaming).lower()
+    os.environ["TAILRACE__SOURCE__SPOOL_DIR"] = str(folder)
+    config = load(path)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, a int, name text, at timestamptz, x float8)")
+        with running(path) as daemon:
+            wait_for(config, lambda record: record.state is not None)
+            process = psutil.Process(daemon.process.pid)
+            connection.execute(
+                "INSERT INTO t SELECT g, g %% 97, 'name of ' || g, now(), g * 1.5 FROM generate_series(1, %s) g",
+                (rows,),
+            )
+            committed = time.monotonic()
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+            assert row is not None
+            end = parse_lsn(row[0])
+            connection.execute("SELECT pg_logical_emit_message(true, 'bench', 'x')")
+            wait_for(config, lambda record: record.here.flushed_lsn >= end, 600)
+            seconds = time.monotonic() - committed
+            with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+                peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    return {"seconds_from_commit": round(seconds, 1), "peak_mib": round(peak / 1024, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
+        state_dir = Path(folder) / "state"
+        os.chmod(folder, 0o755)
+        servers = start_servers(state_dir, search=False)
+        try:
+            results = {
+                "whole": measure(servers, Path(folder), arguments.rows, streaming=False),
+                "in progress": measure(servers, Path(folder), arguments.rows, streaming=True),
+            }
+        finally:
+            stop_servers(state_dir, purge=True)
+    print(json.dumps({"rows": arguments.rows, "results": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
