@@ -52,7 +52,8 @@ class Types(dict[int, TypeInfo]):
     def __missing__(self, oid: int) -> TypeInfo:
         row = self._connection.execute(
             "SELECT oid::int8, typname, typtype::text, typbasetype::int8, typtypmod,"
-            " CASE WHEN typlen = -1 AND typcategory = 'A' THEN typelem::int8 ELSE 0 END FROM pg_type WHERE oid = %s",
+            " CASE WHEN typlen = -1 AND typcategory = 'A' AND typdelim = ',' THEN typelem::int8 ELSE 0 END"
+            " FROM pg_type WHERE oid = %s",
             (oid,),
         ).fetchone()
         # a type that is gone by now: its values are still text, which is exact

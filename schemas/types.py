@@ -46,7 +46,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """A row of `pg_type`, as far as values depend on it."""
+    """A row of `pg_type`, as far as values depend on it; `element_oid` is 0 where items are not parted by commas."""
 
     oid: int
     name: str
@@ -109,6 +109,8 @@ def _of(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ValueType:
     info = types[oid]
     if info.typtype == "d":
         return _of(info.base_oid, info.base_typmod, types)
+    if info.typtype != "b":
+        return _STRING
     if info.element_oid and info.name.startswith("_"):
         item = _of(info.element_oid, typmod, types)
         if item.item is not None or item.kind is Kind.MAP:
