@@ -77,6 +77,8 @@ class RowPath:
     @cython.exceptval(-1)
     def begin(self, final_lsn: cython.ulonglong, commit_us: cython.longlong, xid: cython.longlong) -> cython.int:
         """Begin a transaction; what of it Kafka holds already will only be counted."""
+        if self.open:
+            raise DecodeError("begin inside a transaction", 0, 1, 0)
         self.open = True
         self.number += 1
         self.final_lsn = final_lsn
@@ -145,7 +147,7 @@ class RowPath:
                 self._row(kind, message)
             elif kind == _BEGIN and len(message) == at + 20:
                 self.begin(_number(message, at, 8), _time(message, at + 8), _number(message, at + 16, 4))
-            elif kind == _COMMIT and len(message) == at + 25:
+            elif kind == _COMMIT and len(message) == at + 25 and message[at] == 0:
                 self.commit(_number(message, at + 1, 8), _number(message, at + 9, 8), _time(message, at + 17))
             else:
                 break

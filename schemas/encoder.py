@@ -279,7 +279,10 @@ class TableEncoder:
         """Encode the old tuple whose mark is at `pos`, with its union mark; return the position behind it."""
         self.old_out.clear()
         self.old_out.put_byte(2)
-        return self.old.put_tuple(message, pos + 1, self.old_out)
+        end: cython.Py_ssize_t = self.old.put_tuple(message, pos + 1, self.old_out)
+        if self.old.unchanged:
+            raise DecodeError("old tuple with an unchanged TOAST value", pos, 1, 0)
+        return end
 
     @cython.cfunc
     def _changed(self, old_key: bytes, lsn: cython.ulonglong, ordinal: cython.longlong) -> list:

@@ -191,7 +191,7 @@ def put_value(
     elif kind == INT:
         _put_integer(text, start, end, out)
     elif kind == BOOL:
-        if end - start != 1:
+        if end - start != 1 or (text[start] != 116 and text[start] != 102):
             raise ValueRefused("not a boolean of the form that PostgreSQL prints")
         out.put_byte(1 if text[start] == 116 else 0)
     elif kind == DOUBLE:
@@ -241,6 +241,8 @@ def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: Buffe
                 _put_bytes(out, value)
         out.put_byte(0)
     elif kind == VECTOR:
+        if not text.startswith(b"[") or not text.endswith(b"]"):
+            raise ValueRefused("not a vector of the form that pgvector prints")
         numbers = text[1:-1].split(b",")
         out.put_long(len(numbers))
         for number in numbers:

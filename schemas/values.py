@@ -63,7 +63,8 @@ def _civil_days(year: cython.longlong, month: cython.longlong, day: cython.longl
 def _days(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, before_christ: cython.bint) -> cython.longlong:
     """Read ``YYYY-MM-DD`` in text[start:end]; the year has four digits or more."""
     dash: cython.Py_ssize_t = end - 6
-    if dash - start < 4 or text[dash] != 45 or text[dash + 3] != 45:
+    # PostgreSQL's years have seven digits at most; longer ones could overflow below
+    if dash - start < 4 or dash - start > 7 or text[dash] != 45 or text[dash + 3] != 45:
         raise ValueRefused("not a date of the form that PostgreSQL prints")
     year: cython.longlong = _number(text, start, dash)
     if before_christ:
@@ -113,7 +114,10 @@ def date_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cy
     if end - start > 7 and text[end - 1] == 121:  # y
         return _infinity(text[start:end], DATE_INFINITY, DATE_MINUS_INFINITY)
     before_christ: cython.bint = _is_before_christ(text, start, end)
-    return _days(text, start, end - 3 if before_christ else end, before_christ)
+    days: cython.longlong = _days(text, start, end - 3 if before_christ else end, before_christ)
+    if days >= 2147483647 or days <= -2147483648:  # which are the infinities
+        raise ValueRefused("a date that PostgreSQL does not have")
+    return days
 
 
 @cython.cfunc
@@ -151,6 +155,8 @@ def timestamp_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
     # 294247-01-10 04:00:54.775807 is the value of infinity; only the last day can reach it
     if days > 106751991 or (days == 106751991 and clock >= 14454775807):
         raise ValueRefused("later than 294247-01-10 04:00:54.775806, past what timestamp-micros holds")
+    if days < -106751991:
+        raise ValueRefused("a timestamp that PostgreSQL does not have")
     return days * 86_400_000_000 + clock
 
 
