@@ -101,7 +101,26 @@ def relations_to_capture(connection: psycopg.Connection, publication: str, patte
         )
     for relation in relations:
         key_columns(connection, relation)
+    _refuse_row_security(connection, relations)
     return relations
+
+
+def _refuse_row_security(connection: psycopg.Connection, relations: Sequence[Relation]) -> None:
+    """Policies do not hold for the WAL, but for what we select: the first copy would lack rows that the stream has."""
+    row = connection.execute(
+        "SELECT c.oid::regclass::text, current_user FROM pg_class c WHERE row_security_active(c.oid) AND"
+        " (c.oid = ANY (%(oids)s::oid[]) OR c.oid IN"
+        "  (SELECT tree.relid FROM unnest(%(oids)s::oid[]) o, pg_partition_tree(o::regclass) tree)) ORDER BY 1 LIMIT 1",
+        {"oids": [relation.oid for relation in relations]},
+    ).fetchone()
+    if row is not None:
+        table, role = row
+        raise SourceError(
+            "TR-213",
+            f'row-level security of table "{table}" hides rows from role "{role}"',
+            detail="The stream has all rows, but the first copy and rereads would have only those that policies show.",
+            hint=f'ALTER ROLE "{role}" BYPASSRLS;  -- or leave the table out of source.tables',
+        )
 
 
 def ensure_publication(connection: psycopg.Connection, name: str, relations: Sequence[Relation]) -> int:

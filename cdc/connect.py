@@ -8,6 +8,11 @@ from psycopg import conninfo, pq
 from schemas.errors import SourceError
 from schemas.types import RENDERING
 
+_WHOLE_TABLES = {
+    # an error where policies would hide rows from what we read; the catalog's check has said it before
+    "row_security": "off",
+}
+
 _REPLICATION_SETTINGS = {
     # a standby daemon waits for the slot: the server must notice soon that we are gone
     "wal_sender_timeout": "8s",
@@ -16,7 +21,7 @@ _REPLICATION_SETTINGS = {
 
 def conninfo_for(dsn: str, *, replication: bool = False, application_name: str = "tailrace") -> str:
     """Return `dsn` with the pinned settings and, if asked, as a logical replication connection."""
-    settings = dict(RENDERING)
+    settings = RENDERING | _WHOLE_TABLES
     del settings["client_encoding"]
     if replication:
         settings |= _REPLICATION_SETTINGS
