@@ -88,5 +88,6 @@ class InProgress:
         return (_head(b"w", at, 0, 0) + message for at, message in chain([(lsn, begin)], changes, [(lsn, end)]))
 
     def close(self) -> None:
-        """Drop all: after a restart the server sends it again."""
+        """Drop all, also what is being released: after a restart the server sends it again."""
+        self._released = None
         self._spool.close()

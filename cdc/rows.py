@@ -41,7 +41,7 @@ _DELETE = cython.declare(cython.int, 68)
 _BEGIN = cython.declare(cython.int, 66)
 _COMMIT = cython.declare(cython.int, 67)
 _ALL = cython.declare(cython.longlong, 2**62)
-_EPOCH_US = cython.declare(cython.longlong, POSTGRES_EPOCH_US)
+_EPOCH_US = cython.declare(cython.ulonglong, POSTGRES_EPOCH_US)
 
 
 @cython.cclass
@@ -280,4 +280,8 @@ def _number(message: bytes, pos: cython.Py_ssize_t, size: cython.Py_ssize_t) -> 
 @cython.exceptval(check=False)
 def _time(message: bytes, pos: cython.Py_ssize_t) -> cython.longlong:
     """Read a time in microseconds since 2000; return it since 1970."""
-    return cython.cast(cython.longlong, _number(message, pos, 8)) + _EPOCH_US
+    # added without a sign, where C wraps around by its standard
+    micros: cython.ulonglong = _number(message, pos, 8) + _EPOCH_US
+    if cython.compiled:
+        return cython.cast(cython.longlong, micros)
+    return (micros + 2**63) % 2**64 - 2**63

@@ -78,6 +78,8 @@ class Buffer:
     @cython.exceptval(-1)
     def put_long(self, number: cython.longlong) -> cython.int:
         """Append a 64-bit integer as Avro's zigzag varint."""
+        if not cython.compiled and number > 2**63 - 1:
+            number -= 2**64  # as C takes a number without a sign: an LSN, though none is that large
         rest: cython.ulonglong = (number << 1) ^ (number >> 63)
         if cython.compiled:
             self.reserve(10)

@@ -38,4 +38,5 @@ cdef class TableEncoder:
     cdef bytes _key(self, RowCodec codec, Buffer row)
     cdef int _put_key(self, RowCodec codec, Buffer row) except? -1
     cdef int _finish(self, Buffer out, unsigned long long lsn, long long ordinal, bytes op) except? -1
+    cdef int _last(self, bytes message, Py_ssize_t end) except? -1
     cdef int _mark(self, bytes message, Py_ssize_t pos) except? -1

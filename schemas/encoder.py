@@ -141,7 +141,7 @@ class TableEncoder:
         """The same, into `key_out` and `out`."""
         out = self.out
         self._start(out)
-        self.row.put_tuple(message, pos, out)
+        self._last(message, self.row.put_tuple(message, pos, out))
         if self.row.unchanged:
             raise DecodeError("Insert with an unchanged TOAST value", pos, 1, 0)
         self._put_key(self.row, out)
@@ -189,7 +189,7 @@ class TableEncoder:
         else:
             out.put_byte(0)
         out.put_byte(2)
-        self.row.put_tuple(message, pos + 1, out)
+        self._last(message, self.row.put_tuple(message, pos + 1, out))
         if self.row.unchanged:
             if not full:
                 raise UnchangedToast(self.row.unchanged)
@@ -216,7 +216,7 @@ class TableEncoder:
         mark: cython.int = self._mark(message, pos)
         if mark != 75 and mark != 79:
             raise DecodeError("Delete's old tuple", pos, 1, 0)
-        self._old_image(message, pos)
+        self._last(message, self._old_image(message, pos))
         key: bytes = self._key(self.old, self.old_out)
         return [(0, key, self._deleted(lsn, ordinal)), (1, key, None)]
 
@@ -365,6 +365,14 @@ class TableEncoder:
         out.put_all(b'"]')
         out.put_all(op)
         out.put_all(self.now)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _last(self, message: bytes, end: cython.Py_ssize_t) -> cython.int:
+        """Check that the message ends with its last tuple, at `end`."""
+        if end != len(message):
+            raise DecodeError("row message's end", end, 0, len(message) - end)
         return 0
 
     @cython.cfunc
