@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
-_COMPILED = tuple(f"schemas.{name}" for name in ("values", "buffer", "putvalue", "rowcodec", "partition", "encoder"))
+_COMPILED = (
+    *(f"schemas.{name}" for name in ("values", "buffer", "putvalue", "rowcodec", "partition", "encoder")),
+    "sinks.outbox",
+    "cdc.copydata",
+    "cdc.rows",
+    # not compiled itself, but it uses what is
+    "cdc.transaction",
+)
 
 
 def interpreted() -> dict[str, ModuleType]:
     """Return all modules that may be compiled, as plain Python, importing each other's plain form."""
+    importlib.import_module("cdc.transaction")
     compiled = {name: sys.modules.pop(name) for name in _COMPILED if name in sys.modules}
     try:
         for name in _COMPILED:

@@ -1,0 +1,181 @@
+"""The whole way from the stream's bytes to records, without servers: once compiled, once interpreted."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import fastavro
+
+from cdc.in_progress import InProgress
+from cdc.progress import Progress, new_origin
+from cdc.spool import Spool
+from cdc.tables import CapturedTable
+from schemas.avro import value_schema
+from schemas.copytext import split_copy
+from schemas.errors import SourceError
+from schemas.relation import Column, Relation, ReplicaIdentity
+from schemas.types import TypeInfo, ValueType, value_type
+from snapshot.forms import without_logical_types
+from tests.fuzz.corpus import TYPES
+from tests.interpreted import interpreted
+
+Outcome = tuple[Any, ...]
+
+_ALLOWED = {"DecodeError", "SourceError", "ColumnRefused", "UnchangedToast"}
+
+
+class Finding(AssertionError):
+    """Something came out that must not."""
+
+
+def forms() -> list[dict[str, ModuleType]]:
+    """Return the modules as they are installed, and interpreted."""
+    plain = interpreted()
+    return [{name: importlib.import_module(name) for name in plain}, plain]
+
+
+def agreed(outcomes: list[Outcome]) -> Outcome:
+    """Return the one outcome of all forms; Finding if they differ, or if an error is none of ours."""
+    first = outcomes[0]
+    for other in outcomes[1:]:
+        if other != first:
+            raise Finding(f"compiled and interpreted differ:\n{first}\n{other}")
+    error = first[-1]
+    if error is not None and (error[0] not in _ALLOWED or (error[0] == "DecodeError" and error[2] < 0)):
+        raise Finding(f"{error[0]} must not come out: {error[1]}")
+    return first
+
+
+def _error(error: Exception) -> Outcome:
+    return type(error).__name__, str(error), getattr(error, "offset", None)
+
+
+class Chain:
+    """Assembler, row path, encoders, spool and outbox of one form; Kafka and catalog are stand-ins."""
+
+    def __init__(self, form: dict[str, ModuleType], folder: Path, spool_bytes: int) -> None:
+        self._form = form
+        self._records: list[Any] = []
+        outbox = form["sinks.outbox"].Outbox(self._produced, lambda: None, None)
+        self.outbox = outbox
+        self._in_progress = InProgress(Spool(folder, spool_bytes))
+        self._tables: dict[int, CapturedTable] = {}
+        self.shapes: list[Relation] = []
+        """Every relation that was seen: a record's schema id is its place here, from 1 on."""
+        rows = cast("Any", form["cdc.rows"])
+        rows.time_ns = lambda: 1_800_000_000_000_000_000  # records hold it
+        self._assembler = form["cdc.transaction"].Assembler(
+            self, self, Progress(new_origin(1, 1000, "1", 1, 1, [])), self, self._in_progress
+        )
+
+    def run(self, messages: list[bytes]) -> Outcome:
+        """Feed all of it; return the records, where it ended, and the error if there was one."""
+        error = None
+        try:
+            self._assembler.feed(messages)
+            while self._assembler.release(3):
+                pass
+        except Exception as raised:
+            error = _error(raised)
+        finally:
+            self.outbox.flush(lambda *_: None)
+            self._in_progress.close()
+        rows = self._assembler.rows
+        return self._records, rows.open, rows.flushed_lsn, rows.commit_us, rows.position_ordinal, error
+
+    def _produced(self, *arguments: Any) -> None:
+        self._records.append(arguments)
+
+    # what `Tables` is to the assembler
+
+    def see(self, relation: Relation) -> None:
+        keys = [i for i, column in enumerate(relation.columns) if column.is_key]
+        if not keys or len(relation.columns) > 100:
+            raise SourceError("TR-205", "no key")
+        types = _types(relation)
+        self.shapes.append(relation)
+        kinds = [value_type(column, types) for column in relation.columns]
+        encoder = encoder_of(self._form, kinds, keys, len(self.shapes))
+        destination = self._form["sinks.outbox"].Destination(relation.name, [0, 0])
+        self._tables[relation.oid] = CapturedTable(relation, keys, destination, encoder)
+
+    def __getitem__(self, oid: int) -> CapturedTable:
+        if oid not in self._tables:
+            # a relation that the mutation has taken away: as Tables says it
+            raise self._form["cdc.rows"].DecodeError(f"change of relation {oid}", 1, 1, 0)
+        return self._tables[oid]
+
+    # what `Reread` is to it
+
+    def row(self, relation: Relation, keys: list[int], texts: list[bytes | bool | None]) -> tuple[Any, int]:
+        return [b"1" if text is False else text for text in texts], 0
+
+
+def _types(relation: Relation) -> dict[int, TypeInfo]:
+    return {column.type_oid: TypeInfo(column.type_oid, "?", "b") for column in relation.columns} | TYPES
+
+
+@lru_cache(maxsize=500)
+def _schema(relation: Relation) -> Any:
+    plain = without_logical_types(json.loads(value_schema(relation, _types(relation), "t")))
+    return fastavro.parse_schema(plain)
+
+
+def check_records(records: list[Any], shapes: list[Relation]) -> None:
+    """Finding if a record is no Avro of its schema: damage that cannot be told must still give whole records."""
+    for _, value, *_ in records:
+        if value is None:
+            continue
+        raw = io.BytesIO(value[5:])
+        try:
+            fastavro.schemaless_reader(raw, _schema(shapes[int.from_bytes(value[1:5], "big") - 1]), None)
+        except UnicodeDecodeError:
+            continue  # only the server knows its texts to be UTF-8
+        except Exception as error:
+            raise Finding(f"not Avro: {value!r}") from error
+        if raw.read():
+            raise Finding(f"not Avro, bytes are left over: {value!r}")
+
+
+def encoder_of(form: dict[str, ModuleType], kinds: list[ValueType], keys: list[int], schema_id: int = 1) -> Any:
+    """Return a TableEncoder of a form."""
+    module = form["schemas.encoder"]
+    return module.TableEncoder(module.Names("v", "n", "d", "s", "t"), kinds, keys, schema_id, schema_id)
+
+
+def copied(form: dict[str, ModuleType], line: bytes) -> Outcome:
+    """Take a line of COPY as the first snapshot does."""
+    columns = [Column(info.name, oid, -1, True) for oid, info in TYPES.items() if oid != 23]
+    relation = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, tuple(columns))
+    encoder = encoder_of(form, [value_type(column, TYPES) for column in relation.columns], [0])
+    encoder.begin_snapshot(5000, 1, 2)
+    try:
+        return encoder.snapshot(split_copy(line), 1), None
+    except Exception as error:
+        return None, _error(error)
+
+
+def read_stream(form: dict[str, ModuleType], raws: list[bytes]) -> Outcome:
+    """Take what libpq gives, as the reader of the replication connection does."""
+    left = [*raws]
+
+    class Connection:
+        def get_copy_data(self, _: int) -> tuple[int, memoryview]:
+            raw = left.pop(0) if left else b""
+            return len(raw), memoryview(raw)
+
+        def consume_input(self) -> None:
+            pass
+
+    messages: list[bytes] = []
+    keepalives: list[bytes] = []
+    try:
+        return form["cdc.copydata"].read(Connection(), 50, messages, keepalives.append), messages, keepalives, None
+    except Exception as error:
+        return messages, keepalives, _error(error)
