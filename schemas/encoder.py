@@ -157,7 +157,7 @@ class TableEncoder:
         if self._mark(message, pos) != 78:
             return False
         self._start(self.out)
-        self.row.put_tuple(message, pos + 1, self.out)
+        self._last(message, self.row.put_tuple(message, pos + 1, self.out))
         if self.row.unchanged:
             return False
         self._put_key(self.row, self.out)

@@ -11,6 +11,7 @@ from types import ModuleType
 ROOT = Path(__file__).parent.parent
 _COMPILED = (
     *(f"schemas.{name}" for name in ("values", "buffer", "putvalue", "rowcodec", "partition", "encoder")),
+    "sinks.direct",
     "sinks.outbox",
     "cdc.copydata",
     "cdc.rows",

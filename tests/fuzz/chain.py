@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import fastavro
+from confluent_kafka import Producer
 
 from cdc.in_progress import InProgress
 from cdc.progress import Progress, new_origin
@@ -23,6 +24,7 @@ from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.types import TypeInfo, ValueType, value_type
 from snapshot.forms import without_logical_types
 from tests.fuzz.corpus import TYPES
+from tests.fuzz.replication import ReplicationStream
 from tests.interpreted import interpreted
 
 Outcome = tuple[Any, ...]
@@ -56,14 +58,37 @@ def _error(error: Exception) -> Outcome:
     return type(error).__name__, str(error), getattr(error, "offset", None)
 
 
+class Collecting:
+    """A producer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def produce(self, *arguments: Any) -> None:
+        self.records.append(arguments)
+
+
+class RealCollecting(Producer):
+    """The same, and librdkafka's: with it the compiled outbox takes rows from the encoder's own buffers."""
+
+    def __init__(self) -> None:
+        super().__init__({"log_level": 0})  # no brokers; nothing gets that far
+        self.records: list[Any] = []
+
+    def produce(self, *arguments: Any) -> None:
+        self.records.append(arguments)
+
+
 class Chain:
     """Assembler, row path, encoders, spool and outbox of one form; Kafka and catalog are stand-ins."""
 
-    def __init__(self, form: dict[str, ModuleType], folder: Path, spool_bytes: int) -> None:
+    def __init__(
+        self, form: dict[str, ModuleType], folder: Path, spool_bytes: int, producer: Collecting | RealCollecting
+    ) -> None:
         self._form = form
-        self._records: list[Any] = []
-        outbox = form["sinks.outbox"].Outbox(self._produced, lambda: None, None)
-        self.outbox = outbox
+        self._producer = producer
+        producer.records = []
+        self.outbox = form["sinks.outbox"].Outbox(producer, lambda: None, None)
         self._in_progress = InProgress(Spool(folder, spool_bytes))
         self._tables: dict[int, CapturedTable] = {}
         self.shapes: list[Relation] = []
@@ -78,19 +103,22 @@ class Chain:
         """Feed all of it; return the records, where it ended, and the error if there was one."""
         error = None
         try:
-            self._assembler.feed(messages)
-            while self._assembler.release(3):
-                pass
+            for message in messages:
+                self._assembler.feed([message])
+                # before the next one comes, for what a partition holds back goes to librdkafka then
+                self._flush()
+                while self._assembler.release(1):
+                    self._flush()
         except Exception as raised:
             error = _error(raised)
         finally:
-            self.outbox.flush(lambda *_: None)
+            self._flush()
             self._in_progress.close()
         rows = self._assembler.rows
-        return self._records, rows.open, rows.flushed_lsn, rows.commit_us, rows.position_ordinal, error
+        return self._producer.records, rows.open, rows.flushed_lsn, rows.commit_us, rows.position_ordinal, error
 
-    def _produced(self, *arguments: Any) -> None:
-        self._records.append(arguments)
+    def _flush(self) -> None:
+        self.outbox.flush(lambda *_: None)
 
     # what `Tables` is to the assembler
 
@@ -161,21 +189,15 @@ def copied(form: dict[str, ModuleType], line: bytes) -> Outcome:
         return None, _error(error)
 
 
-def read_stream(form: dict[str, ModuleType], raws: list[bytes]) -> Outcome:
-    """Take what libpq gives, as the reader of the replication connection does."""
-    left = [*raws]
-
-    class Connection:
-        def get_copy_data(self, _: int) -> tuple[int, memoryview]:
-            raw = left.pop(0) if left else b""
-            return len(raw), memoryview(raw)
-
-        def consume_input(self) -> None:
-            pass
-
+def read_stream(form: dict[str, ModuleType], stream: ReplicationStream, raws: list[bytes]) -> Outcome:
+    """Take what comes over a replication connection, as its reader does."""
+    stream.send(raws)
     messages: list[bytes] = []
     keepalives: list[bytes] = []
+    error = None
     try:
-        return form["cdc.copydata"].read(Connection(), 50, messages, keepalives.append), messages, keepalives, None
-    except Exception as error:
-        return messages, keepalives, _error(error)
+        form["cdc.copydata"].read(stream.connection, 50, messages, keepalives.append)
+    except Exception as raised:
+        error = _error(raised)
+    stream.drain()
+    return messages, keepalives, error

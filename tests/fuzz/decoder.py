@@ -21,8 +21,19 @@ from hypothesis import strategies as st
 from cdc import pgoutput, pgoutput_stream
 from cdc.copydata import XLOGDATA
 from schemas.errors import DecodeError
-from tests.fuzz.chain import Chain, Finding, agreed, check_records, copied, forms, read_stream
+from tests.fuzz.chain import (
+    Chain,
+    Collecting,
+    Finding,
+    RealCollecting,
+    agreed,
+    check_records,
+    copied,
+    forms,
+    read_stream,
+)
 from tests.fuzz.corpus import copy_lines, streams
+from tests.fuzz.replication import ReplicationStream
 
 _ROUND = 400
 """Inputs before the clock is looked at again."""
@@ -125,6 +136,12 @@ def _streams(draw: st.DrawFn) -> list[bytes]:
 def fuzz(seconds: float, first_seed: int, folder: Path) -> Count:
     """Try damaged input for so long. Raises Finding, with what to feed to meet it again."""
     both = forms()
+    replication = ReplicationStream()
+    producers: list[tuple[Any, Collecting | RealCollecting]] = [
+        (both[0], RealCollecting()),
+        (both[0], Collecting()),
+        (both[1], Collecting()),
+    ]
     count = Count()
     deadline = time.monotonic() + seconds
 
@@ -132,7 +149,7 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Count:
         count.inputs += 1
         for raw in messages:
             _parse(raw[XLOGDATA:])
-        chains = [Chain(form, folder, spool_bytes) for form in both]
+        chains = [Chain(form, folder, spool_bytes, producer) for form, producer in producers]
         records, *_, error = agreed([chain.run(messages) for chain in chains])
         check_records(records, chains[0].shapes)
         count.accepted += error is None
@@ -143,7 +160,7 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Count:
 
     def try_raw(raws: list[bytes]) -> None:
         count.inputs += 1
-        count.accepted += agreed([read_stream(form, raws) for form in both])[-1] is None
+        count.accepted += agreed([read_stream(form, replication, raws) for form in both])[-1] is None
 
     lines = st.sampled_from(copy_lines()).flatmap(lambda line: _damaged(line, 0))
     raw = st.sampled_from(streams()[0] + [b"k" + bytes(17)]).flatmap(lambda each: _damaged(each, 0)).filter(bool)
@@ -164,6 +181,7 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Count:
                 suppress_health_check=list(HealthCheck),
             )
             seed(number)(once(drawn(cast("Any", target))))()
+    replication.close()
     return count
 
 
