@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,22 @@ from schemas.topics import Topics
 from sinks.progress import read_schemas
 from snapshot.canon import from_text, row_of
 from snapshot.forms import Field, row_fields, without_logical_types
+from tests import literals
 from tests.daemon import running, wait_for_state, write_config
 from tests.java_avro import JavaAvro
 from tests.random_tables import SETUP, Plan, Row, Table, plans, quote
+from tests.servers import fresh_database
 from tests.topics import read_raw
 
 _SEED = int(os.environ.get("TAILRACE_SEED", "4"))
 _TABLES = 24
+
+_OTHER_SETTINGS = """
+ALTER DATABASE {name} SET datestyle = 'SQL, DMY'; ALTER DATABASE {name} SET intervalstyle = 'sql_standard';
+ALTER DATABASE {name} SET timezone = 'Asia/Kathmandu'; ALTER DATABASE {name} SET extra_float_digits = -15;
+ALTER DATABASE {name} SET bytea_output = 'escape'
+"""
+"""What a database may have set must not change what is read (Materialize's session-guc-change)."""
 
 Rows = dict[int, Row]
 
@@ -41,28 +51,45 @@ def java() -> Iterator[JavaAvro]:
         yield reader
 
 
-def test_random_tables(
-    servers: Servers, database: str, java: JavaAvro, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    drawn = plans(_TABLES, _SEED)
-    with capsys.disabled():
-        print(f" TAILRACE_SEED={_SEED}", end=" ")
-    path = write_config(tmp_path, database, servers.bootstrap, prefix)
-    with psycopg.connect(conninfo_for(database), autocommit=True) as connection:
-        connection.execute(SETUP.encode())
-        for plan in drawn:
-            connection.execute(plan.table.create().encode())
-            _insert(connection, plan.table, plan.before)
-        before = [_printed(connection, plan.table) for plan in drawn]
-        with running(path):
-            wait_for_state(load(path), connection)
+@pytest.fixture(scope="module")
+def topics(
+    servers: Servers, java: JavaAvro, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[_Topics, dict[str, tuple[Plan, Rows, Rows]]]]:
+    """What one daemon has made of all tables; and each with its rows as of the snapshot and as of the end."""
+    print(f"TAILRACE_SEED={_SEED}")
+    prefix = f"t{uuid.uuid4().hex[:10]}"
+    drawn = [*plans(_TABLES, _SEED), *map(literals.plan, literals.LITERALS)]
+    with fresh_database(servers.dsn) as dsn:
+        path = write_config(tmp_path_factory.mktemp("random"), dsn, servers.bootstrap, prefix)
+        path.write_text(path.read_text().replace("[source]", '[source]\nas_text = ["public.literal_*.*_text"]'))
+        with psycopg.connect(conninfo_for(dsn), autocommit=True) as connection:
+            connection.execute(SETUP.encode())
+            connection.execute(_OTHER_SETTINGS.format(name=connection.info.dbname).encode())
             for plan in drawn:
-                _change(connection, plan)
-            after = [_printed(connection, plan.table) for plan in drawn]
-            wait_for_state(load(path), connection)
-    topics = _Topics(servers.bootstrap, path, prefix, java)
-    for plan, one, other in zip(drawn, before, after, strict=True):
-        topics.compare(plan.table, one, other)
+                connection.execute(plan.table.create().encode())
+                _insert(connection, plan.table, plan.before)
+            before = [_printed(connection, plan.table) for plan in drawn]
+            with running(path):
+                wait_for_state(load(path), connection)
+                for plan in drawn:
+                    _change(connection, plan)
+                after = [_printed(connection, plan.table) for plan in drawn]
+                wait_for_state(load(path), connection)
+        made = {plan.table.name: (plan, one, other) for plan, one, other in zip(drawn, before, after, strict=True)}
+        yield _Topics(servers.bootstrap, path, prefix, java), made
+
+
+@pytest.mark.parametrize("name", [f"t{n}" for n in range(_TABLES)])
+def test_random_table(topics: tuple[_Topics, dict[str, tuple[Plan, Rows, Rows]]], name: str) -> None:
+    plan, before, after = topics[1][name]
+    topics[0].compare(plan.table, before, after)
+
+
+@pytest.mark.parametrize("statement", literals.LITERALS)
+def test_literals_of_others(topics: tuple[_Topics, dict[str, tuple[Plan, Rows, Rows]]], statement: str) -> None:
+    plan, before, after = topics[1][f"literal_{statement.lower()}"]
+    assert (len(before), len(after)) == (1, 3)
+    topics[0].compare(plan.table, before, after)
 
 
 def _insert(connection: psycopg.Connection[Any], table: Table, rows: Sequence[Row]) -> None:
