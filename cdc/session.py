@@ -24,6 +24,7 @@ from cdc.tables import Tables, make_topics
 from cdc.transaction import Assembler
 from cdc.wal import Wal
 from cdc.windows import Windows, open_chunks
+from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import StateError
 from schemas.lsn import format_lsn
@@ -54,6 +55,7 @@ class Session:
         self._config = config
         self._dsn = config.source.dsn.get_secret_value()
         self._stop = stop
+        self._columns = ColumnOptions(config.source)
         self._connection = connect(self._dsn)
         self._wal: Wal | None = None
         self._sink: KafkaSink | None = None
@@ -66,6 +68,7 @@ class Session:
         config, source = self._config, self._config.source
         self._server = catalog.server(self._connection)
         self._relations = catalog.relations_to_capture(self._connection, source.publication, source.tables)
+        self._check_columns()
         self._partitions = make_topics(config.kafka, self._relations)
         self._publication_oid = catalog.ensure_publication(self._connection, source.publication, self._relations)
         found = slot.inspect(self._connection, source.slot)
@@ -77,6 +80,13 @@ class Session:
             stored = self._stored_for(found)
             self._open(stored)
         self._follow()
+
+    def _check_columns(self) -> None:
+        """Refuse column options that cannot be before anything is made; a pattern without a column may be a slip."""
+        for relation in self._relations:
+            self._columns.applied(relation, catalog.key_columns(self._connection, relation))
+        for key, pattern, nearest in self._columns.unmatched(self._relations):
+            log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
 
     def _first_start(self) -> None:
         """Make the slot and copy all tables as of its consistent point."""
@@ -147,7 +157,7 @@ class Session:
             read_schemas(config.kafka, Topics(config.kafka.prefix)),
             self._partitions,
             stored.here.offsets,
-            config.source.as_text,
+            self._columns,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))

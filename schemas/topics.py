@@ -31,6 +31,10 @@ class Topics:
         return f"{self.prefix}.tailrace.views"
 
     @property
+    def dead(self) -> str:
+        return f"{self.prefix}.tailrace.dead"
+
+    @property
     def message(self) -> str:
         return f"{self.prefix}.message"
 
