@@ -18,6 +18,7 @@ from cdc.delivery import Delivery
 from cdc.first_snapshot import ExportedSnapshot, plan_all, record_chunks, send_first_snapshot
 from cdc.in_progress import InProgress
 from cdc.progress import Progress, new_origin
+from cdc.refusals import make_dead_topic
 from cdc.reread import Reread
 from cdc.spool import Spool
 from cdc.tables import Tables, make_topics
@@ -70,6 +71,8 @@ class Session:
         self._relations = catalog.relations_to_capture(self._connection, source.publication, source.tables)
         self._check_columns()
         self._partitions = make_topics(config.kafka, self._relations)
+        if source.on_error == "divert":
+            make_dead_topic(config)
         self._publication_oid = catalog.ensure_publication(self._connection, source.publication, self._relations)
         found = slot.inspect(self._connection, source.slot)
         if found is None:
@@ -169,7 +172,9 @@ class Session:
         reread = Reread(self._connection)
         spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel)
-        self._assembler = Assembler(self._tables, self._sink, self._progress, reread, self._in_progress)
+        self._assembler = Assembler(
+            self._tables, self._sink, self._progress, reread, self._in_progress, self._delivery.refusals
+        )
         self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
         incomplete = self._progress.incomplete
@@ -193,10 +198,12 @@ class Session:
             more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._commit_when_due(drained=not more)
             self._watch_windows()
+            self._delivery.refusals.report()
             if self._stop.is_set():
                 deadline = deadline or time.monotonic() + _STOP_S
                 if self._assembler.open_xid is None or time.monotonic() > deadline:
                     self._commit()
+                    self._delivery.refusals.report(now=True)
                     return
             if not more:
                 self._advance_idle()

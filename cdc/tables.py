@@ -14,7 +14,7 @@ from schemas.columns import ColumnOptions
 from schemas.config import Kafka
 from schemas.encoder import Names, TableEncoder
 from schemas.errors import DecodeError, SourceError
-from schemas.relation import Relation
+from schemas.relation import Column, Relation
 from schemas.rowcodec import ColumnRefused
 from schemas.topics import Topics, compacted
 from schemas.types import type_name, value_type
@@ -26,12 +26,16 @@ from sinks.schema_topic import StoredSchema
 
 @dataclass(frozen=True, slots=True)
 class CapturedTable:
-    """A table as of its newest Relation message; `types` are the names of its columns' types."""
+    """A table as of its newest Relation message.
+
+    `columns` are the relation's with their options, `types` the names of their types.
+    """
 
     relation: Relation
     key_columns: list[int]
     destination: Destination
     encoder: TableEncoder
+    columns: tuple[Column, ...]
     types: tuple[str, ...]
 
     @property
@@ -113,6 +117,7 @@ class Tables:
                 self._schema_id(f"{topic}-key", key_schema(key_names, self._types, topic)),
                 self._schema_id(f"{topic}-value", value_schema(typed, self._types, topic)),
             ),
+            typed.columns,
             tuple(type_name(column, self._types) for column in relation.columns),
         )
         self._by_oid[relation.oid] = table
@@ -126,6 +131,10 @@ class Tables:
             known = self._offsets.get(topic, [])
             self._destinations[topic] = Destination(topic, known + [0] * (self._partitions[topic] - len(known)))
         return self._destinations[topic]
+
+    def beside(self, topic: str) -> Destination:
+        """Return a topic of one partition beside those of the tables; it counts in the cut as they do."""
+        return self._destinations.setdefault(topic, Destination(topic, self._offsets.get(topic, [0])))
 
     def _schema_id(self, subject: str, schema: str) -> int:
         """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""

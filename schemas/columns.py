@@ -51,7 +51,7 @@ class ColumnOptions:
             option = self.of(name)
             if option is not None and option.kind in HIDING and i in key_columns:
                 raise ConfigError(
-                    "TR-121",
+                    "TR-128",
                     f'column "{column.name}" is part of the key of table "{relation.qualified_name}"'
                     " and cannot be excluded, masked or hashed",
                     detail="Rows are told apart by their key, on the topic and in every view.",
@@ -70,7 +70,7 @@ class ColumnOptions:
         for other in others:
             if other[2] != first[2]:
                 raise ConfigError(
-                    "TR-122",
+                    "TR-129",
                     f'column "{name}" has two options in the configuration',
                     detail=f'It matches source.{first[0]} "{first[1]}" and source.{other[0]} "{other[1]}".',
                     hint="Make the patterns narrower, so that one of them is left.",

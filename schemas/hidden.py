@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hmac
 
+from schemas.types import Kind, ValueType
+
 # An SQL_ASCII database may send what is no UTF-8; it is masked, too, and not refused with its value at hand.
 _ERRORS = "surrogateescape"
 
@@ -27,3 +29,12 @@ def masked(text: bytes, keep: int) -> bytes:
 def hashed(text: bytes, salt: bytes) -> bytes:
     """Return the HMAC-SHA-256 of `text` under `salt` in hex. Equal texts give equal hashes, in whatever table."""
     return hmac.digest(salt, text, "sha256").hex().encode()
+
+
+def hide(text: bytes, option: ValueType | None) -> bytes:
+    """Return `text` as a column with `option` shows it."""
+    if option is not None and option.kind is Kind.MASKED:
+        return masked(text, option.keep)
+    if option is not None and option.kind is Kind.HASHED:
+        return hashed(text, option.salt)
+    return text

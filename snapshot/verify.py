@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Self
 
 from schemas.envelope import TRUNCATE_KEY
 from schemas.errors import SinkError
-from schemas.hidden import hashed, masked
+from schemas.hidden import hide
 from schemas.types import Kind, ValueType
 from snapshot.canon import Canon, from_avro, from_text, from_view, packed, row_of
 from snapshot.comparison import Comparison
@@ -74,10 +74,7 @@ def _reader(form: Form, option: ValueType | None) -> Callable[[str | None], Cano
     """Return what brings the source's text into the common form, hidden as on the topic."""
     if option is None or option.kind not in (Kind.MASKED, Kind.HASHED):
         return lambda text: from_text(form, text)
-    hide: Callable[[bytes], bytes] = (
-        partial(masked, keep=option.keep) if option.kind is Kind.MASKED else partial(hashed, salt=option.salt)
-    )
-    return lambda text: None if text is None else hide(text.encode()).decode()
+    return lambda text: None if text is None else hide(text.encode(), option).decode()
 
 
 def load_view(into: Comparison, rows: Iterable[Mapping[str, Any]], form: TableForm) -> None:

@@ -142,4 +142,4 @@ def test_a_key_cannot_be_hidden(servers: Servers, database: str, config_path: Pa
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE person (email text PRIMARY KEY)")
     done = tailrace("run", "--config", str(config_path))
-    assert (done.returncode, "TR-121" in done.stderr, '"email"' in done.stderr) == (3, True, True), done.stderr
+    assert (done.returncode, "TR-128" in done.stderr, '"email"' in done.stderr) == (3, True, True), done.stderr
