@@ -132,3 +132,16 @@ def test_partition(key: bytes, partitions: int) -> None:
     from schemas.partition import partition_of
 
     assert partition_of(key, partitions) == _PLAIN["schemas.partition"].partition_of(key, partitions)
+
+
+@given(_rows)
+@settings(deadline=None)
+def test_row_key(fields: _Row) -> None:
+    texts = [None if field is False else field for field in fields]
+    outcomes = []
+    for module in (compiled, _PLAIN["schemas.encoder"]):
+        try:
+            outcomes.append(_encoder(module).row_key(texts))
+        except Exception as error:
+            outcomes.append((type(error).__name__, str(error)))
+    assert outcomes[0] == outcomes[1]
