@@ -152,7 +152,8 @@ def _in_place(
     """
     if new is not None and full:
         assert old is not None
-        new = [before if text is False else text for before, text in zip(old, new, strict=True)]
+        # a damaged message with tuples of two lengths is found by whoever encodes its key
+        new = [before if text is False else text for before, text in zip(old, new, strict=False)]
     row = _row_alone(table, message, at, new, lsn, ordinal + 2) if old is not None and new is not None else None
     gone = _key(table, old if old is not None else new)
     key = _key(table, new) if new is not None else gone

@@ -134,7 +134,7 @@ class Tables:
 
     def beside(self, topic: str) -> Destination:
         """Return a topic of one partition beside those of the tables; it counts in the cut as they do."""
-        return self._destinations.setdefault(topic, Destination(topic, self._offsets.get(topic, [0])))
+        return self._destinations.setdefault(topic, Destination(topic, list(self._offsets.get(topic, [0]))))
 
     def _schema_id(self, subject: str, schema: str) -> int:
         """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""

@@ -17,7 +17,7 @@ from schemas.columns import ColumnOptions
 from schemas.config import Config, Kafka, Source
 from schemas.deadletter import Place
 from schemas.encoder import Names, Record, TableEncoder
-from schemas.errors import SourceError
+from schemas.errors import DecodeError, SourceError
 from schemas.lsn import Position
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.rowcodec import ColumnRefused
@@ -189,6 +189,11 @@ def test_delete(table: CapturedTable) -> None:
     records, sent, letter = diverted(table, b"DO" + tuple_data(*_BAD))
     assert_removed(records, 1)
     assert (sent, letter["op"], letter["new"], letter["old"]["price"]) == (key(1), "d", None, "NaN")
+
+
+def test_a_damaged_change_is_no_dead_letter(table: CapturedTable) -> None:
+    with pytest.raises(DecodeError):
+        diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*_GOOD[:2]))
 
 
 def test_a_letter_too_large_for_kafka_has_the_key_and_the_place(table: CapturedTable) -> None:
