@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 
 from cdc.progress import Progress
+from cdc.refusals import Refusals
 from cdc.tables import Tables
 from schemas.config import Config
 from schemas.lsn import Position
 from schemas.progress import PositionRecord, position_key
+from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 
 _REST = 9
@@ -24,12 +26,14 @@ class Delivery:
         self, config: Config, sink: KafkaSink, tables: Tables, progress: Progress, stop: threading.Event
     ) -> None:
         self.sink = sink
+        self.refusals = Refusals(config, sink.outbox, tables)
         self.slot = config.source.slot
         self.stop = stop
         self.on_flushed: Callable[[int], None] = lambda lsn: None
         self._limits = config.delivery
         self._tables = tables
         self._progress = progress
+        self._dead_topic = Topics(config.kafka.prefix).dead
         self._committed_at = time.monotonic()
         self._commit_s = 0.0
 
@@ -65,6 +69,7 @@ class Delivery:
                 commit_us=commit_us,
                 open_xid=open_xid,
                 counts=counts,
+                diverted=counts.get(self._dead_topic, 0),
                 destinations=self._tables.destinations,
             )
             made.append(record)

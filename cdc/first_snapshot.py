@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 
 import psycopg
@@ -12,6 +13,7 @@ from cdc import slot
 from cdc.connect import connect, connect_replication
 from cdc.delivery import Delivery
 from cdc.progress import Progress
+from cdc.refusals import RefusedRow
 from cdc.tables import Tables
 from schemas.config import Config
 from schemas.copytext import split_copy
@@ -94,6 +96,7 @@ class RowSender:
     def __init__(self, delivery: Delivery, tables: Tables, epoch: int, commit_lsn: int, ordinal: int) -> None:
         self._outbox = delivery.sink.outbox
         self._tables = tables
+        self._refusals = delivery.refusals
         self._header = Position(epoch, commit_lsn, 0).to_bytes()[:12]
         self._commit_lsn = commit_lsn
         self._epoch = epoch
@@ -105,8 +108,8 @@ class RowSender:
         """Of the last row sent."""
         return Position(self._epoch, self._commit_lsn, self._ordinal - 1)
 
-    def send(self, oid: int, lines: Lines, without: set[bytes] | None = None) -> None:
-        """Send lines of COPY's text format, except those with a key in `without`."""
+    def send(self, oid: int, lines: Lines, without: set[bytes] | None = None) -> list[RefusedRow]:
+        """Send lines of COPY's text format, except those with a key in `without`; return what cannot be stored."""
         table = self._tables[oid]
         encoder = table.encoder
         if encoder not in self._ready:
@@ -114,17 +117,29 @@ class RowSender:
             encoder.begin_snapshot(self._commit_lsn, now_ms, now_ms)
             self._ready.add(encoder)
         run = FIRST_RUN.to_bytes(4, "big")
-        try:
-            for line in lines:
-                key, value = encoder.snapshot(split_copy(line), self._ordinal)
-                if without and key in without:
-                    continue
-                position = self._header + self._ordinal.to_bytes(8, "big")
-                headers: Headers = [(POSITION_HEADER, position), (SNAPSHOT_HEADER, run)]
-                self._outbox.send(table.destination, key, value, headers)
-                self._ordinal += 1
-        except ColumnRefused as error:
-            raise table.refused(error) from None
+        refused: list[RefusedRow] = []
+        for line in lines:
+            fields = split_copy(line)
+            try:
+                key, value = encoder.snapshot(fields, self._ordinal)
+            except ColumnRefused as error:
+                row = self._refusals.row(table, error, fields)
+                if not (without and row.key in without):
+                    refused.append(row)
+                continue
+            if without and key in without:
+                continue
+            position = self._header + self._ordinal.to_bytes(8, "big")
+            headers: Headers = [(POSITION_HEADER, position), (SNAPSHOT_HEADER, run)]
+            self._outbox.send(table.destination, key, value, headers)
+            self._ordinal += 1
+        return refused
+
+    def divert(self, refused: Sequence[RefusedRow]) -> None:
+        """Write the dead letters of rows: with the record that says that their chunk is read, so that each is one."""
+        for row in refused:
+            self._refusals.divert(row, Position(self._epoch, self._commit_lsn, self._ordinal))
+            self._ordinal += 1
 
 
 def send_first_snapshot(delivery: Delivery, tables: Tables, progress: Progress, exported: ExportedSnapshot) -> None:
@@ -143,15 +158,19 @@ def send_first_snapshot(delivery: Delivery, tables: Tables, progress: Progress, 
         delivery.commit(progress.newest.here.position, point, 0, None)
         sender = RowSender(delivery, tables, progress.epoch, point - 1, 1)
         left = set(exported.chunks)
+        # bounded by the chunks at hand, one for each worker
+        refused: defaultdict[Chunk, list[RefusedRow]] = defaultdict(list)
         for chunk, lines in exported.workers:
             if lines is not None:
-                sender.send(exported.relations[chunk.table].oid, lines)
+                refused[chunk] += sender.send(exported.relations[chunk.table].oid, lines)
             else:
+                sender.divert(refused.pop(chunk, []))
                 chunk_done(delivery, progress, chunk, left)
             if delivery.due() or not left:
                 delivery.commit(sender.position, point, 0, None)
             if delivery.stop.is_set():
                 break
         delivery.commit(sender.position, point, 0, None)
+        delivery.refusals.report(now=True)
     finally:
         exported.workers.close()

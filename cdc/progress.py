@@ -46,6 +46,7 @@ class Progress:
         commit_us: int,
         open_xid: int | None,
         counts: dict[str, int],
+        diverted: int,
         destinations: Iterable[Destination],
     ) -> PositionRecord:
         """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut."""
@@ -67,6 +68,7 @@ class Progress:
             incomplete_tables=incomplete,
             newest_state=None if is_state else self._state,
             counts=counts,
+            diverted=self.newest.diverted + diverted,
         )
 
     def acknowledged(self, record: PositionRecord) -> int:

@@ -7,6 +7,7 @@ cdef class RowPath:
     cdef object _tables
     cdef Outbox _outbox
     cdef object _fetch
+    cdef object _refuse
     cdef long long _epoch
     cdef unsigned long long _stored_lsn
     cdef unsigned long long _split_lsn

@@ -52,12 +52,23 @@ class RowPath:
     transaction that was sent whole, `commit_us` when it was committed; `open` says whether we are in the middle of one.
     """
 
-    def __init__(self, tables: Tables, outbox: Outbox, progress: Progress, fetch: Callable[..., list[Any]]) -> None:
-        """`fetch` completes an update whose large value is not in the WAL: (table, message, pos, lsn, ordinal)."""
+    def __init__(
+        self,
+        tables: Tables,
+        outbox: Outbox,
+        progress: Progress,
+        fetch: Callable[..., list[Any]],
+        refuse: Callable[..., list[Any]],
+    ) -> None:
+        """`fetch` completes an update whose large value is not in the WAL: (table, message, pos, lsn, ordinal).
+
+        `refuse` gives what stands in place of a change that cannot be stored exactly, or raises: (..., error).
+        """
         stored = progress.newest
         self._tables = tables
         self._outbox = outbox
         self._fetch = fetch
+        self._refuse = refuse
         self._epoch = progress.epoch
         self._stored_lsn = stored.here.flushed_lsn
         self._split_lsn = stored.here.position.commit_lsn if stored.open is not None else 0
@@ -187,7 +198,7 @@ class RowPath:
         except UnchangedToast:
             self._send(self._fetch(self._table, message, pos, lsn, ordinal), ordinal)
         except ColumnRefused as error:
-            raise self._table.refused(error) from None
+            self._send(self._refuse(self._table, message, pos, lsn, ordinal, error), ordinal)
         return 0
 
     @cython.cfunc

@@ -18,12 +18,14 @@ from cdc.delivery import Delivery
 from cdc.first_snapshot import ExportedSnapshot, plan_all, record_chunks, send_first_snapshot
 from cdc.in_progress import InProgress
 from cdc.progress import Progress, new_origin
+from cdc.refusals import make_dead_topic
 from cdc.reread import Reread
 from cdc.spool import Spool
 from cdc.tables import Tables, make_topics
 from cdc.transaction import Assembler
 from cdc.wal import Wal
 from cdc.windows import Windows, open_chunks
+from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import StateError
 from schemas.lsn import format_lsn
@@ -54,6 +56,7 @@ class Session:
         self._config = config
         self._dsn = config.source.dsn.get_secret_value()
         self._stop = stop
+        self._columns = ColumnOptions(config.source)
         self._connection = connect(self._dsn)
         self._wal: Wal | None = None
         self._sink: KafkaSink | None = None
@@ -66,7 +69,10 @@ class Session:
         config, source = self._config, self._config.source
         self._server = catalog.server(self._connection)
         self._relations = catalog.relations_to_capture(self._connection, source.publication, source.tables)
+        self._check_columns()
         self._partitions = make_topics(config.kafka, self._relations)
+        if source.on_error == "divert":
+            make_dead_topic(config)
         self._publication_oid = catalog.ensure_publication(self._connection, source.publication, self._relations)
         found = slot.inspect(self._connection, source.slot)
         if found is None:
@@ -77,6 +83,13 @@ class Session:
             stored = self._stored_for(found)
             self._open(stored)
         self._follow()
+
+    def _check_columns(self) -> None:
+        """Refuse column options that cannot be before anything is made; a pattern without a column may be a slip."""
+        for relation in self._relations:
+            self._columns.applied(relation, catalog.key_columns(self._connection, relation))
+        for key, pattern, nearest in self._columns.unmatched(self._relations):
+            log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
 
     def _first_start(self) -> None:
         """Make the slot and copy all tables as of its consistent point."""
@@ -147,7 +160,7 @@ class Session:
             read_schemas(config.kafka, Topics(config.kafka.prefix)),
             self._partitions,
             stored.here.offsets,
-            config.source.as_text,
+            self._columns,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
@@ -159,7 +172,9 @@ class Session:
         reread = Reread(self._connection)
         spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel)
-        self._assembler = Assembler(self._tables, self._sink, self._progress, reread, self._in_progress)
+        self._assembler = Assembler(
+            self._tables, self._sink, self._progress, reread, self._in_progress, self._delivery.refusals
+        )
         self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
         incomplete = self._progress.incomplete
@@ -183,10 +198,12 @@ class Session:
             more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._commit_when_due(drained=not more)
             self._watch_windows()
+            self._delivery.refusals.report()
             if self._stop.is_set():
                 deadline = deadline or time.monotonic() + _STOP_S
                 if self._assembler.open_xid is None or time.monotonic() > deadline:
                     self._commit()
+                    self._delivery.refusals.report(now=True)
                     return
             if not more:
                 self._advance_idle()

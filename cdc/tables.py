@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import psycopg
 
 from cdc.catalog import Types, key_columns
 from schemas.avro import key_schema, value_schema
+from schemas.columns import ColumnOptions
 from schemas.config import Kafka
 from schemas.encoder import Names, TableEncoder
 from schemas.errors import DecodeError, SourceError
-from schemas.relation import Relation
+from schemas.relation import Column, Relation
 from schemas.rowcodec import ColumnRefused
 from schemas.topics import Topics, compacted
-from schemas.types import value_type
+from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.kafka import KafkaSink
 from sinks.outbox import Destination
 from sinks.schema_topic import StoredSchema
 
-_TEXT_OID = 25
-
 
 @dataclass(frozen=True, slots=True)
 class CapturedTable:
-    """A table as of its newest Relation message."""
+    """A table as of its newest Relation message.
+
+    `columns` are the relation's with their options, `types` the names of their types.
+    """
 
     relation: Relation
     key_columns: list[int]
     destination: Destination
     encoder: TableEncoder
+    columns: tuple[Column, ...]
+    types: tuple[str, ...]
 
     @property
     def name(self) -> str:
         return self.relation.qualified_name
 
     def refused(self, error: ColumnRefused) -> SourceError:
-        """Name table, column and remedy of a value that cannot be stored exactly."""
+        """Name table, column, type and remedies of a value that cannot be stored exactly."""
         column = self.relation.columns[error.index].name
+        name = f"{self.name}.{column}"
+        remedies = [f'as_text = ["{name}"]  # under [source]: the column travels as PostgreSQL prints it']
+        if error.index not in self.key_columns:
+            remedies.append(f'exclude = ["{name}"]  # it is not on the topic at all')
+        remedies.append('on_error = "divert"  # such changes go to the dead-letter topic, the rest goes on')
         return SourceError(
             "TR-220",
-            f'a value of column "{column}" of table "{self.name}" cannot be stored exactly',
+            f'a value of column "{column}" ({self.types[error.index]}) of table "{self.name}" cannot be stored exactly',
             detail=error.reason + ".",
-            hint=f'as_text = ["{self.name}.{column}"]  # under [source]: the column travels as PostgreSQL prints it',
+            hint="\n       ".join(remedies),
         )
 
 
@@ -62,13 +70,10 @@ class Tables:
         stored_schemas: Iterable[StoredSchema],
         partitions: dict[str, int],
         offsets: dict[str, list[int]],
-        as_text: Sequence[str] = (),
+        options: ColumnOptions,
     ) -> None:
-        """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from.
-
-        Columns that match a pattern of `as_text` travel as PostgreSQL prints them.
-        """
-        self._as_text = as_text
+        """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from."""
+        self._options = options
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
         self._connection = connection
@@ -99,7 +104,7 @@ class Tables:
         topic = self._topics.table(relation.schema, relation.name)
         destination = self._destination(topic, relation)
         keys = key_columns(self._connection, relation)
-        typed = self._with_texts(relation)
+        typed = self._options.applied(relation, keys)
         key_names = [typed.columns[i] for i in keys]
         table = CapturedTable(
             relation,
@@ -112,19 +117,11 @@ class Tables:
                 self._schema_id(f"{topic}-key", key_schema(key_names, self._types, topic)),
                 self._schema_id(f"{topic}-value", value_schema(typed, self._types, topic)),
             ),
+            typed.columns,
+            tuple(type_name(column, self._types) for column in relation.columns),
         )
         self._by_oid[relation.oid] = table
         return table
-
-    def _with_texts(self, relation: Relation) -> Relation:
-        """Return the relation with type text for the columns that the configuration wants as text."""
-        columns = [
-            replace(column, type_oid=_TEXT_OID, typmod=-1)
-            if any(fnmatchcase(f"{relation.qualified_name}.{column.name}", pattern) for pattern in self._as_text)
-            else column
-            for column in relation.columns
-        ]
-        return replace(relation, columns=tuple(columns))
 
     def _destination(self, topic: str, relation: Relation) -> Destination:
         """Return the topic of a table; one that came into the publication while we run gets its topic now."""
@@ -134,6 +131,10 @@ class Tables:
             known = self._offsets.get(topic, [])
             self._destinations[topic] = Destination(topic, known + [0] * (self._partitions[topic] - len(known)))
         return self._destinations[topic]
+
+    def beside(self, topic: str) -> Destination:
+        """Return a topic of one partition beside those of the tables; it counts in the cut as they do."""
+        return self._destinations.setdefault(topic, Destination(topic, list(self._offsets.get(topic, [0]))))
 
     def _schema_id(self, subject: str, schema: str) -> int:
         """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""

@@ -12,9 +12,11 @@ from cdc import pgoutput
 from cdc.copydata import XLOGDATA
 from cdc.in_progress import InProgress
 from cdc.progress import Progress
+from cdc.refusals import LETTER, Refusals
 from cdc.reread import Reread
 from cdc.rows import RowPath
 from cdc.tables import CapturedTable, Tables
+from schemas.deadletter import Place
 from schemas.encoder import Record
 from schemas.envelope import TRUNCATE_KEY
 from schemas.errors import DecodeError
@@ -33,6 +35,7 @@ class Assembler:
         progress: Progress,
         reread: Reread,
         in_progress: InProgress,
+        refusals: Refusals,
     ) -> None:
         """`on_message` gets the logical messages that are not on Kafka yet."""
         self._tables = tables
@@ -40,8 +43,9 @@ class Assembler:
         self._progress = progress
         self._reread = reread
         self._in_progress = in_progress
+        self._refusals = refusals
         self._waiting: list[bytes] = []
-        self.rows = RowPath(tables, sink.outbox, progress, self._fetched)
+        self.rows = RowPath(tables, sink.outbox, progress, self._fetched, self._refused)
         self.on_message: Callable[[pgoutput.Message], None] | None = None
 
     @property
@@ -132,7 +136,17 @@ class Assembler:
         try:
             return table.encoder.change_filled(message, pos, fields, lsn, ordinal)
         except ColumnRefused as error:
-            raise table.refused(error) from None
+            return self._refused(table, message, pos, lsn, ordinal, error)
+
+    def _refused(
+        self, table: CapturedTable, message: bytes, pos: int, lsn: int, ordinal: int, error: ColumnRefused
+    ) -> list[Record]:
+        """Return what stands in place of a change that cannot be stored exactly, or raise SourceError to stop."""
+        rows = self.rows
+        place = Place(Position.from_bytes(rows.position(ordinal + LETTER)), lsn, rows.xid, rows.begin_us // 1000)
+        records = self._refusals.change(table, error, message, pos, ordinal, place)
+        rows.sent(ordinal + LETTER)
+        return records
 
     def _truncate(self, lsn: int, truncate: pgoutput.Truncate) -> None:
         """A control record in every partition: what lies before it there is gone."""

@@ -92,7 +92,7 @@ class Windows:
         if not window.void:
             # behind the mark itself, which is the only change of its transaction
             sender = RowSender(self._delivery, self._tables, self._progress.epoch, commit_lsn, PARTS_PER_CHANGE)
-            sender.send(table.relation.oid, window.lines, window.keys)
+            sender.divert(sender.send(table.relation.oid, window.lines, window.keys))
             chunk_done(self._delivery, self._progress, window.chunk, self._left)
             self._assembler.sent(sender.position)
         self._reader.finish(window)

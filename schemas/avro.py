@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from schemas.relation import Column, Relation
-from schemas.types import TypeInfo, value_type
+from schemas.types import Kind, TypeInfo, value_type
 
 SOURCE_NAME: Final = "io.debezium.connector.postgresql.Source"
 
@@ -56,15 +56,17 @@ def field_names(columns: Sequence[Column]) -> list[str]:
 
 
 def value_schema(relation: Relation, types: Mapping[int, TypeInfo], topic: str) -> str:
-    """Return the JSON of the envelope's schema for rows of `relation`."""
+    """Return the JSON of the envelope's schema for rows of `relation`; excluded columns are not in it."""
     namespace = _namespace(topic)
+    values = [(column, value_type(column, types)) for column in relation.columns]
+    shown = [(column, value) for column, value in values if value.kind is not Kind.EXCLUDED]
     row = {
         "type": "record",
         "name": "Value",
         "namespace": namespace,
         "fields": [
-            _field(name, column, ["null", value_type(column, types).avro]) | {"default": None}
-            for name, column in zip(field_names(relation.columns), relation.columns, strict=True)
+            _field(name, column, ["null", value.avro]) | {"default": None}
+            for name, (column, value) in zip(field_names([column for column, _ in shown]), shown, strict=True)
         ],
     }
     envelope = {

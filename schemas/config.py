@@ -36,6 +36,24 @@ class Source(Section):
         default_factory=list,
         description='columns that travel as PostgreSQL prints them, "schema.table.column" with * and ?',
     )
+    exclude: list[str] = Field(
+        default_factory=list, description="columns that are not on the topic at all; patterns as in as_text"
+    )
+    mask: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="columns of which only the last n characters can be read, the others are *; a value with no more"
+        " than n is masked wholly",
+    )
+    hash: list[str] = Field(
+        default_factory=list, description="columns whose values are replaced by their HMAC-SHA-256 under hash_salt"
+    )
+    hash_salt: SecretStr | None = Field(None, description="key of the hashes, for example 64 random digits")
+    hash_salt_file: str | None = Field(None, description="file that holds the salt, in place of hash_salt")
+    on_error: Literal["stop", "divert"] = Field(
+        "stop",
+        description="a value that cannot be stored exactly stops the daemon, or its change goes to the dead-letter"
+        " topic {prefix}.tailrace.dead",
+    )
     streaming: bool = Field(
         False,
         description="have large transactions sent before their commit; they wait in spool_dir (in memory up to 32 MiB)",
@@ -46,11 +64,19 @@ class Source(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_dsn_file(cls, values: object) -> object:
-        if isinstance(values, dict) and values.get("dsn_file") and "dsn" not in values:
-            with open(values["dsn_file"], encoding="utf-8") as file:
-                return {**values, "dsn": file.read().strip()}
+    def _read_files(cls, values: object) -> object:
+        if isinstance(values, dict):
+            for key in ("dsn", "hash_salt"):
+                if values.get(f"{key}_file") and key not in values:
+                    with open(values[f"{key}_file"], encoding="utf-8") as file:
+                        values = {**values, key: file.read().strip()}
         return values
+
+    @model_validator(mode="after")
+    def _salted(self) -> Source:
+        if self.hash and not (self.hash_salt and self.hash_salt.get_secret_value()):
+            raise ValueError("hash needs hash_salt or hash_salt_file: without a salt, hashes can be looked up")
+        return self
 
 
 class Kafka(Section):

@@ -72,9 +72,9 @@ def read(
     except OSError as error:
         raise ConfigError(
             "TR-106",
-            'the file of "source.dsn_file" cannot be read',
+            'a file that "source.dsn_file" or "source.hash_salt_file" names cannot be read',
             detail=f"{error.filename}: {error.strerror}.",
-            hint='Correct source.dsn_file, or give source.dsn itself, e.g. dsn = "${DATABASE_URL}".',
+            hint='Correct the name, or give source.dsn itself, e.g. dsn = "${DATABASE_URL}"; so with hash_salt.',
         ) from None
 
 

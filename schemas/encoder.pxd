@@ -6,6 +6,7 @@ from schemas.rowcodec cimport RowCodec
 cdef class TableEncoder:
     cdef RowCodec row
     cdef RowCodec old
+    cdef RowCodec keys
     cdef Buffer out
     cdef Buffer old_out
     cdef Buffer spare

@@ -18,7 +18,7 @@ except ModuleNotFoundError:
 from schemas.envelope import framing
 from schemas.errors import DecodeError
 from schemas.rowcodec import ColumnRefused
-from schemas.types import ValueType
+from schemas.types import EXCLUDED, ValueType
 
 if cython.compiled:
     from cython.cimports.schemas.buffer import Buffer, digits_of
@@ -80,6 +80,7 @@ class TableEncoder:
     ) -> None:
         self.row = RowCodec(columns)
         self.old = RowCodec(columns)
+        self.keys = RowCodec([column if i in key_columns else EXCLUDED for i, column in enumerate(columns)])
         self.out, self.old_out, self.spare, self.key_out = Buffer(), Buffer(), Buffer(), Buffer()
         self.key_columns = list(key_columns)
         self.key_frame = framing(key_schema_id)
@@ -222,9 +223,16 @@ class TableEncoder:
 
     def truncate(self, lsn: int, ordinal: int) -> bytes:
         """Return the value of a truncate's control record."""
+        return self._without_rows(lsn, ordinal, _TRUNCATE)
+
+    def removed(self, lsn: int, ordinal: int) -> bytes:
+        """Return the event of a delete whose old image cannot be shown."""
+        return self._without_rows(lsn, ordinal, _DELETE)
+
+    def _without_rows(self, lsn: int, ordinal: int, op: bytes) -> bytes:
         self.out.clear()
         self.out.put_all(self.value_frame + b"\x00\x00")
-        self._finish(self.out, lsn, ordinal, _TRUNCATE)
+        self._finish(self.out, lsn, ordinal, op)
         return self.out.whole()
 
     def snapshot(self, fields: Sequence[bytes | None], ordinal: int) -> tuple[bytes, bytes]:
@@ -258,10 +266,10 @@ class TableEncoder:
         self.now = b"\x02" + _long(now_ms)
 
     def row_key(self, fields: Sequence[bytes | None]) -> bytes:
-        """Return the framed key of a row given as texts."""
-        self.out.clear()
-        self.row.put_fields(fields, self.out)
-        return self._key(self.row, self.out)
+        """Return the framed key of a row given as texts, whatever its other columns hold. Raises ColumnRefused."""
+        self.spare.clear()
+        self.keys.put_fields(fields, self.spare)
+        return self._key(self.keys, self.spare)
 
     @cython.cfunc
     @cython.exceptval(-1)

@@ -14,6 +14,7 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
+from schemas.hidden import hashed, masked
 from schemas.types import ValueType
 from schemas.values import ValueRefused, array_items, decimal_bytes, hstore_items
 
@@ -45,6 +46,9 @@ BYTES = cython.declare(cython.int, 10)
 ARRAY = cython.declare(cython.int, 11)
 MAP = cython.declare(cython.int, 12)
 VECTOR = cython.declare(cython.int, 13)
+MASKED = cython.declare(cython.int, 14)
+HASHED = cython.declare(cython.int, 15)
+EXCLUDED = cython.declare(cython.int, 16)
 
 
 @cython.cfunc
@@ -248,6 +252,10 @@ def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: Buffe
         for number in numbers:
             _put_float(number, out)
         out.put_byte(0)
+    elif kind == MASKED:
+        _put_bytes(out, masked(text, column.keep))
+    elif kind == HASHED:
+        _put_bytes(out, hashed(text, column.salt))
     else:
         raise AssertionError(f"no writer for kind {kind}")
     return 0

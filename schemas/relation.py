@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from schemas.types import ValueType
 
 
 class ReplicaIdentity(StrEnum):
@@ -17,12 +21,16 @@ class ReplicaIdentity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as the WAL names it; `is_key` marks a part of the replica identity."""
+    """A column as the WAL names it; `is_key` marks a part of the replica identity.
+
+    `option` is what the configuration makes of its values, in place of its type's own form (`schemas.columns`).
+    """
 
     name: str
     type_oid: int
     typmod: int = -1
     is_key: bool = False
+    option: ValueType | None = None
 
 
 @dataclass(frozen=True, slots=True)

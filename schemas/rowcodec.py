@@ -19,7 +19,7 @@ except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
 from schemas.errors import DecodeError
-from schemas.types import ValueType
+from schemas.types import Kind, ValueType
 from schemas.values import ValueRefused
 
 if cython.compiled:
@@ -28,6 +28,9 @@ if cython.compiled:
 else:
     from schemas.buffer import Buffer
     from schemas.putvalue import put_value
+
+
+_EXCLUDED = cython.declare(cython.int, int(Kind.EXCLUDED))
 
 
 class ColumnRefused(Exception):
@@ -59,7 +62,10 @@ def _u32(message: bytes, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
 @cython.cclass
 class RowCodec:
     """Encodes rows of one shape. After each row it knows where every column's bytes lie, so that a key, or an old
-    image's value, is copied rather than encoded again."""
+    image's value, is copied rather than encoded again.
+
+    A column of kind EXCLUDED is in the rows and not in the record: no byte of it is written, not even a union mark.
+    """
 
     def __init__(self, columns: Sequence[ValueType]) -> None:
         self.count = len(columns)
@@ -84,6 +90,7 @@ class RowCodec:
         i: cython.Py_ssize_t = 0
         length: cython.Py_ssize_t
         tag: cython.int
+        kind: cython.int
         if self.unchanged:
             self.unchanged = []
         self.start = out.end()
@@ -105,13 +112,17 @@ class RowCodec:
                     pos += 4
                     if size - pos < length:
                         raise DecodeError("TupleData's value", pos, length, size - pos)
-                    out.put_byte(2)
-                    put_value(self.kinds[i], self.columns[i], message, pos, pos + length, out)
+                    kind = self.kinds[i]
+                    if kind != _EXCLUDED:
+                        out.put_byte(2)
+                        put_value(kind, self.columns[i], message, pos, pos + length, out)
                     pos += length
                 elif tag == 110:  # n
-                    out.put_byte(0)
+                    if self.kinds[i] != _EXCLUDED:
+                        out.put_byte(0)
                 elif tag == 117:  # u
-                    self.unchanged.append(i)
+                    if self.kinds[i] != _EXCLUDED:
+                        self.unchanged.append(i)
                 else:
                     raise DecodeError("TupleData's kind of column", pos - 1, 1, 0)
                 self.ends[i] = out.end()
@@ -124,6 +135,7 @@ class RowCodec:
     def put_fields(self, fields: Sequence[bytes | None], out: Buffer) -> cython.int:
         """Append the record of a row given as one text per column, None for NULL. Raises ColumnRefused."""
         i: cython.Py_ssize_t = 0
+        kind: cython.int
         self.start = out.end()
         if self.unchanged:
             self.unchanged = []
@@ -132,11 +144,13 @@ class RowCodec:
         try:
             for i in range(self.count):
                 field = fields[i]
-                if field is None:
-                    out.put_byte(0)
-                else:
-                    out.put_byte(2)
-                    put_value(self.kinds[i], self.columns[i], field, 0, len(field), out)
+                kind = self.kinds[i]
+                if kind != _EXCLUDED:
+                    if field is None:
+                        out.put_byte(0)
+                    else:
+                        out.put_byte(2)
+                        put_value(kind, self.columns[i], field, 0, len(field), out)
                 self.ends[i] = out.end()
         except (ValueError, OverflowError) as refused:
             raise ColumnRefused(i, str(refused) if isinstance(refused, ValueRefused) else "malformed") from None

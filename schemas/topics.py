@@ -31,12 +31,27 @@ class Topics:
         return f"{self.prefix}.tailrace.views"
 
     @property
+    def dead(self) -> str:
+        return f"{self.prefix}.tailrace.dead"
+
+    @property
     def message(self) -> str:
         return f"{self.prefix}.message"
 
 
 def _legal(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"_x{ord(c):02X}" for c in name)
+
+
+def kept(max_message_bytes: int) -> dict[str, str]:
+    """Return the settings of a topic on which every record stays."""
+    return {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(max_message_bytes),
+    }
 
 
 def compacted(min_compaction_lag_ms: int, delete_retention_ms: int, max_message_bytes: int) -> dict[str, str]:

@@ -7,7 +7,7 @@ that is not listed travels as that text, which is exact; so nothing is ever gues
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
@@ -42,6 +42,9 @@ class Kind(IntEnum):
     ARRAY = 11
     MAP = 12
     VECTOR = 13
+    MASKED = 14
+    HASHED = 15
+    EXCLUDED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,10 @@ class TypeInfo:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """What a column is on the topic and in a view: `avro` is the schema of a value that is not null."""
+    """What a column is on the topic and in a view: `avro` is the schema of a value that is not null.
+
+    `keep` is the number of characters that MASKED leaves, `salt` the key of HASHED.
+    """
 
     kind: Kind
     avro: Any
@@ -66,6 +72,8 @@ class ValueType:
     item: ValueType | None = None
     scale: int = 0
     precision: int = 0
+    keep: int = 0
+    salt: bytes = field(default=b"", repr=False)
 
 
 def _logical(avro: str, logical: str) -> dict[str, str]:
@@ -100,9 +108,25 @@ _MAX_PRECISION = 38  # of Spark's and Iceberg's decimal
 _VARHDRSZ = 4  # a typmod counts the length word of the value
 
 
+AS_TEXT: Final = _STRING
+EXCLUDED: Final = ValueType(Kind.EXCLUDED, "null", "void")
+
+
 def value_type(column: Column, types: Mapping[int, TypeInfo]) -> ValueType:
     """Return what `column` is on the topic; KeyError with the oid if `types` does not know its type."""
+    if column.option is not None:
+        return column.option
     return _of(column.type_oid, column.typmod, types)
+
+
+def type_name(column: Column, types: Mapping[int, TypeInfo]) -> str:
+    """Return the type of a column for messages, in PostgreSQL's short names: ``numeric(10,2)``, ``int4[]``."""
+    info = types[column.type_oid]
+    if info.element_oid and info.name.startswith("_"):
+        return f"{types[info.element_oid].name}[]"
+    if info.name == "numeric" and column.typmod >= _VARHDRSZ:
+        return "numeric({},{})".format(*_precision_and_scale(column.typmod))
+    return info.name
 
 
 def _of(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ValueType:
@@ -122,15 +146,17 @@ def _of(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ValueType:
 
 
 def _numeric(typmod: int) -> ValueType:
-    """numeric(p,s) is a decimal; without precision, or beyond what decimals can be, the exact text.
-
-    The scale is the lower 11 bits, signed since PostgreSQL 15.
-    """
+    """numeric(p,s) is a decimal; without precision, or beyond what decimals can be, the exact text."""
     if typmod < _VARHDRSZ:
         return _STRING
-    precision = (typmod - _VARHDRSZ) >> 16 & 0xFFFF
-    scale = (typmod - _VARHDRSZ & 0x7FF ^ 0x400) - 0x400
+    precision, scale = _precision_and_scale(typmod)
     if precision > _MAX_PRECISION or not 0 <= scale <= precision:
         return _STRING
     avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
     return ValueType(Kind.DECIMAL, avro, f"decimal({precision},{scale})", scale=scale, precision=precision)
+
+
+def _precision_and_scale(typmod: int) -> tuple[int, int]:
+    """Take a numeric's typmod apart. The scale is the lower 11 bits, signed since PostgreSQL 15."""
+    packed = typmod - _VARHDRSZ
+    return packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 0x400) - 0x400

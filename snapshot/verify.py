@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Self
 
 from schemas.envelope import TRUNCATE_KEY
 from schemas.errors import SinkError
+from schemas.hidden import hide
+from schemas.types import Kind, ValueType
 from snapshot.canon import Canon, from_avro, from_text, from_view, packed, row_of
 from snapshot.comparison import Comparison
-from snapshot.forms import Field, key_fields, row_fields
+from snapshot.forms import Field, Form, key_fields, row_fields
 from snapshot.topic import Decoder, Record
 
 
@@ -57,10 +59,22 @@ class TableForm:
         return self._own[schema]
 
 
-def load_source(into: Comparison, rows: Iterable[Sequence[str | None]], form: TableForm) -> None:
-    """Add the source's rows: texts in the order of `form.columns`."""
-    forms = [each.form for each in form.fields]
-    into.add_source(form.pair([from_text(kind, text) for kind, text in zip(forms, row, strict=True)]) for row in rows)
+def load_source(
+    into: Comparison,
+    rows: Iterable[Sequence[str | None]],
+    form: TableForm,
+    option: Callable[[str], ValueType | None] = lambda column: None,
+) -> None:
+    """Add the source's rows: texts in the order of `form.columns`; `option` says what the topic makes of a column."""
+    readers = [_reader(each.form, option(each.column)) for each in form.fields]
+    into.add_source(form.pair([read(text) for read, text in zip(readers, row, strict=True)]) for row in rows)
+
+
+def _reader(form: Form, option: ValueType | None) -> Callable[[str | None], Canon]:
+    """Return what brings the source's text into the common form, hidden as on the topic."""
+    if option is None or option.kind not in (Kind.MASKED, Kind.HASHED):
+        return lambda text: from_text(form, text)
+    return lambda text: None if text is None else hide(text.encode(), option).decode()
 
 
 def load_view(into: Comparison, rows: Iterable[Mapping[str, Any]], form: TableForm) -> None:

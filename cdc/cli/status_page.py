@@ -57,6 +57,8 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
     )
     if topics.incomplete_tables:
         yield f"         first copy still running: {', '.join(topics.incomplete_tables)}"
+    if topics.diverted:
+        yield f"         {topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
     if topics.open_transaction:
         yield f"         in the middle of transaction {topics.open_transaction}"
 

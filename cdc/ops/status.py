@@ -32,7 +32,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicsStatus:
-    """What Kafka holds: all that was committed before `flushed_lsn`."""
+    """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters."""
 
     error: str | None = None
     position: str | None = None
@@ -41,6 +41,7 @@ class TopicsStatus:
     open_transaction: int | None = None
     lag_bytes: int | None = None
     lag_seconds: float | None = None
+    diverted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ def assemble(
         lag_bytes=behind,
         # Everything up to flushed_lsn was there at that time; what came since cannot be older.
         lag_seconds=_seconds(behind, now, stored_ms),
+        diverted=record.diverted if record else 0,
     )
     views = tuple(
         _view(name, view.target, records.get(name), views_error, source.wal_lsn, topics, now)

@@ -9,17 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Final
 
 from cdc.connect import connect, conninfo_for
 from cdc.ops.read_status import read_stored
 from cdc.ops.verify_result import Result
 from cdc.ops.views import named, table_of
+from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import SinkError, SourceError
 from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from schemas.topics import Topics
+from schemas.types import ValueType
 from sinks.options import client_options
 from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
@@ -84,12 +87,18 @@ def _read_source(
 ) -> int:
     dsn = config.source.dsn.get_secret_value()
     filters = _row_filters(dsn, config.source.publication, list(forms))
+    options = ColumnOptions(config.source)
     replication = conninfo_for(dsn, replication=True, application_name="tailrace verify")
     plain = conninfo_for(dsn, application_name="tailrace verify")
     with source_at(replication, plain, list(forms), timeout_s) as source:
         for table, form in forms.items():
-            load_source(sides[table], source.rows(table, form.columns, filters[table]), form)
+            rows = source.rows(table, form.columns, filters[table])
+            load_source(sides[table], rows, form, partial(_option, options, table))
         return source.lsn
+
+
+def _option(options: ColumnOptions, table: Table, column: str) -> ValueType | None:
+    return options.of(f"{table[0]}.{table[1]}.{column}")
 
 
 def _row_filters(dsn: str, publication: str, tables: Sequence[Table]) -> dict[Table, str | None]:

@@ -168,7 +168,8 @@ def test_value_that_cannot_be_exact(config: Path, servers: Servers, database: st
             daemon.stop()
         connection.execute("INSERT INTO prices VALUES (2, 'NaN')")
         remedy = 'as_text = ["public.prices.price"]'
-        assert_refused(config, "TR-220", 4, '"price"', "public.prices", remedy)
+        others = ('exclude = ["public.prices.price"]', 'on_error = "divert"')
+        assert_refused(config, "TR-220", 4, '"price" (numeric(10,2))', "public.prices", remedy, *others)
         config.write_text(config.read_text().replace("[source]", f"[source]\n{remedy}"))
         with running(config):
             cut = wait_for_state(load(config), connection)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +31,9 @@ _COLUMNS = [
     ValueType(Kind.ARRAY, "array", "array<int>", _ITEM),
     ValueType(Kind.MAP, "map", "map<string,string>"),
     ValueType(Kind.VECTOR, "array", "array<float>"),
+    ValueType(Kind.MASKED, "string", "string", keep=2),
+    ValueType(Kind.HASHED, "string", "string", salt=b"salt"),
+    ValueType(Kind.EXCLUDED, "null", "void"),
 ]
 
 _stamps = st.datetimes().map(lambda moment: moment.isoformat(sep=" ").encode())
@@ -51,12 +54,19 @@ _TEXTS = [
     ),
     st.sampled_from([b"", b'"a"=>"1"', b'"a"=>NULL, "b\\"c"=>"\\\\"', b'"a"=>']),
     st.lists(st.floats(width=32), min_size=1).map(lambda items: repr(items).replace(" ", "").encode()),
+    st.text().map(str.encode) | st.binary(max_size=5),
+    st.text().map(str.encode),
+    st.text().map(str.encode) | st.just(False),  # unchanged TOAST
 ]
-_rows = st.tuples(*(st.none() | text for text in _TEXTS))
+_Row = tuple[bytes | Literal[False] | None, ...]
+_rows: st.SearchStrategy[_Row] = st.tuples(*(st.none() | text for text in _TEXTS))
 
 
-def _tuple(fields: tuple[bytes | None, ...]) -> bytes:
-    parts = (b"n" if field is None else b"t" + struct.pack(">I", len(field)) + field for field in fields)
+def _tuple(fields: _Row) -> bytes:
+    parts = (
+        b"n" if field is None else b"u" if field is False else b"t" + struct.pack(">I", len(field)) + field
+        for field in fields
+    )
     return struct.pack(">H", len(fields)) + b"".join(parts)
 
 
@@ -87,20 +97,20 @@ def test_this_run_compares_two_forms() -> None:
 
 @given(_rows)
 @settings(max_examples=300, deadline=None)
-def test_insert(fields: tuple[bytes | None, ...]) -> None:
+def test_insert(fields: _Row) -> None:
     _agree("insert", b"I\0\0\0\1N" + _tuple(fields), 6)
 
 
 @given(_rows, _rows, st.sampled_from([b"K", b"O"]))
 @settings(max_examples=200, deadline=None)
-def test_update_and_delete(old: tuple[bytes | None, ...], new: tuple[bytes | None, ...], mark: bytes) -> None:
+def test_update_and_delete(old: _Row, new: _Row, mark: bytes) -> None:
     _agree("change", b"U\0\0\0\1" + mark + _tuple(old) + b"N" + _tuple(new), 5)
     _agree("remove", b"D\0\0\0\1" + mark + _tuple(old), 5)
 
 
 @given(_rows, st.data())
 @settings(max_examples=500, deadline=None)
-def test_damaged(fields: tuple[bytes | None, ...], data: st.DataObject) -> None:
+def test_damaged(fields: _Row, data: st.DataObject) -> None:
     message = bytearray(b"U\0\0\0\1O" + _tuple(fields) + b"N" + _tuple(fields))
     for _ in range(data.draw(st.integers(1, 3))):
         message[data.draw(st.integers(5, len(message) - 1))] = data.draw(st.integers(0, 255))
@@ -122,3 +132,16 @@ def test_partition(key: bytes, partitions: int) -> None:
     from schemas.partition import partition_of
 
     assert partition_of(key, partitions) == _PLAIN["schemas.partition"].partition_of(key, partitions)
+
+
+@given(_rows)
+@settings(deadline=None)
+def test_row_key(fields: _Row) -> None:
+    texts = [None if field is False else field for field in fields]
+    outcomes = []
+    for module in (compiled, _PLAIN["schemas.encoder"]):
+        try:
+            outcomes.append(_encoder(module).row_key(texts))
+        except Exception as error:
+            outcomes.append((type(error).__name__, str(error)))
+    assert outcomes[0] == outcomes[1]

@@ -6,6 +6,7 @@ nothing of `tailrace verify` is in the comparison, which is itself tried on view
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import signal
@@ -40,6 +41,12 @@ from tests.daemon import ROOT, running, tailrace, wait_for_state, write_config
 
 _SEARCHED = ("products", "orders")
 _KEYS = {"countries": ("code",), "order_items": ("order_id", "line")}
+_HIDING = """[source]
+exclude = ["public.customers.preferences"]
+mask = { "public.customers.name" = 3 }
+hash = ["public.customers.email"]
+hash_salt = "pepper"
+"""
 _QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
@@ -104,11 +111,21 @@ def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str, search: str
     warehouse = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
     index = f'[search]\nhosts = ["{search}"]\nindex_prefix = "{prefix}-"\n' if search else ""
     spark = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{_QUICK}"\n'
-    return write_config(folder, dsn, bootstrap, prefix, more + warehouse + index + spark + views)
+    file = write_config(folder, dsn, bootstrap, prefix, more + warehouse + index + spark + views)
+    file.write_text(file.read_text().replace("[source]\n", _HIDING))
+    return file
+
+
+def as_hidden(customer: dict[str, Any]) -> dict[str, Any]:
+    """Return what the column options leave of a customer."""
+    name = customer["name"]
+    email = hmac.new(b"pepper", customer["email"].encode(), "sha256").hexdigest()
+    shown = {column: value for column, value in customer.items() if column != "preferences"}
+    return shown | {"name": "*" * (len(name) - 3) + name[-3:], "email": email}
 
 
 def source_rows(dsn: str, table: str) -> list[dict[str, Any]]:
-    """Return the rows as psycopg reads them; what is text on the topics is text here."""
+    """Return the rows as psycopg reads them; what is text or hidden on the topics is so here."""
     with psycopg.connect(dsn, options="-c timezone=UTC", row_factory=dict_row) as connection:
         types = connection.execute(
             "SELECT attname, atttypid::regtype::text AS type FROM pg_attribute"
@@ -117,7 +134,8 @@ def source_rows(dsn: str, table: str) -> list[dict[str, Any]]:
         ).fetchall()
         texts = ("jsonb", "order_status")
         columns = [f"{t['attname']}::text" if t["type"] in texts else t["attname"] for t in types]
-        return connection.execute(f"SELECT {', '.join(columns)} FROM {table}".encode()).fetchall()
+        rows = connection.execute(f"SELECT {', '.join(columns)} FROM {table}".encode()).fetchall()
+        return [as_hidden(row) for row in rows] if table == "customers" else rows
 
 
 def warehouse_rows(shop: Shop, table: str) -> list[dict[str, Any]]:

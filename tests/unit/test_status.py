@@ -69,6 +69,13 @@ def test_no_lag_when_all_is_there() -> None:
     assert (status.topics.lag_bytes, status.topics.lag_seconds) == (0, 0.0)
 
 
+def test_dead_letters_are_counted() -> None:
+    status = made(stored=(PositionRecord.from_json(PositionRecord(cut(900), 1, diverted=3).to_json()), 1))
+    assert status.to_dict()["topics"]["diverted"] == 3
+    assert "3 changes could not be stored exactly" in text(status)
+    assert "could not" not in text(made())
+
+
 def test_a_view_level_with_the_topics_has_their_lag() -> None:
     record = ViewRecord("orders", "warehouse", 2, cut(900), 1)
     assert made(records={"orders": record}).views[0].lag_seconds == 2.5

@@ -33,7 +33,9 @@ def _unexpected(*_: Any) -> None:
 def assembler(tmp_path: Path) -> Assembler:
     progress = Progress(new_origin(1, 1000, "1", 1, 1, []))
     in_progress = InProgress(Spool(tmp_path, 1000))
-    return Assembler(cast("Any", {}), cast("KafkaSink", _Sink()), progress, cast("Any", None), in_progress)
+    return Assembler(
+        cast("Any", {}), cast("KafkaSink", _Sink()), progress, cast("Any", None), in_progress, cast("Any", None)
+    )
 
 
 def _xlogdata(message: bytes) -> bytes:

@@ -1,0 +1,115 @@
+"""A change that could not be stored exactly, as a record of ``{prefix}.tailrace.dead``: JSON that loses nothing of it.
+
+* Key: the framed key of the row, as on the table's topic; null if there is none or it cannot be stored itself.
+* Value: `schema`, `table`; `column`, `type` and `reason` of the refusal; `op` (c u d r); `position`, and for changes of
+  the stream `lsn`, `xid` and `ts_ms` of the commit; `old` and `new`: column → text as PostgreSQL prints it, or null.
+* `unchanged` names columns whose large value the update left as it was, so that the WAL has no copy of it.
+* A text that is no UTF-8 (of an SQL_ASCII database) is ``{"hex": ...}``.
+* A letter too large for Kafka has the key columns only, and `left_out_bytes`: the rest is in the source's row.
+
+Excluded columns are not in it; masked and hashed ones are as on the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from schemas.hidden import hide
+from schemas.lsn import Position, format_lsn
+from schemas.relation import Column
+from schemas.types import Kind
+
+Texts = Sequence[bytes | bool | None]
+"""The columns of a tuple: None for NULL, False for a large value that the WAL left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a change stands. Rows of a snapshot have a position only."""
+
+    position: Position
+    lsn: int | None = None
+    xid: int | None = None
+    ts_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """What was refused: `index` is the column's, `old` the tuple before (`old_is_key`: nothing but its key)."""
+
+    schema: str
+    table: str
+    columns: Sequence[Column]
+    key_columns: Sequence[int]
+    index: int
+    type: str
+    reason: str
+    op: str
+    old: Texts | None = None
+    new: Texts | None = None
+    old_is_key: bool = False
+
+    def to_json(self, place: Place, limit: int) -> bytes:
+        """Return the value of its record, of no more than `limit` bytes if the keys are not larger than that."""
+        every = range(len(self.columns))
+        identity = [i for i in every if self.columns[i].is_key] if self.old_is_key else every
+        whole = self._value(place, self._texts(self.old, identity), self._texts(self.new, every), {})
+        if len(whole) <= limit:
+            return whole
+        old, new = (self._texts(texts, self.key_columns) for texts in (self.old, self.new))
+        return self._value(place, old, new, {"left_out_bytes": len(whole)})
+
+    def _value(self, place: Place, old: Any, new: Any, more: Mapping[str, int]) -> bytes:
+        position = place.position
+        return orjson.dumps(
+            {
+                "schema": self.schema,
+                "table": self.table,
+                "column": self.columns[self.index].name,
+                "type": self.type,
+                "reason": self.reason,
+                "op": self.op,
+                "position": {
+                    "epoch": position.epoch,
+                    "commit_lsn": format_lsn(position.commit_lsn),
+                    "ordinal": position.ordinal,
+                },
+                "lsn": None if place.lsn is None else format_lsn(place.lsn),
+                "xid": place.xid,
+                "ts_ms": place.ts_ms,
+                "old": old,
+                "new": new,
+                "unchanged": [
+                    column.name
+                    for column, text in zip(self.columns, self.new or (), strict=False)
+                    if text is False and not _is_excluded(column)
+                ],
+                **more,
+            }
+        )
+
+    def _texts(self, texts: Texts | None, indexes: Sequence[int]) -> dict[str, Any] | None:
+        if texts is None:
+            return None
+        return {
+            self.columns[i].name: self._text(self.columns[i], texts[i])
+            for i in indexes
+            if texts[i] is not False and not _is_excluded(self.columns[i])
+        }
+
+    def _text(self, column: Column, text: bytes | bool | None) -> str | dict[str, str] | None:
+        if not isinstance(text, bytes):
+            return None
+        shown = hide(text, column.option)
+        try:
+            return shown.decode()
+        except UnicodeDecodeError:
+            return {"hex": shown.hex()}
+
+
+def _is_excluded(column: Column) -> bool:
+    return column.option is not None and column.option.kind is Kind.EXCLUDED

@@ -1,0 +1,127 @@
+"""Columns left out, masked and hashed: the topic shows what PostgreSQL itself makes of the values, by either way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from cdc.dev.state import Servers
+from schemas.configfile import load
+from tests.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
+from tests.topics import latest, read_raw, read_topic, schemas
+from tests.verified import differing_keys
+
+_OPTIONS = """[source]
+exclude = ["public.*.secret", "public.person.nam"]
+mask = { "public.*.phone" = 4, "public.*.born" = 2 }
+hash = ["public.*.email"]
+hash_salt = "pe'pper"
+"""
+_SECRETS = (b"TOPSECRET", b"@example.org", b"+49 30 12")
+
+# What the server says: its own string functions, and HMAC built from its sha256 as RFC 2104 has it.
+_EXPECTED = """
+SELECT id, name,
+       (SELECT repeat('*', CASE WHEN n > 4 THEN n - 4 ELSE n END) || right(phone, CASE WHEN n > 4 THEN 4 ELSE 0 END)
+          FROM char_length(phone) AS n),
+       repeat('*', char_length(born::text) - 2) || right(born::text, 2),
+       encode(sha256(outer_pad || sha256(inner_pad || convert_to(email, 'UTF8'))), 'hex'),
+       body
+FROM {table}, (SELECT string_agg(decode(lpad(to_hex(k # 54), 2, '0'), 'hex'), '' ORDER BY i) AS inner_pad,
+                      string_agg(decode(lpad(to_hex(k # 92), 2, '0'), 'hex'), '' ORDER BY i) AS outer_pad
+                 FROM (SELECT i, CASE WHEN i < 7 THEN get_byte('pe''pper'::bytea, i) ELSE 0 END AS k
+                         FROM generate_series(0, 63) AS i) AS padded) AS pads
+"""
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
+    path = write_config(tmp_path, database, servers.bootstrap, prefix)
+    path.write_text(path.read_text().replace("[source]\n", _OPTIONS))
+    return path
+
+
+def test_snapshot_and_stream_show_what_the_options_leave(
+    servers: Servers, database: str, prefix: str, config_path: Path
+) -> None:
+    config = load(config_path)
+    with psycopg.connect(database, autocommit=True, options="-c timezone=UTC") as connection:
+        _create(connection)
+        with running(config_path) as daemon:
+            wait_for_state(config, connection)
+            _change(connection)
+            cut = wait_for_state(config, connection)
+            for table in ("person", "company"):
+                topic = f"{prefix}.public.{table}"
+                rows = latest(read_topic(servers.bootstrap, prefix, f"public.{table}", cut.offsets[topic]))
+                found = {tuple(str(value) for value in row.values()) for row in rows.values()}
+                expected = connection.execute(_EXPECTED.format(table=table).encode()).fetchall()
+                assert found == {tuple(str(value) for value in row) for row in expected}
+                assert len(rows) == len(expected) > 5
+            emails = {table: _emails(servers, prefix, table) for table in ("person", "company")}
+            assert emails["person"] & emails["company"], "equal values have equal hashes, so tables can be joined"
+            _nothing_leaks(servers, prefix, daemon)
+            assert [
+                (event["pattern"], event["did_you_mean"]) for event in events(daemon, "no captured column matches")
+            ] == [("public.person.nam", "public.person.name")]
+            assert differing_keys(config, "person") == 0
+            wrong = {"source": config.source.model_copy(update={"mask": {"public.person.phone": 3}})}
+            assert differing_keys(config.model_copy(update=wrong), "person") > 5
+            assert daemon.stop() == 0
+
+
+def _create(connection: psycopg.Connection[Any]) -> None:
+    for table in ("person", "company"):
+        connection.execute(
+            f"CREATE TABLE {table} (secret text, id int PRIMARY KEY, name text, phone text, born date, email text,"
+            f" body text); ALTER TABLE {table} ALTER secret SET STORAGE EXTERNAL, ALTER body SET STORAGE EXTERNAL,"
+            f" ALTER email SET STORAGE EXTERNAL".encode()
+        )
+    connection.execute("ALTER TABLE person ADD notes text; ALTER TABLE person DROP notes")
+    connection.execute("ALTER TABLE company REPLICA IDENTITY FULL")
+    for table in ("person", "company"):
+        connection.execute(
+            f"INSERT INTO {table} SELECT CASE WHEN g %% 2 = 0 THEN 'TOPSECRET' || repeat('s', 3000) END, g, 'n' || g,"
+            " CASE WHEN g > 2 THEN '+49 30 12ö' || repeat('ä', g) END, date '1970-01-01' + g,"
+            " CASE WHEN g <> 3 THEN g || '@example.org' || CASE WHEN g = 4 THEN repeat('x', 3000) ELSE '' END END,"
+            " repeat(g::text, 3000) FROM generate_series(1, 8) g".encode(),
+            (),
+        )
+    connection.execute("UPDATE person SET phone = 'äöü1' WHERE id = 5; UPDATE person SET phone = '' WHERE id = 6")
+
+
+def _change(connection: psycopg.Connection[Any]) -> None:
+    """Every way of the stream: insert, update beside unchanged large values, changed key, delete with an old image."""
+    for table in ("person", "company"):
+        connection.execute(
+            f"INSERT INTO {table} SELECT secret, id + 10, name, phone, born, email, body FROM {table};"
+            f"UPDATE {table} SET name = 'other' WHERE id IN (4, 14);"
+            f"UPDATE {table} SET id = 104, phone = '1234567890' WHERE id = 4;"
+            f"UPDATE {table} SET secret = 'TOPSECRET again' WHERE id = 7;"
+            f"DELETE FROM {table} WHERE id = 8".encode()
+        )
+
+
+def _emails(servers: Servers, prefix: str, table: str) -> set[str]:
+    return {row["email"] for row in latest(read_topic(servers.bootstrap, prefix, f"public.{table}")).values()}
+
+
+def _nothing_leaks(servers: Servers, prefix: str, daemon: Daemon) -> None:
+    """No record, no schema and no line of the log has a secret, in any state that a row ever had."""
+    for topic in ("public.person", "public.company", "tailrace.progress", "tailrace.schemas"):
+        for message in read_raw(servers.bootstrap, f"{prefix}.{topic}"):
+            for secret in _SECRETS:
+                assert secret not in (message.value() or b"") + (message.key() or b"")
+    assert not any("secret" in str(schema) for schema in schemas(servers.bootstrap, prefix).values())
+    log = daemon.log.read_bytes()
+    assert not any(secret in log for secret in (*_SECRETS, b"pe'pper"))
+
+
+def test_a_key_cannot_be_hidden(servers: Servers, database: str, config_path: Path) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE person (email text PRIMARY KEY)")
+    done = tailrace("run", "--config", str(config_path))
+    assert (done.returncode, "TR-128" in done.stderr, '"email"' in done.stderr) == (3, True, True), done.stderr

@@ -1,0 +1,213 @@
+"""What becomes of a refused change: its dead letter, and what stands in its place on the table's topic."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, cast
+
+import fastavro
+import pytest
+
+from cdc.copydata import XLOGDATA
+from cdc.refusals import Refusals
+from cdc.tables import CapturedTable, Tables
+from schemas.avro import value_schema
+from schemas.columns import ColumnOptions
+from schemas.config import Config, Kafka, Source
+from schemas.deadletter import Place
+from schemas.encoder import Names, Record, TableEncoder
+from schemas.errors import DecodeError, SourceError
+from schemas.lsn import Position
+from schemas.relation import Column, Relation, ReplicaIdentity
+from schemas.rowcodec import ColumnRefused
+from schemas.types import TypeInfo, type_name, value_type
+from sinks.outbox import Destination, Outbox
+from tests.unit.test_encoder import tuple_data
+
+_TYPES = {
+    23: TypeInfo(23, "int4", "b"),
+    25: TypeInfo(25, "text", "b"),
+    1700: TypeInfo(1700, "numeric", "b"),
+}
+_COLUMNS = (
+    Column("id", 23, -1, True),
+    Column("price", 1700, (10 << 16 | 2) + 4),
+    Column("big", 25),
+    Column("phone", 25),
+    Column("secret", 25),
+)
+_RELATION = Relation(1, "public", "t", ReplicaIdentity.DEFAULT, _COLUMNS)
+_SOURCE = {"dsn": "postgresql://x", "mask": {"public.t.phone": 1}, "exclude": ["public.t.secret"]}
+_PLACE = Place(Position(1, 1000, 11), 990, 77, 1_700_000_000_000)
+
+Row = tuple[bytes | bool | None, ...]
+_GOOD: Row = (b"1", b"2.00", b"large", b"123", b"never")
+_BAD: Row = (b"1", b"NaN", b"large", b"123", b"never")
+
+
+class _Outbox:
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, dict[str, Any]]] = []
+
+    def send_to(self, to: Destination, partition: int, key: bytes, value: bytes, position: bytes) -> None:
+        assert (to.topic, partition) == ("p.tailrace.dead", 0)
+        assert Position.from_bytes(position) == Position(1, 1000, 11)
+        assert b"never" not in value
+        self.sent.append((key, json.loads(value)))
+
+
+class _Tables:
+    def beside(self, topic: str) -> Destination:
+        return Destination(topic, [0])
+
+
+_SHOWN = ColumnOptions(Source.model_validate(_SOURCE)).applied(_RELATION, [0])
+_VALUE = fastavro.parse_schema(json.loads(value_schema(_SHOWN, _TYPES, "p.public.t")))
+
+
+@pytest.fixture
+def table() -> CapturedTable:
+    columns = [value_type(column, _TYPES) for column in _SHOWN.columns]
+    encoder = TableEncoder(Names("1.0", "p", "db", "public", "t"), columns, [0], 1, 2)
+    encoder.begin(1, 1000, 1_700_000_000_000, 77, 1_700_000_000_001)
+    names = tuple(type_name(column, _TYPES) for column in _COLUMNS)
+    return CapturedTable(_RELATION, [0], Destination("p.public.t", [0]), encoder, _SHOWN.columns, names)
+
+
+def refusals(outbox: _Outbox, on_error: str = "divert", max_message_bytes: int = 2**24) -> Refusals:
+    source = Source.model_validate(_SOURCE | {"on_error": on_error})
+    config = Config(source=source, kafka=Kafka(prefix="p", max_message_bytes=max_message_bytes))
+    return Refusals(config, cast("Outbox", outbox), cast("Tables", _Tables()))
+
+
+def diverted(table: CapturedTable, change: bytes) -> tuple[list[Record], bytes, dict[str, Any]]:
+    """Divert a change that begins with the mark of its first tuple, behind the kind; return records, key and letter."""
+    outbox = _Outbox()
+    message = bytes(XLOGDATA) + change[:1] + b"\0\0\0\1" + change[1:]
+    pos = XLOGDATA + 5
+    encode = {b"I": table.encoder.insert, b"U": table.encoder.change, b"D": table.encoder.remove}[change[:1]]
+    with pytest.raises(ColumnRefused) as refused:
+        encode(message, pos + (change[:1] == b"I"), 990, 8)
+    records = refusals(outbox).change(table, refused.value, message, pos, 8, _PLACE)
+    ((key, letter),) = outbox.sent
+    assert (letter["column"], letter["type"], letter["reason"]) == (
+        "price",
+        "numeric(10,2)",
+        "NaN and infinity are no decimals",
+    )
+    return records, key, letter
+
+
+def key(n: int) -> bytes:
+    return b"\0\0\0\0\1" + bytes([2 * n])
+
+
+def value(record: Record) -> dict[str, Any]:
+    assert record[2] is not None
+    stream = io.BytesIO(record[2][5:])
+    row: Any = fastavro.schemaless_reader(stream, _VALUE, None)
+    assert stream.read() == b""
+    assert isinstance(row, dict)
+    return row
+
+
+def assert_removed(records: list[Record], n: int) -> None:
+    event, tombstone = records[:2]
+    assert (event[:2], tombstone) == ((0, key(n)), (1, key(n), None))
+    removed = value(event)
+    assert (removed["op"], removed["before"], removed["after"], removed["source"]["ordinal"]) == ("d", None, None, 8)
+
+
+def test_insert(table: CapturedTable) -> None:
+    records, sent, letter = diverted(table, b"IN" + tuple_data(*_BAD))
+    assert_removed(records, 1)
+    assert len(records) == 2
+    assert sent == key(1)
+    assert letter == {
+        "schema": "public",
+        "table": "t",
+        "column": "price",
+        "type": "numeric(10,2)",
+        "reason": "NaN and infinity are no decimals",
+        "op": "c",
+        "position": {"epoch": 1, "commit_lsn": "0/3E8", "ordinal": 11},
+        "lsn": "0/3DE",
+        "xid": 77,
+        "ts_ms": 1_700_000_000_000,
+        "old": None,
+        "new": {"id": "1", "price": "NaN", "big": "large", "phone": "**3"},
+        "unchanged": [],
+    }
+
+
+def test_update_beside_an_unchanged_large_value(table: CapturedTable) -> None:
+    new = (b"1", b"NaN", False, b"\xff2", False)
+    records, _, letter = diverted(table, b"UN" + tuple_data(*new))
+    assert_removed(records, 1)
+    assert (letter["op"], letter["unchanged"]) == ("u", ["big"])
+    assert letter["new"] == {"id": "1", "price": "NaN", "phone": "*2"}
+
+
+def test_changed_key_with_a_refused_row_is_a_delete_of_the_old_key(table: CapturedTable) -> None:
+    old = tuple_data(b"1", None, None, None, None)
+    records, sent, letter = diverted(table, b"UK" + old + b"N" + tuple_data(b"2", *_BAD[1:]))
+    assert_removed(records, 1)
+    assert records[2:] == [(2, key(2), None)]
+    assert (sent, letter["old"], letter["new"]["id"]) == (key(2), {"id": "1"}, "2")
+
+
+@pytest.mark.parametrize("big", [b"large", False])
+def test_a_refused_old_image_does_not_keep_the_new_row_back(table: CapturedTable, big: bytes | bool) -> None:
+    new = (b"1", b"3.00", big, b"45", b"never")
+    records, _, letter = diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*new))
+    ((part, row_key, _),) = records
+    row = value(records[0])
+    assert (part, row_key, row["op"], row["before"], row["source"]["ordinal"]) == (2, key(1), "u", None, 10)
+    assert {name: str(shown) for name, shown in row["after"].items()} == {
+        "id": "1",
+        "price": "3.00",
+        "big": "large",
+        "phone": "*5",
+    }
+    assert (letter["old"]["price"], letter["new"]["price"]) == ("NaN", "3.00")
+
+
+def test_a_refused_old_image_under_another_key(table: CapturedTable) -> None:
+    records, _, _ = diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(b"2", *_GOOD[1:]))
+    assert_removed(records, 1)
+    assert (records[2][:2], value(records[2])["after"]["id"]) == ((2, key(2)), 2)
+
+
+def test_both_images_refused(table: CapturedTable) -> None:
+    records, _, _ = diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*_BAD))
+    assert_removed(records, 1)
+    assert len(records) == 2
+
+
+def test_delete(table: CapturedTable) -> None:
+    records, sent, letter = diverted(table, b"DO" + tuple_data(*_BAD))
+    assert_removed(records, 1)
+    assert (sent, letter["op"], letter["new"], letter["old"]["price"]) == (key(1), "d", None, "NaN")
+
+
+def test_a_damaged_change_is_no_dead_letter(table: CapturedTable) -> None:
+    with pytest.raises(DecodeError):
+        diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*_GOOD[:2]))
+
+
+def test_a_letter_too_large_for_kafka_has_the_key_and_the_place(table: CapturedTable) -> None:
+    outbox = _Outbox()
+    row = (b"1", b"NaN", b"x" * 2**20, None, None)
+    kept = refusals(outbox, max_message_bytes=2**20).row(table, ColumnRefused(1, "why"), row)
+    refusals(outbox, max_message_bytes=2**20).divert(kept, _PLACE.position)
+    ((sent, letter),) = outbox.sent
+    assert (sent, letter["op"], letter["new"], letter["lsn"]) == (key(1), "r", {"id": "1"}, None)
+    assert letter["left_out_bytes"] > 2**20
+
+
+def test_stop_is_the_default_and_shows_no_value(table: CapturedTable) -> None:
+    with pytest.raises(SourceError) as stopped:
+        refusals(_Outbox(), "stop").row(table, ColumnRefused(1, "why"), [b"1", b"4711", None, None, None])
+    assert "4711" not in str(stopped.value)
+    assert stopped.value.hint.splitlines()[1].strip().startswith('exclude = ["public.t.price"]')
