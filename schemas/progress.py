@@ -63,6 +63,7 @@ class PositionRecord:
     `here` is the cut at this very transaction. It is a state if no source transaction is split across it (`open` is
     None) and no table is in the middle of its snapshot (`incomplete_tables` is empty); otherwise `newest_state` is
     the last cut that was one, if any. `counts` is the number of records this Kafka transaction wrote per topic.
+    `nokey_oid` is the oid of the publication for tables without a key, 0 if there is none.
     """
 
     here: Cut
@@ -71,6 +72,7 @@ class PositionRecord:
     incomplete_tables: tuple[str, ...] = ()
     newest_state: Cut | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    nokey_oid: int = 0
 
     @property
     def is_state(self) -> bool:
@@ -90,6 +92,7 @@ class PositionRecord:
                 "incomplete_tables": self.incomplete_tables,
                 "newest_state": self.newest_state.to_dict() if self.newest_state else None,
                 "counts": self.counts,
+                "nokey_oid": self.nokey_oid,
             }
         )
 
@@ -103,6 +106,7 @@ class PositionRecord:
             incomplete_tables=tuple(value["incomplete_tables"]),
             newest_state=Cut.from_dict(value["newest_state"]) if value["newest_state"] else None,
             counts=value["counts"],
+            nokey_oid=value["nokey_oid"],
         )
 
 

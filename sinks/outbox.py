@@ -85,7 +85,7 @@ class Outbox:
     @cython.ccall
     @cython.exceptval(-1)
     def send(self, to: Destination, key: bytes, value: bytes | None, headers: Headers) -> cython.int:
-        """Put a record on the partition of its key, in order."""
+        """Put a record on the partition of its key, in order; all with an empty key go to the same."""
         return self.send_to(to, partition_of(key, len(to.held)), key, value, headers)
 
     @cython.ccall
@@ -166,13 +166,13 @@ class Outbox:
     def produce(
         self, topic: str, partition: cython.Py_ssize_t, record: tuple[bytes, bytes | None, Headers], on_delivery: object
     ) -> cython.int:
-        """Hand a record to librdkafka by way of confluent-kafka."""
+        """Hand a record to librdkafka by way of confluent-kafka; an empty key is none."""
         key, value, headers = record
         named = [(POSITION_HEADER, headers)] if isinstance(headers, bytes) else headers
         try:
-            self._produce(topic, value, key, partition, on_delivery, None, 0, named)
+            self._produce(topic, value, key or None, partition, on_delivery, None, 0, named)
         except Exception as error:
-            self._again(error, topic, value, key, partition, on_delivery, None, 0, named)
+            self._again(error, topic, value, key or None, partition, on_delivery, None, 0, named)
         return 0
 
     def flush(self, report: Callable[[Destination, int], Any]) -> dict[str, int]:

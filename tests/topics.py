@@ -17,7 +17,9 @@ from schemas.lsn import Position
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """A record as a consumer sees it; `key` and `value` decoded, None for a tombstone, `key` () for a truncate."""
+    """A record as a consumer sees it; `key` and `value` decoded, None for a tombstone, `key` () for a truncate, and
+    (None,) for a record without a key.
+    """
 
     partition: int
     offset: int
@@ -80,7 +82,7 @@ def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = 
             TopicRecord(
                 partition=message.partition(),
                 offset=message.offset(),
-                key=() if key == TRUNCATE_KEY else tuple(decode(key).values()),
+                key=() if key == TRUNCATE_KEY else (None,) if key is None else tuple(decode(key).values()),
                 value=None if value is None else decode(value),
                 position=Position.from_bytes(headers[POSITION_HEADER]),
                 snapshot=int.from_bytes(headers[SNAPSHOT_HEADER], "big") if SNAPSHOT_HEADER in headers else None,
