@@ -98,6 +98,4 @@ def new_origin(
         timeline=timeline,
     )
     oid, nokey_oid = publication_oids
-    return PositionRecord(
-        here=cut, publication_oid=oid, nokey_oid=nokey_oid, incomplete_tables=tuple(sorted(tables))
-    )
+    return PositionRecord(here=cut, publication_oid=oid, nokey_oid=nokey_oid, incomplete_tables=tuple(sorted(tables)))
