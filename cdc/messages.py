@@ -1,8 +1,8 @@
 """The logical messages of applications (`pg_logical_emit_message`), on their way to ``{prefix}.message``.
 
 A transactional message is one of the changes of its transaction: counted among them, whole with them, and sent once as
-they are. Any other stands for itself in the WAL, like a transaction whose commit is the message: what has been sent is
-told by its LSN.
+they are. Any other stands for itself in the WAL, like a transaction that is nothing but its commit: its position is the
+last byte of its record, and `flushed_lsn` the byte behind that.
 """
 
 from __future__ import annotations

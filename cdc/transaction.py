@@ -166,7 +166,8 @@ class Assembler:
         elif rows.open:
             raise DecodeError("message that stands alone, inside a transaction", 0, 1, 0)
         else:
-            rows.begin(message.lsn, sent_us + pgoutput.POSTGRES_EPOCH_US, 0)
+            # its LSN is that of the first byte behind it, where the next commit may stand
+            rows.begin(message.lsn - 1, sent_us + pgoutput.POSTGRES_EPOCH_US, 0)
         ordinal = rows.count()
         if ordinal >= 0:
             if not message.prefix.startswith(OWN):

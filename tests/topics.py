@@ -67,6 +67,8 @@ def schemas(bootstrap: str, prefix: str) -> dict[int, Any]:
 
 def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = None) -> list[TopicRecord]:
     """Return all records of a table's topic in the order of their partitions."""
+    messages = read_raw(bootstrap, f"{prefix}.{table}", end)
+    # behind them: each is committed with its schema, at the latest
     by_id = schemas(bootstrap, prefix)
 
     def decode(raw: bytes) -> Any:
@@ -74,7 +76,7 @@ def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = 
         return fastavro.schemaless_reader(io.BytesIO(raw[5:]), by_id[int.from_bytes(raw[1:5], "big")], None)
 
     records = []
-    for message in read_raw(bootstrap, f"{prefix}.{table}", end):
+    for message in messages:
         headers = dict(message.headers())
         key = message.key()
         value = message.value()
