@@ -89,7 +89,6 @@ def test_partitions_by_root(source: psycopg.Connection[Any], servers: Servers, c
         wait_for_state(config, source)
         assert _assert_equal(source, servers, config, "visit") == 0
         assert daemon.stop() == 0
-    assert source.execute("SELECT count(*) FROM visit_high").fetchone() == (6,)
 
 
 def _values(rows: list[tuple[Any, ...]]) -> str:
@@ -141,7 +140,8 @@ def test_column_lists_row_filters_and_generated_columns(
         "INSERT INTO filtered SELECT g, g % 3, 'f%s' FROM generate_series(1, 50) g;"
         "INSERT INTO events SELECT g, g % 3, 'e' FROM generate_series(1, 50) g;"
         "CREATE PUBLICATION tailrace FOR TABLE part (id, made, a), filtered WHERE (n > 0);"
-        "CREATE PUBLICATION tailrace_nokey FOR TABLE events (t, id) WHERE (n <> 1 AND t LIKE '%e%') WITH (publish = 'insert, truncate')"
+        "CREATE PUBLICATION tailrace_nokey FOR TABLE events (t, id) WHERE (n <> 1 AND t LIKE '%')"
+        " WITH (publish = 'insert, truncate')"
     )
     config = load(config_path)
     with running(config_path) as daemon:
