@@ -1,4 +1,4 @@
-"""What the daemon asks PostgreSQL's catalogs: types, publications, tables, keys, the server itself."""
+"""What the daemon asks PostgreSQL's catalogs: types, tables, the server itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import psycopg
-from psycopg import sql
 
-from schemas.errors import ConfigError, SourceError
+from schemas.errors import SourceError
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.types import TypeInfo
 
@@ -83,29 +82,7 @@ def _taken(name: str, patterns: Iterable[str]) -> bool:
     return taken
 
 
-def relations_to_capture(connection: psycopg.Connection, publication: str, patterns: Sequence[str]) -> list[Relation]:
-    """Return the shape of every table of the publication, or, if there is none yet, of those that `patterns` take.
-
-    ConfigError if that is no table at all, SourceError for a table without a key.
-    """
-    if _publication_oid(connection, publication) is not None:
-        relations = _published_relations(connection, publication)
-    else:
-        tables = matching_tables(connection, patterns)
-        relations = [found for schema, table in tables if (found := table_relation(connection, schema, table))]
-    if not relations:
-        raise ConfigError(
-            "TR-120",
-            f"no table matches source.tables = {list(patterns)}",
-            hint='Patterns are "schema.table", for example tables = ["public.*"].',
-        )
-    for relation in relations:
-        key_columns(connection, relation)
-    _refuse_row_security(connection, relations)
-    return relations
-
-
-def _refuse_row_security(connection: psycopg.Connection, relations: Sequence[Relation]) -> None:
+def refuse_row_security(connection: psycopg.Connection, relations: Sequence[Relation]) -> None:
     """Policies do not hold for the WAL, but for what we select: the first copy would lack rows that the stream has."""
     row = connection.execute(
         "SELECT c.oid::regclass::text, current_user FROM pg_class c WHERE row_security_active(c.oid) AND"
@@ -123,98 +100,36 @@ def _refuse_row_security(connection: psycopg.Connection, relations: Sequence[Rel
         )
 
 
-def ensure_publication(connection: psycopg.Connection, name: str, relations: Sequence[Relation]) -> int:
-    """Return the oid of the publication, made for `relations` if it is not there."""
-    found = _publication_oid(connection, name)
-    if found is not None:
-        return found
-    statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
-        sql.Identifier(name), sql.SQL(", ").join(sql.Identifier(r.schema, r.name) for r in relations)
-    )
-    try:
-        connection.execute(statement)
-    except psycopg.Error as error:
-        raise SourceError(
-            "TR-207",
-            f'cannot create publication "{name}"',
-            detail=(error.diag.message_primary or str(error)) + ".",
-            hint=f"Have the owner of the tables run: {statement.as_string(connection)};",
-        ) from None
-    oid = _publication_oid(connection, name)
-    assert oid is not None
-    return oid
-
-
-def _publication_oid(connection: psycopg.Connection, name: str) -> int | None:
-    row = connection.execute("SELECT oid::int8 FROM pg_publication WHERE pubname = %s", (name,)).fetchone()
-    return row[0] if row else None
-
-
-def _published_relations(connection: psycopg.Connection, publication: str) -> list[Relation]:
-    """Return the shape of every table of the publication, as its Relation message has it."""
-    # 14 publishes whole tables only
-    columns = "attnames" if connection.info.server_version >= 150000 else "NULL"
-    rows = connection.execute(
-        f"SELECT schemaname, tablename, {columns} FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2".encode(),
-        (publication,),
-    ).fetchall()
-    relations = (table_relation(connection, schema, table, published) for schema, table, published in rows)
-    return [relation for relation in relations if relation]
-
-
 def table_relation(
     connection: psycopg.Connection, schema: str, table: str, columns: Sequence[str] | None = None
 ) -> Relation | None:
-    """Return the shape of a table as the catalog has it now, with the published `columns` only; None if it is gone."""
+    """Return the shape of a table as the catalog has it now, with the published `columns` only; None if it is gone.
+
+    Without `columns`, generated ones are left out, as they are before PostgreSQL 18. SourceError if `columns` are a
+    part of the key.
+    """
     rows = connection.execute(
         "SELECT c.oid::int8, c.relreplident::text, a.attname, a.atttypid::int8, a.atttypmod,"
-        " c.relreplident = 'f' OR coalesce(a.attnum = ANY (i.indkey), false) FROM pg_class c"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid"
+        " c.relreplident = 'f' OR coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false)"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid"
         " LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND i.indisvalid"
         "  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END"
-        " WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''"
-        " ORDER BY a.attnum",
-        (schema, table),
+        " WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped"
+        " AND (a.attgenerated = '' OR (%s AND a.attgenerated = 's')) ORDER BY a.attnum",
+        (schema, table, columns is not None and connection.info.server_version >= 180000),
     ).fetchall()
     if not rows:
         return None
-    return Relation(
-        oid=rows[0][0],
-        schema=schema,
-        name=table,
-        replica_identity=ReplicaIdentity(rows[0][1]),
-        columns=tuple(
-            Column(name, type_oid, typmod, is_key)
-            for _, _, name, type_oid, typmod, is_key in rows
-            if columns is None or name in columns
-        ),
-    )
-
-
-def key_columns(connection: psycopg.Connection, relation: Relation) -> list[int]:
-    """Return the indexes of the key's columns in `relation`.
-
-    The key is the replica identity's; under FULL, where the identity names every column, it is the primary key. A table
-    that has none is refused with the statement that gives it one.
-    """
-    if relation.replica_identity is ReplicaIdentity.FULL:
-        names = {
-            name
-            for (name,) in connection.execute(
-                "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid"
-                " AND a.attnum = ANY (i.indkey) WHERE i.indrelid = %s AND i.indisprimary AND i.indimmediate",
-                (relation.oid,),
-            )
-        }
-        indexes = [i for i, column in enumerate(relation.columns) if column.name in names]
-    else:
-        indexes = [i for i, column in enumerate(relation.columns) if column.is_key]
-    if not indexes:
+    identity = ReplicaIdentity(rows[0][1])
+    found = [Column(name, type_oid, typmod, is_key) for _, _, name, type_oid, typmod, is_key in rows]
+    published = [column for column in found if columns is None or column.name in columns]
+    keys = [column.name for column in found if column.is_key]
+    left_out = [name for name in keys if columns is not None and name not in columns]
+    if left_out and len(left_out) < len(keys) and identity is not ReplicaIdentity.FULL:
         raise SourceError(
             "TR-205",
-            f'table "{relation.qualified_name}" has no replica identity that gives its rows a key',
-            detail="Without a key, updates and deletes cannot be told to the row that they belong to.",
-            hint=f'ALTER TABLE "{relation.schema}"."{relation.name}" ADD PRIMARY KEY (...);'
-            f'  -- or leave it out: tables = [..., "!{relation.qualified_name}"]',
+            f'table "{schema}.{table}" is published without a part of its key',
+            detail=f"The column list of the publication leaves out: {', '.join(left_out)}.",
+            hint="Publish all columns of its replica identity: ALTER PUBLICATION ... SET TABLE ...;",
         )
-    return indexes
+    return Relation(rows[0][0], schema, table, identity, tuple(published))

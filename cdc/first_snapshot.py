@@ -13,6 +13,7 @@ from cdc import slot
 from cdc.connect import connect, connect_replication
 from cdc.delivery import Delivery
 from cdc.progress import Progress
+from cdc.publication import nokey_name
 from cdc.refusals import RefusedRow
 from cdc.tables import Tables
 from schemas.config import Config
@@ -64,10 +65,11 @@ class ExportedSnapshot:
 
 def plan_all(config: Config, connection: psycopg.Connection, relations: Sequence[Relation]) -> list[Chunk]:
     """Return the chunks of all tables, in the order of the tables."""
+    publications = [config.source.publication, nokey_name(config.source.publication)]
     return [
         chunk
         for relation in relations
-        for chunk in plan_chunks(connection, config.source.publication, relation, config.snapshot.chunk_bytes)
+        for chunk in plan_chunks(connection, publications, relation, config.snapshot.chunk_bytes)
     ]
 
 

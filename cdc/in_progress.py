@@ -11,8 +11,11 @@ from itertools import chain, islice
 
 from cdc import pgoutput
 from cdc import pgoutput_stream as stream
+from cdc.connect import DECODING_FAILED
 from cdc.copydata import XLOGDATA
+from cdc.messages import OWN
 from cdc.spool import Spool
+from schemas.errors import SourceError
 
 _head = struct.Struct(">cQQq").pack
 _begin = struct.Struct(">cQqI").pack
@@ -20,7 +23,10 @@ _commit = struct.Struct(">cBQQq").pack
 
 
 class InProgress:
-    """What of the stream belongs to transactions in progress. Memory is bounded as the spool's is."""
+    """What of the stream belongs to transactions in progress. Memory is bounded as the spool's is, and by their number.
+
+    Raises SourceError with DECODING_FAILED where only the whole transaction says what is in it.
+    """
 
     def __init__(self, spool: Spool, *, parallel: bool = False) -> None:
         """`parallel` as the stream was asked for it."""
@@ -28,6 +34,7 @@ class InProgress:
         self._parallel = parallel
         self._block: int | None = None
         self._released: Iterator[bytes] | None = None
+        self._with_messages: set[int] = set()
 
     @property
     def in_block(self) -> bool:
@@ -47,6 +54,8 @@ class InProgress:
             # Origin has no xid there, and nobody needs it.
             if message[:1] != b"O":
                 sub_xid, body = stream.streamed(message)
+                if message[:1] == b"M" and not pgoutput.message_(message, body).prefix.startswith(OWN):
+                    self._with_messages.add(self._block)
                 self._spool.append(self._block, sub_xid, int.from_bytes(raw[1:9], "big"), message[:1] + message[body:])
         return len(messages)
 
@@ -56,14 +65,31 @@ class InProgress:
         if kind == stream.STREAM_START:
             self._block = stream.stream_start(message).xid
         elif kind == stream.STREAM_COMMIT:
-            self._released = self._whole(stream.stream_commit(message))
+            commit = stream.stream_commit(message)
+            self._with_messages.discard(commit.xid)
+            self._released = self._whole(commit)
         elif kind == stream.STREAM_ABORT:
             # PostgreSQL 18 sends it even to those who asked for no streaming, for parts that were rolled back.
             abort = stream.stream_abort(message, parallel=self._parallel)
+            self._check_messages(abort)
             self._spool.abort(abort.xid, abort.sub_xid)
         else:
             return False
         return True
+
+    def _check_messages(self, abort: stream.StreamAbort) -> None:
+        """A message says of which transaction it is, not of which part. So once a part is rolled back, only the same
+        transaction, sent whole, tells which of its messages there are.
+        """
+        if abort.xid in self._with_messages:
+            self._with_messages.discard(abort.xid)
+            if abort.sub_xid != abort.xid:
+                raise SourceError(
+                    DECODING_FAILED,
+                    "a part of a transaction in progress that has logical messages was rolled back",
+                    detail="PostgreSQL does not say whether they were in that part.",
+                    hint="Nothing is lost: the transaction is taken whole, at its commit.",
+                )
 
     def release(self, limit: int) -> list[bytes]:
         """Return up to `limit` messages of a transaction that has committed; none when there is none (any more)."""

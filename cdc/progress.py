@@ -64,6 +64,7 @@ class Progress:
         return PositionRecord(
             here=here,
             publication_oid=self.newest.publication_oid,
+            nokey_oid=self.newest.nokey_oid,
             open=open_xid,
             incomplete_tables=incomplete,
             newest_state=None if is_state else self._state,
@@ -84,10 +85,13 @@ def new_origin(
     consistent_point: int,
     system_identifier: str,
     timeline: int,
-    publication_oid: int,
+    publication_oids: tuple[int, int],
     tables: Iterable[str],
 ) -> PositionRecord:
-    """Return the record from which a new slot starts: nothing read, all tables incomplete."""
+    """Return the record from which a new slot starts: nothing read, all tables incomplete.
+
+    The second of `publication_oids` is that of the publication for tables without a key, 0 if there is none.
+    """
     cut = Cut(
         position=Position(epoch, consistent_point - 1, 0),
         flushed_lsn=consistent_point,
@@ -95,4 +99,5 @@ def new_origin(
         system_identifier=system_identifier,
         timeline=timeline,
     )
-    return PositionRecord(here=cut, publication_oid=publication_oid, incomplete_tables=tuple(sorted(tables)))
+    oid, nokey_oid = publication_oids
+    return PositionRecord(here=cut, publication_oid=oid, nokey_oid=nokey_oid, incomplete_tables=tuple(sorted(tables)))

@@ -34,11 +34,9 @@ class Reread:
         """
         missing = [i for i, text in enumerate(texts) if text is False]
         query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
-            sql.SQL(", ").join(sql.Identifier(relation.columns[i].name) for i in missing),
-            sql.Identifier(relation.schema, relation.name),
-            sql.SQL(" AND ").join(
-                sql.SQL("{} = %s").format(sql.Identifier(relation.columns[i].name)) for i in key_columns
-            ),
+            sql.SQL(", ").join(_quoted(relation.columns[i].name) for i in missing),
+            _quoted(relation.schema, relation.name),
+            sql.SQL(" AND ").join(sql.SQL("{} = %s").format(_quoted(relation.columns[i].name)) for i in key_columns),
         )
         key = [_text(texts[i]) for i in key_columns]
         cursor = self._connection.execute(query, key)
@@ -54,6 +52,11 @@ class Reread:
         row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
         return fields, parse_lsn(row[0])
+
+
+def _quoted(*names: str) -> sql.Identifier:
+    """In a query that has parameters, psycopg looks for them in names, too."""
+    return sql.Identifier(*(name.replace("%", "%%") for name in names))
 
 
 def _text(text: bytes | bool | None) -> str:

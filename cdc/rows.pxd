@@ -35,7 +35,6 @@ cdef class RowPath:
     cpdef int begin(self, unsigned long long final_lsn, long long commit_us, long long xid) except? -1
     cpdef int commit(self, unsigned long long commit_lsn, unsigned long long end_lsn, long long commit_us) except? -1
     cpdef long long count(self) except? -2
-    cpdef long long upcoming(self) except? -2
     cpdef int prepare(self, TableEncoder encoder) except? -1
     cpdef int sent(self, long long ordinal) except? -1
     cpdef bytes position(self, long long ordinal)

@@ -119,6 +119,12 @@ class RowPath:
             self.on_commit(commit_lsn, self.xid)
         return 0
 
+    def end_alone(self) -> None:
+        """End what stands by itself in the WAL, at `final_lsn`: what lies before the next byte has been sent."""
+        self.open = False
+        if self.final_lsn >= self.flushed_lsn:
+            self.flushed_lsn = self.final_lsn + 1
+
     def forget(self) -> None:
         """Look tables up again: a Relation message has come."""
         self._table = None
@@ -127,15 +133,8 @@ class RowPath:
     @cython.exceptval(-2)
     def count(self) -> cython.longlong:
         """Count a change and return its ordinal; −1 if Kafka holds it already."""
-        ordinal: cython.longlong = self.upcoming()
-        self._index += 1
-        return ordinal
-
-    @cython.ccall
-    @cython.exceptval(-2)
-    def upcoming(self) -> cython.longlong:
-        """Return the ordinal that the next change will have; −1 if Kafka holds it already."""
         ordinal: cython.longlong = self._index * _PARTS
+        self._index += 1
         return ordinal if ordinal > self._skip else -1
 
     @cython.boundscheck(False)

@@ -59,7 +59,8 @@ class Service:
                     session.close()
 
     def _go_on_without_streaming(self) -> None:
-        """PostgreSQL cannot always decode DDL of subtransactions in progress; the same, committed, it can."""
+        """What PostgreSQL cannot decode of a transaction in progress (DDL, messages of rolled-back parts) it can of the
+        same transaction once it has committed."""
         if self._config.source.streaming:
             log.warning("going on without source.streaming: PostgreSQL could not decode a transaction in progress")
             source = self._config.source.model_copy(update={"streaming": False})

@@ -8,15 +8,18 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
 
-from cdc import catalog, slot
+from cdc import catalog, publication, slot
 from cdc.connect import connect
 from cdc.delivery import Delivery
 from cdc.first_snapshot import ExportedSnapshot, plan_all, record_chunks, send_first_snapshot
 from cdc.in_progress import InProgress
+from cdc.keys import Keys
+from cdc.messages import Messages
 from cdc.progress import Progress, new_origin
 from cdc.refusals import make_dead_topic
 from cdc.reread import Reread
@@ -30,6 +33,7 @@ from schemas.config import Config
 from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord
+from schemas.relation import Relation
 from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 from sinks.progress import read_position, read_schemas
@@ -68,12 +72,18 @@ class Session:
         """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
         config, source = self._config, self._config.source
         self._server = catalog.server(self._connection)
-        self._relations = catalog.relations_to_capture(self._connection, source.publication, source.tables)
+        self._publications = publication.ensure(self._connection, source.publication, source.tables)
+        captured, insert_only = publication.relations(self._connection, self._publications)
+        catalog.refuse_row_security(self._connection, captured)
+        publication.log_left_out(self._connection, captured, insert_only)
+        self._keys = Keys(self._connection, source.keys, insert_only)
+        self._keys.check(captured)
+        # without a key first: their snapshot cannot be gone on with
+        self._relations = sorted(captured, key=lambda relation: bool(self._keys.of(relation)))
         self._check_columns()
-        self._partitions = make_topics(config.kafka, self._relations)
+        self._partitions = make_topics(config.kafka, self._relations, self._keys)
         if source.on_error == "divert":
             make_dead_topic(config)
-        self._publication_oid = catalog.ensure_publication(self._connection, source.publication, self._relations)
         found = slot.inspect(self._connection, source.slot)
         if found is None:
             self._first_start()
@@ -87,7 +97,7 @@ class Session:
     def _check_columns(self) -> None:
         """Refuse column options that cannot be before anything is made; a pattern without a column may be a slip."""
         for relation in self._relations:
-            self._columns.applied(relation, catalog.key_columns(self._connection, relation))
+            self._columns.applied(relation, self._keys.of(relation))
         for key, pattern, nearest in self._columns.unmatched(self._relations):
             log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
 
@@ -117,13 +127,13 @@ class Session:
             consistent_point,
             self._server.system_identifier,
             self._server.timeline,
-            self._publication_oid,
+            self._publications.oids,
             [relation.qualified_name for relation in self._relations],
         )
 
     def _own_slot(self) -> None:
         source = self._config.source
-        self._wal = Wal(self._dsn, source.slot, [source.publication], streaming=source.streaming)
+        self._wal = Wal(self._dsn, source.slot, self._publications.names, streaming=source.streaming)
 
     def _new_sink(self) -> KafkaSink:
         kafka, slot_name = self._config.kafka, self._config.source.slot
@@ -145,6 +155,7 @@ class Session:
                 f" {stored.here.system_identifier}.",
                 hint="Check source.dsn; for another server take another kafka.prefix.",
             )
+        self._publications.check((stored.publication_oid, stored.nokey_oid))
         return stored
 
     def _open(self, stored: PositionRecord) -> None:
@@ -160,6 +171,8 @@ class Session:
             read_schemas(config.kafka, Topics(config.kafka.prefix)),
             self._partitions,
             stored.here.offsets,
+            self._relations,
+            self._keys,
             self._columns,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
@@ -172,8 +185,9 @@ class Session:
         reread = Reread(self._connection)
         spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel)
+        messages = Messages(self._config, self._server.database, self._tables, self._sink.outbox)
         self._assembler = Assembler(
-            self._tables, self._sink, self._progress, reread, self._in_progress, self._delivery.refusals
+            self._tables, self._sink, self._progress, reread, self._in_progress, messages, self._delivery.refusals
         )
         self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
@@ -181,6 +195,7 @@ class Session:
         if not incomplete or self._stop.is_set():
             return
         relations = {r.qualified_name: r for r in self._relations if r.qualified_name in incomplete}
+        self._refuse_windows_without_key(relations.values())
         chunks = open_chunks(self._config)
         if chunks is None:
             chunks = plan_all(self._config, self._connection, list(relations.values()))
@@ -189,6 +204,18 @@ class Session:
         self._windows = Windows(
             self._config, self._delivery, self._tables, self._progress, self._assembler, relations, chunks
         )
+
+    def _refuse_windows_without_key(self, relations: Iterable[Relation]) -> None:
+        """Rows that the stream and a window both bring can be told apart by their key only."""
+        without = [relation.qualified_name for relation in relations if not self._keys.of(relation)]
+        if without:
+            raise StateError(
+                "TR-405",
+                f'the first snapshot was cut short in table "{without[0]}", which has no key',
+                detail="Rows of such a table would come twice, or not at all, if they were read anew.",
+                hint=f"To copy all tables anew: SELECT pg_drop_replication_slot('{self._config.source.slot}');"
+                "  -- and take another kafka.prefix, or delete its topics",
+            )
 
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""

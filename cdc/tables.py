@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 import psycopg
 
-from cdc.catalog import Types, key_columns
+from cdc.catalog import Types
+from cdc.keys import Keys
 from schemas.avro import key_schema, value_schema
 from schemas.columns import ColumnOptions
 from schemas.config import Kafka
 from schemas.encoder import Names, TableEncoder
-from schemas.errors import DecodeError, SourceError
+from schemas.errors import ConfigError, DecodeError, SourceError, StateError
 from schemas.relation import Column, Relation
 from schemas.rowcodec import ColumnRefused
-from schemas.topics import Topics, compacted
+from schemas.topics import LONGEST, Topics, compacted, kept, messages
 from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.kafka import KafkaSink
@@ -70,21 +71,27 @@ class Tables:
         stored_schemas: Iterable[StoredSchema],
         partitions: dict[str, int],
         offsets: dict[str, list[int]],
+        relations: Iterable[Relation],
+        keys: Keys,
         options: ColumnOptions,
     ) -> None:
-        """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from."""
+        """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from, `relations`
+        the tables that are captured by now.
+        """
         self._options = options
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
-        self._connection = connection
+        self._keys = keys
         self._types = Types(connection)
         self._database = database
         self._sink = sink
         self._partitions = partitions
         self._offsets = offsets
         self._ids = {(stored.subject, stored.schema): stored.id for stored in stored_schemas}
+        self._subjects = {subject for subject, _ in self._ids}
         self._by_oid: dict[int, CapturedTable] = {}
         self._destinations: dict[str, Destination] = {}
+        self._names = {(relation.schema, relation.name) for relation in relations}
 
     @property
     def destinations(self) -> Iterable[Destination]:
@@ -102,8 +109,12 @@ class Tables:
         if known is not None and known.relation == relation:
             return known
         topic = self._topics.table(relation.schema, relation.name)
-        destination = self._destination(topic, relation)
-        keys = key_columns(self._connection, relation)
+        keys = self._keys.of(relation)
+        self._check_generation(relation, topic, keys)
+        if topic not in self._partitions:
+            # it came into the publication while we run
+            self._partitions |= make_topics(self._kafka, [relation], self._keys)
+        destination = self.destination(topic)
         typed = self._options.applied(relation, keys)
         key_names = [typed.columns[i] for i in keys]
         table = CapturedTable(
@@ -114,8 +125,8 @@ class Tables:
                 Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
                 [value_type(column, self._types) for column in typed.columns],
                 keys,
-                self._schema_id(f"{topic}-key", key_schema(key_names, self._types, topic)),
-                self._schema_id(f"{topic}-value", value_schema(typed, self._types, topic)),
+                self.schema_id(f"{topic}-key", key_schema(key_names, self._types, topic)) if keys else 0,
+                self.schema_id(f"{topic}-value", value_schema(typed, self._types, topic)),
             ),
             typed.columns,
             tuple(type_name(column, self._types) for column in relation.columns),
@@ -123,11 +134,22 @@ class Tables:
         self._by_oid[relation.oid] = table
         return table
 
-    def _destination(self, topic: str, relation: Relation) -> Destination:
-        """Return the topic of a table; one that came into the publication while we run gets its topic now."""
+    def _check_generation(self, relation: Relation, topic: str, keys: Sequence[int]) -> None:
+        """A topic's records have a key or have none; and no other table may have sent to it."""
+        if f"{topic}-value" in self._subjects and (f"{topic}-key" in self._subjects) != bool(keys):
+            raise StateError(
+                "TR-406",
+                f'table "{relation.qualified_name}" has {"got" if keys else "lost"} its key',
+                detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}.',
+                hint="Undo it, or take another kafka.prefix (and slot) to copy all tables anew.",
+            )
+        if (relation.schema, relation.name) not in self._names:
+            self._names.add((relation.schema, relation.name))
+            refuse_clashes(self._topics, self._names)
+
+    def destination(self, topic: str) -> Destination:
+        """Return one of the topics that there are; what is sent to it counts in the cut."""
         if topic not in self._destinations:
-            if topic not in self._partitions:
-                self._partitions |= make_topics(self._kafka, [relation])
             known = self._offsets.get(topic, [])
             self._destinations[topic] = Destination(topic, known + [0] * (self._partitions[topic] - len(known)))
         return self._destinations[topic]
@@ -136,7 +158,7 @@ class Tables:
         """Return a topic of one partition beside those of the tables; it counts in the cut as they do."""
         return self._destinations.setdefault(topic, Destination(topic, list(self._offsets.get(topic, [0]))))
 
-    def _schema_id(self, subject: str, schema: str) -> int:
+    def schema_id(self, subject: str, schema: str) -> int:
         """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""
         known = self._ids.get((subject, schema))
         if known is not None:
@@ -144,13 +166,50 @@ class Tables:
         stored = StoredSchema(max(self._ids.values(), default=0) + 1, subject, schema)
         self._sink.send_plain(self._topics.schemas, stored.key(), stored.value())
         self._ids[subject, schema] = stored.id
+        self._subjects.add(subject)
         return stored.id
 
 
-def make_topics(kafka: Kafka, relations: Iterable[Relation]) -> dict[str, int]:
-    """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each."""
+def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> dict[str, int]:
+    """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each.
+
+    ConfigError if two tables cannot have a topic each.
+    """
     topics = Topics(kafka.prefix)
-    settings = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
-    own = [TopicSpec(name, 1, settings) for name in (topics.progress, topics.schemas)]
-    tables = [TopicSpec(topics.table(r.schema, r.name), kafka.partitions, settings) for r in relations]
-    return ensure_topics(kafka, own + tables)
+    refuse_clashes(topics, {(relation.schema, relation.name) for relation in relations})
+    by_key = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
+    events = kept(kafka.max_message_bytes)
+    specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas)]
+    specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
+    for relation in relations:
+        topic = topics.table(relation.schema, relation.name)
+        if keys.of(relation):
+            specs.append(TopicSpec(topic, kafka.partitions, by_key))
+        else:
+            # without a key, an update or a truncate finds its place only in the order of the whole table
+            specs.append(TopicSpec(topic, 1, events))
+    return ensure_topics(kafka, specs)
+
+
+def refuse_clashes(topics: Topics, tables: Collection[tuple[str, str]]) -> None:
+    """ConfigError if two tables would have one topic, or a table one of ours, or one that Kafka does not take."""
+    for clash in topics.clashes(tables):
+        alone = len(clash) == 1
+        raise ConfigError(
+            "TR-125",
+            f'table "{clash[0]}" would have a topic of Tailrace\'s own'
+            if alone
+            else f'tables "{clash[0]}" and "{clash[1]}" would have the same topic',
+            detail="In the name of a topic all but letters, digits, _ and - is written as _xHH, and Kafka takes a dot"
+            " for an underscore.",
+            hint=f'Rename it, or leave it out: tables = [..., "!{clash[-1]}"]',
+        )
+    for schema, table in tables:
+        topic = topics.table(schema, table)
+        if len(topic) > LONGEST:
+            raise ConfigError(
+                "TR-126",
+                f'table "{schema}.{table}" would have a topic with too long a name',
+                detail=f"It has {len(topic)} characters; Kafka takes {LONGEST}.",
+                hint=f'Rename it, or leave it out: tables = [..., "!{schema}.{table}"]',
+            )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from cdc import pgoutput
 from cdc.copydata import XLOGDATA
 from cdc.in_progress import InProgress
+from cdc.messages import OWN, Messages
 from cdc.progress import Progress
 from cdc.refusals import LETTER, Refusals
 from cdc.reread import Reread
@@ -35,14 +36,16 @@ class Assembler:
         progress: Progress,
         reread: Reread,
         in_progress: InProgress,
+        messages: Messages,
         refusals: Refusals,
     ) -> None:
-        """`on_message` gets the logical messages that are not on Kafka yet."""
+        """`on_message` gets our own marks that the topics are not past yet."""
         self._tables = tables
         self._outbox = sink.outbox
         self._progress = progress
         self._reread = reread
         self._in_progress = in_progress
+        self._messages = messages
         self._refusals = refusals
         self._waiting: list[bytes] = []
         self.rows = RowPath(tables, sink.outbox, progress, self._fetched, self._refused)
@@ -75,7 +78,7 @@ class Assembler:
             done = self.rows.feed(messages, done)
             if done < len(messages):
                 releasing = self._in_progress.releasing
-                self._other(messages[done][XLOGDATA:], int.from_bytes(messages[done][1:9], "big"))
+                self._other(messages[done])
                 done += 1
                 if self._in_progress.releasing and not releasing:
                     self._waiting = messages[done:]
@@ -96,8 +99,9 @@ class Assembler:
         self.feed(messages)
         return True
 
-    def _other(self, message: bytes, lsn: int) -> None:
-        """Take a message that is no row; `lsn` is where its WAL record stands."""
+    def _other(self, raw: bytes) -> None:
+        """Take XLogData of a message that is no row."""
+        message = raw[XLOGDATA:]
         kind = message[0] if message else 0
         if kind == pgoutput.BEGIN:
             begin = pgoutput.begin(message)
@@ -109,9 +113,9 @@ class Assembler:
             self.rows.forget()
             self._tables.see(pgoutput.relation(message))
         elif kind == pgoutput.TRUNCATE:
-            self._truncate(lsn, pgoutput.truncate(message))
+            self._truncate(int.from_bytes(raw[1:9], "big"), pgoutput.truncate(message))
         elif kind == pgoutput.MESSAGE:
-            self._message(pgoutput.message_(message))
+            self._message(pgoutput.message_(message), int.from_bytes(raw[17:25], "big", signed=True))
         elif kind == pgoutput.TYPE:
             pgoutput.type_(message)
         elif kind == pgoutput.ORIGIN:
@@ -165,9 +169,24 @@ class Assembler:
                 rows.on_key(table, TRUNCATE_KEY)
             rows.sent(ordinal)
 
-    def _message(self, message: pgoutput.Message) -> None:
+    def _message(self, message: pgoutput.Message, sent_us: int) -> None:
+        """Take a logical message: one of the changes of its transaction, or all there is at its place in the WAL.
+
+        `sent_us` is when the server sent it, counted from 2000: nothing else tells the time of one that stands alone.
+        """
+        rows = self.rows
         if message.transactional:
             self._in_transaction()
-            # Not counted: one in a rolled-back part comes with a transaction in progress, but not with a whole one.
-            if self.rows.upcoming() >= 0 and self.on_message:
+        elif rows.open:
+            raise DecodeError("message that stands alone, inside a transaction", 0, 1, 0)
+        else:
+            # its LSN is that of the first byte behind it, where the next commit may stand
+            rows.begin(message.lsn - 1, sent_us + pgoutput.POSTGRES_EPOCH_US, 0)
+        ordinal = rows.count()
+        if ordinal >= 0:
+            if not message.prefix.startswith(OWN):
+                self._messages.send(rows, message, ordinal)
+            elif self.on_message:
                 self.on_message(message)
+        if not message.transactional:
+            rows.end_alone()

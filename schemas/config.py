@@ -27,10 +27,23 @@ class Source(Section):
     )
     dsn_file: str | None = Field(None, description="file that holds the connection string, in place of dsn")
     slot: Name = Field("tailrace", description="replication slot; made on the first run, never dropped by itself")
-    publication: Name = Field("tailrace", description="publication; made on the first run")
+    publication: Name = Field(
+        "tailrace",
+        max_length=57,
+        description="publication; made on the first run, with {publication}_nokey for tables without a key",
+    )
     tables: list[str] = Field(
         default_factory=lambda: ["public.*"],
         description='captured tables, "schema.table" with * and ?, "!" in front takes out',
+    )
+    keys: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description='columns that tell the rows of a table with REPLICA IDENTITY FULL apart, by "schema.table";'
+        " default: its primary key",
+    )
+    messages: list[str] = Field(
+        default_factory=lambda: ["*"],
+        description='logical messages for the topic {prefix}.message, by their prefix, with * and ?, "!" takes out',
     )
     as_text: list[str] = Field(
         default_factory=list,

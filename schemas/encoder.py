@@ -48,7 +48,7 @@ class UnchangedToast(Exception):
 
 
 Record = tuple[int, bytes, bytes | None]
-"""Part of the change (0 to 3), key, value or None for a tombstone."""
+"""Part of the change (0 to 3), key (empty: the table has none), value or None for a tombstone."""
 
 
 def _long(number: int) -> bytes:
@@ -78,12 +78,13 @@ class TableEncoder:
         key_schema_id: int,
         value_schema_id: int,
     ) -> None:
+        """Without `key_columns` keys are empty, and a change is one record."""
         self.row = RowCodec(columns)
         self.old = RowCodec(columns)
         self.keys = RowCodec([column if i in key_columns else EXCLUDED for i, column in enumerate(columns)])
         self.out, self.old_out, self.spare, self.key_out = Buffer(), Buffer(), Buffer(), Buffer()
         self.key_columns = list(key_columns)
-        self.key_frame = framing(key_schema_id)
+        self.key_frame = framing(key_schema_id) if self.key_columns else b""
         self.value_frame = framing(value_schema_id)
         self.source = b"".join(map(_string, (names.version, "postgresql", names.connector_name)))
         self.table = b"".join(map(_string, (names.database, names.schema, names.table)))
@@ -219,7 +220,8 @@ class TableEncoder:
             raise DecodeError("Delete's old tuple", pos, 1, 0)
         self._last(message, self._old_image(message, pos))
         key: bytes = self._key(self.old, self.old_out)
-        return [(0, key, self._deleted(lsn, ordinal)), (1, key, None)]
+        event: bytes = self._deleted(lsn, ordinal)
+        return [(0, key, event), (1, key, None)] if key else [(0, key, event)]
 
     def truncate(self, lsn: int, ordinal: int) -> bytes:
         """Return the value of a truncate's control record."""

@@ -63,7 +63,8 @@ class PositionRecord:
     `here` is the cut at this very transaction. It is a state if no source transaction is split across it (`open` is
     None) and no table is in the middle of its snapshot (`incomplete_tables` is empty); otherwise `newest_state` is
     the last cut that was one, if any. `counts` is the number of records this Kafka transaction wrote per topic,
-    `diverted` that of all dead letters so far.
+    `diverted` that of all dead letters so far. `nokey_oid` is the oid of the publication for tables without a key, 0 if
+    there is none.
     """
 
     here: Cut
@@ -73,6 +74,7 @@ class PositionRecord:
     newest_state: Cut | None = None
     counts: dict[str, int] = field(default_factory=dict)
     diverted: int = 0
+    nokey_oid: int = 0
 
     @property
     def is_state(self) -> bool:
@@ -93,6 +95,7 @@ class PositionRecord:
                 "newest_state": self.newest_state.to_dict() if self.newest_state else None,
                 "counts": self.counts,
                 "diverted": self.diverted,
+                "nokey_oid": self.nokey_oid,
             }
         )
 
@@ -107,6 +110,7 @@ class PositionRecord:
             newest_state=Cut.from_dict(value["newest_state"]) if value["newest_state"] else None,
             counts=value["counts"],
             diverted=value.get("diverted", 0),
+            nokey_oid=value["nokey_oid"],
         )
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+LONGEST = 249
+"""Characters of a topic's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +22,24 @@ class Topics:
         The underscore itself is kept, so two tables *can* be given one name; `clashes` is what finds that.
         """
         return f"{self.prefix}.{_legal(schema)}.{_legal(table)}"
+
+    def clashes(self, tables: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
+        """Return each group of tables, as ``schema.table``, that cannot be told apart by their topic or their name.
+
+        To Kafka a dot is the same as an underscore: it refuses a topic whose name differs in that alone. The names of
+        our own topics are among those that a table cannot have.
+        """
+        groups: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        for schema, table in tables:
+            groups[_to_kafka(self.table(schema, table))].add((schema, table))
+            groups[f"{schema}.{table}"].add((schema, table))
+        own = {_to_kafka(topic) for topic in (self.progress, self.schemas, self.views, self.message)}
+        found = {
+            tuple(f"{schema}.{table}" for schema, table in sorted(group))
+            for name, group in groups.items()
+            if len(group) > 1 or name in own
+        }
+        return sorted(found)
 
     @property
     def progress(self) -> str:
@@ -43,12 +66,25 @@ def _legal(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"_x{ord(c):02X}" for c in name)
 
 
+def _to_kafka(topic: str) -> str:
+    return topic.replace(".", "_")
+
+
 def kept(max_message_bytes: int) -> dict[str, str]:
     """Return the settings of a topic on which every record stays."""
     return {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "retention.bytes": "-1",
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(max_message_bytes),
+    }
+
+
+def messages(max_message_bytes: int) -> dict[str, str]:
+    """Return the settings of the topic of logical messages; how long they stay is the broker's default."""
+    return {
+        "cleanup.policy": "delete",
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(max_message_bytes),
     }

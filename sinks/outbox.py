@@ -85,7 +85,7 @@ class Outbox:
     @cython.ccall
     @cython.exceptval(-1)
     def send(self, to: Destination, key: bytes, value: bytes | None, headers: Headers) -> cython.int:
-        """Put a record on the partition of its key, in order."""
+        """Put a record on the partition of its key, in order; all with an empty key go to the same."""
         return self.send_to(to, partition_of(key, len(to.held)), key, value, headers)
 
     @cython.ccall

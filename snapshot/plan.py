@@ -44,10 +44,12 @@ class Chunk:
         return cls(value["table"], value["n"], (schema, name), value["first"], value["end"], value["where"])
 
 
-def plan_chunks(connection: psycopg.Connection, publication: str, relation: Relation, chunk_bytes: int) -> list[Chunk]:
+def plan_chunks(
+    connection: psycopg.Connection, publications: Sequence[str], relation: Relation, chunk_bytes: int
+) -> list[Chunk]:
     """Cut a table, or each partition of it, into chunks of `chunk_bytes`; at least one each.
 
-    The publication's row filter holds for the snapshot, too.
+    The publications' row filter holds for the snapshot, too.
     """
     leaves = connection.execute(
         "SELECT n.nspname, c.relname, pg_relation_size(c.oid) / current_setting('block_size')::int,"
@@ -56,7 +58,7 @@ def plan_chunks(connection: psycopg.Connection, publication: str, relation: Rela
         " c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf)) ORDER BY 1, 2",
         {"oid": relation.oid},
     ).fetchall()
-    where = _row_filter(connection, publication, relation)
+    where = _row_filter(connection, publications, relation)
     chunks: list[Chunk] = []
     for schema, name, blocks, block_size in leaves:
         step = max(chunk_bytes // block_size, 1)
@@ -67,14 +69,16 @@ def plan_chunks(connection: psycopg.Connection, publication: str, relation: Rela
     return chunks
 
 
-def _row_filter(connection: psycopg.Connection, publication: str, relation: Relation) -> str | None:
+def _row_filter(connection: psycopg.Connection, publications: Sequence[str], relation: Relation) -> str | None:
     if connection.info.server_version < 150000:
         return None
-    row = connection.execute(
-        "SELECT rowfilter FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s",
-        (publication, relation.schema, relation.name),
-    ).fetchone()
-    return row[0] if row else None
+    rows = connection.execute(
+        "SELECT rowfilter FROM pg_publication_tables WHERE pubname = ANY (%s) AND schemaname = %s AND tablename = %s",
+        (list(publications), relation.schema, relation.name),
+    ).fetchall()
+    # of several publications, any may let a row through
+    filters = [where for (where,) in rows]
+    return " OR ".join(f"({where})" for where in filters) if filters and None not in filters else None
 
 
 def copy_statement(chunk: Chunk, columns: Sequence[str]) -> sql.Composed:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Self
 
 from schemas.envelope import TRUNCATE_KEY
-from schemas.errors import SinkError
+from schemas.errors import ConfigError, SinkError
 from schemas.hidden import hide
 from schemas.types import Kind, ValueType
 from snapshot.canon import Canon, from_avro, from_text, from_view, packed, row_of
@@ -30,7 +30,17 @@ class TableForm:
 
     @classmethod
     def of(cls, table: str, key_schema: str | None, value_schema: str | None) -> Self:
-        """Read the shape from the newest schemas of key and value. SinkError if there are none yet."""
+        """Read the shape from the newest schemas of key and value.
+
+        SinkError if there are none yet, ConfigError if the table has no key.
+        """
+        if key_schema is None and value_schema is not None:
+            raise ConfigError(
+                "TR-344",
+                f'table "{table}" has no key, so there is nothing to compare its rows by',
+                detail="Its topic is a log of events; no view can be kept of it, either.",
+                hint="Take the view out, or give the table a primary key and start with another kafka.prefix.",
+            )
         if key_schema is None or value_schema is None:
             raise SinkError(
                 "TR-341",

@@ -17,7 +17,9 @@ from schemas.lsn import Position
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """A record as a consumer sees it; `key` and `value` decoded, None for a tombstone, `key` () for a truncate."""
+    """A record as a consumer sees it; `key` and `value` decoded, None for a tombstone, `key` () for a truncate, and
+    (None,) for a record without a key.
+    """
 
     partition: int
     offset: int
@@ -65,6 +67,8 @@ def schemas(bootstrap: str, prefix: str) -> dict[int, Any]:
 
 def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = None) -> list[TopicRecord]:
     """Return all records of a table's topic in the order of their partitions."""
+    messages = read_raw(bootstrap, f"{prefix}.{table}", end)
+    # behind them: each is committed with its schema, at the latest
     by_id = schemas(bootstrap, prefix)
 
     def decode(raw: bytes) -> Any:
@@ -72,7 +76,7 @@ def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = 
         return fastavro.schemaless_reader(io.BytesIO(raw[5:]), by_id[int.from_bytes(raw[1:5], "big")], None)
 
     records = []
-    for message in read_raw(bootstrap, f"{prefix}.{table}", end):
+    for message in messages:
         headers = dict(message.headers())
         key = message.key()
         value = message.value()
@@ -80,7 +84,7 @@ def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = 
             TopicRecord(
                 partition=message.partition(),
                 offset=message.offset(),
-                key=() if key == TRUNCATE_KEY else tuple(decode(key).values()),
+                key=() if key == TRUNCATE_KEY else (None,) if key is None else tuple(decode(key).values()),
                 value=None if value is None else decode(value),
                 position=Position.from_bytes(headers[POSITION_HEADER]),
                 snapshot=int.from_bytes(headers[SNAPSHOT_HEADER], "big") if SNAPSHOT_HEADER in headers else None,

@@ -73,8 +73,9 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
         raise ConfigError(
             "TR-508",
             f'view "{view.name}": its table has no key',
-            detail="A table without a primary key is a log of events; its rows cannot be told apart.",
-            hint="Add a primary key to the table and start a new generation of its topic.",
+            detail=f'Topic "{shapes.topic}" is a log of events: which of them are of the same row, nothing tells.',
+            hint="Give the table a primary key (or REPLICA IDENTITY FULL and a key in source.keys) and start anew with"
+            " another kafka.prefix.",
         )
     if view.key is not None and sorted(view.key) != sorted(shapes.key):
         raise ConfigError(

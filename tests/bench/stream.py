@@ -29,9 +29,10 @@ from typing import Any
 import psutil
 import psycopg
 
-from cdc.catalog import ensure_publication, relations_to_capture
+from cdc import publication
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers, start_servers, status, stop_servers
+from cdc.keys import Keys
 from cdc.progress import new_origin
 from cdc.tables import make_topics
 from schemas.config import Config
@@ -54,9 +55,9 @@ class Bench:
         self._dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
         self._connection = psycopg.connect(self._dsn, autocommit=True)
         self._connection.execute(workload.setup.encode())
-        relations = relations_to_capture(self._connection, "tailrace", ["public.*"])
-        self._oid = ensure_publication(self._connection, "tailrace", relations)
-        self._relations = relations
+        publications = publication.ensure(self._connection, "tailrace", ["public.*"])
+        self._oids = publications.oids
+        self._relations, _ = publication.relations(self._connection, publications)
         self._slot = f"b{uuid.uuid4().hex[:8]}"
         self._connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,))
         for statement in workload.load:
@@ -162,8 +163,8 @@ class Bench:
                 "kafka": {"bootstrap": self._servers.bootstrap, "prefix": prefix},
             }
         )
-        make_topics(config.kafka, self._relations)
-        origin = new_origin(1, parse_lsn(row[0]), row[1], 1, self._oid, [])
+        make_topics(config.kafka, self._relations, Keys(self._connection, {}))
+        origin = new_origin(1, parse_lsn(row[0]), row[1], 1, self._oids, [])
         sink = KafkaSink(config.kafka, f"tailrace-{prefix}-{slot}", Topics(prefix).progress)
         sink.commit(lambda _: (position_key(slot), origin.to_json()))
         sink.abandon()

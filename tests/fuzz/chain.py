@@ -96,7 +96,7 @@ class Chain:
         rows = cast("Any", form["cdc.rows"])
         rows.time_ns = lambda: 1_800_000_000_000_000_000  # records hold it
         self._assembler = form["cdc.transaction"].Assembler(
-            self, self, Progress(new_origin(1, 1000, "1", 1, 1, [])), self, self._in_progress
+            self, self, Progress(new_origin(1, 1000, "1", 1, (1, 0), [])), self, self._in_progress, self, self
         )
 
     def run(self, messages: list[bytes]) -> Outcome:
@@ -131,7 +131,9 @@ class Chain:
         kinds = [value_type(column, types) for column in relation.columns]
         encoder = encoder_of(self._form, kinds, keys, len(self.shapes))
         destination = self._form["sinks.outbox"].Destination(relation.name, [0, 0])
-        self._tables[relation.oid] = CapturedTable(relation, keys, destination, encoder)
+        self._tables[relation.oid] = CapturedTable(
+            relation, keys, destination, encoder, relation.columns, ("?",) * len(relation.columns)
+        )
 
     def __getitem__(self, oid: int) -> CapturedTable:
         if oid not in self._tables:
@@ -143,6 +145,14 @@ class Chain:
 
     def row(self, relation: Relation, keys: list[int], texts: list[bytes | bool | None]) -> tuple[Any, int]:
         return [b"1" if text is False else text for text in texts], 0
+
+    # what `Messages` and `Refusals` are to it
+
+    def send(self, *_: object) -> None:
+        pass
+
+    def change(self, table: CapturedTable, error: Any, *_: object) -> list[Any]:
+        raise table.refused(error) from None
 
 
 def _types(relation: Relation) -> dict[int, TypeInfo]:

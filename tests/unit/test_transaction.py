@@ -31,11 +31,10 @@ def _unexpected(*_: Any) -> None:
 
 @pytest.fixture
 def assembler(tmp_path: Path) -> Assembler:
-    progress = Progress(new_origin(1, 1000, "1", 1, 1, []))
+    progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
     in_progress = InProgress(Spool(tmp_path, 1000))
-    return Assembler(
-        cast("Any", {}), cast("KafkaSink", _Sink()), progress, cast("Any", None), in_progress, cast("Any", None)
-    )
+    nobody = cast("Any", None)
+    return Assembler(cast("Any", {}), cast("KafkaSink", _Sink()), progress, nobody, in_progress, nobody, nobody)
 
 
 def _xlogdata(message: bytes) -> bytes:

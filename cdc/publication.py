@@ -1,0 +1,183 @@
+"""The publications that say which tables are captured: made on the first start, or by whoever owns the tables.
+
+There are two. Tables whose rows cannot be updated while published with updates (they have no replica identity) are in
+the second, which publishes inserts and truncates only: in the first, their updates would fail on the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from cdc.catalog import matching_tables, table_relation
+from cdc.keys import may_be_updated
+from schemas.errors import ConfigError, SourceError, StateError
+from schemas.relation import Relation
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    name: str
+    oid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publications:
+    """What START_REPLICATION names; `nokey` is None where whoever made the first has made no second."""
+
+    first: Publication
+    nokey: Publication | None
+
+    @property
+    def names(self) -> list[str]:
+        return [self.first.name] + ([self.nokey.name] if self.nokey else [])
+
+    @property
+    def oids(self) -> tuple[int, int]:
+        """Those of both, 0 for none: they are stored with each position."""
+        return self.first.oid, self.nokey.oid if self.nokey else 0
+
+    def check(self, stored: tuple[int, int]) -> None:
+        """Refuse others than those that the topics were filled from: what came between is not in their stream."""
+        for name, then, now in zip((self.first.name, nokey_name(self.first.name)), stored, self.oids, strict=True):
+            if then != now:
+                what = "is gone" if not now else "was dropped and made again" if then else "was made after the slot"
+                raise StateError(
+                    "TR-404",
+                    f'publication "{name}" {what}',
+                    detail="Changes that were committed meanwhile, or rows that its tables had before, are not on the"
+                    " topics.",
+                    hint="To copy all tables anew: drop the slot, and take another kafka.prefix or delete the topics.",
+                )
+
+
+def nokey_name(publication: str) -> str:
+    return f"{publication}_nokey"
+
+
+def ensure(connection: psycopg.Connection, name: str, patterns: Sequence[str]) -> Publications:
+    """Return the publications; if there are none yet, both are made, for the tables that `patterns` take.
+
+    ConfigError if no table matches, SourceError if the server refuses.
+    """
+    found = _find(connection, name)
+    if found is None:
+        matching = matching_tables(connection, patterns)
+        relations = [relation for each in matching if (relation := table_relation(connection, *each))]
+        if not relations:
+            raise _no_table(patterns)
+        _create(connection, name, relations)
+        found = _find(connection, name)
+    assert found is not None
+    return found
+
+
+def relations(connection: psycopg.Connection, publications: Publications) -> tuple[list[Relation], set[int]]:
+    """Return the shape of every published table, as its Relation message has it, and the oids of those that only the
+    second publication has.
+
+    SourceError for a table whose published columns are a part of its key.
+    """
+    # 14 publishes whole tables only
+    columns = "attnames" if connection.info.server_version >= 150000 else "NULL"
+    rows = connection.execute(
+        f"SELECT schemaname, tablename, min({columns}), bool_and(pubname <> %s) FROM pg_publication_tables"
+        " WHERE pubname = ANY (%s) GROUP BY 1, 2 ORDER BY 1, 2".encode(),
+        (publications.first.name, publications.names),
+    ).fetchall()
+    found: list[Relation] = []
+    insert_only: set[int] = set()
+    for schema, table, published, only_second in rows:
+        relation = table_relation(connection, schema, table, published)
+        if relation is not None:
+            found.append(relation)
+            if only_second:
+                insert_only.add(relation.oid)
+    if not found:
+        raise ConfigError(
+            "TR-120",
+            f'publication "{publications.first.name}" has no table',
+            detail="There is nothing to capture.",
+            hint=f'ALTER PUBLICATION "{publications.first.name}" ADD TABLE ...;',
+        )
+    return found, insert_only
+
+
+def _find(connection: psycopg.Connection, name: str) -> Publications | None:
+    second = nokey_name(name)
+    rows = connection.execute(
+        "SELECT pubname, oid::int8 FROM pg_publication WHERE pubname = ANY (%s)", ([name, second],)
+    ).fetchall()
+    found = {each: Publication(each, oid) for each, oid in rows}
+    return Publications(found[name], found.get(second)) if name in found else None
+
+
+def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relation]) -> None:
+    """Both, also where one has no table yet: a publication that is made later is none to the WAL before it."""
+    whole: list[Relation] = []
+    insert_only: list[Relation] = []
+    for relation in relations:
+        (whole if may_be_updated(connection, relation) else insert_only).append(relation)
+    options = ["publish_via_partition_root = true"]
+    if connection.info.server_version >= 180000:
+        options.append("publish_generated_columns = stored")
+    statements = [
+        _statement(name, whole, options),
+        _statement(nokey_name(name), insert_only, ["publish = 'insert, truncate'", *options]),
+    ]
+    try:
+        with connection.transaction():
+            for statement in statements:
+                connection.execute(statement)
+    except psycopg.Error as error:
+        raise SourceError(
+            "TR-207",
+            f'cannot create publication "{name}"',
+            detail=(error.diag.message_primary or str(error)) + ".",
+            hint="Have the owner of the tables run:\n"
+            + "\n".join(f"       {statement.as_string(connection)};" for statement in statements),
+        ) from None
+
+
+def _statement(name: str, relations: Sequence[Relation], options: Sequence[str]) -> sql.Composed:
+    tables = sql.SQL(", ").join(sql.Identifier(relation.schema, relation.name) for relation in relations)
+    return sql.SQL("CREATE PUBLICATION {}{}{} WITH ({})").format(
+        sql.Identifier(name),
+        sql.SQL(" FOR TABLE ") if relations else sql.SQL(""),
+        tables,
+        sql.SQL(", ".join(options)),
+    )
+
+
+def _no_table(patterns: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        "TR-120",
+        f"no table matches source.tables = {list(patterns)}",
+        hint='Patterns are "schema.table", for example tables = ["public.*"].',
+    )
+
+
+def log_left_out(connection: psycopg.Connection, captured: Sequence[Relation], insert_only: set[int]) -> None:
+    """Say once what the publications leave out of the captured tables."""
+    if insert_only:
+        names = [relation.qualified_name for relation in captured if relation.oid in insert_only]
+        log.info("tables without a replica identity: inserts and truncates only", tables=names)
+    rows = connection.execute(
+        "SELECT attrelid::int8, attname FROM pg_attribute WHERE attrelid = ANY (%s) AND attgenerated <> ''"
+        " AND NOT attisdropped ORDER BY 1, attnum",
+        ([relation.oid for relation in captured],),
+    ).fetchall()
+    by_oid = {relation.oid: relation for relation in captured}
+    left_out = [
+        f"{by_oid[oid].qualified_name}.{name}"
+        for oid, name in rows
+        if name not in {column.name for column in by_oid[oid].columns}
+    ]
+    if left_out:
+        log.info("generated columns that are not published", columns=left_out)

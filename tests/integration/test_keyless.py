@@ -1,0 +1,193 @@
+"""Tables without a key: a log of events, from the first snapshot and from a publication that their updates do not mind.
+
+Debezium's TablesWithoutPrimaryKeyIT has the same subject.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from psycopg.rows import dict_row
+
+from cdc.dev.state import Servers
+from schemas.config import Config
+from schemas.configfile import load
+from tests.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.topics import TopicRecord, assert_once_in_order, latest, read_topic
+
+_TABLES = """
+CREATE TABLE plain (a int, b text);
+CREATE TABLE late (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, b text);
+CREATE TABLE nothing (id int PRIMARY KEY, b text);
+ALTER TABLE nothing REPLICA IDENTITY NOTHING;
+CREATE TABLE whole (a int, b text);
+ALTER TABLE whole REPLICA IDENTITY FULL, ALTER b SET STORAGE EXTERNAL;
+CREATE TABLE parted (a int, b text) PARTITION BY RANGE (a);
+ALTER TABLE parted REPLICA IDENTITY FULL;
+CREATE TABLE parted_low PARTITION OF parted FOR VALUES FROM (0) TO (100);
+CREATE TABLE by_default (id int PRIMARY KEY, b text) ;
+CREATE TABLE by_index (a int NOT NULL, b text NOT NULL, c text);
+CREATE UNIQUE INDEX by_index_key ON by_index (a, b) INCLUDE (c);
+ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_key;
+CREATE TABLE by_primary (b text, id int, c text, PRIMARY KEY (id) INCLUDE (c));
+ALTER TABLE by_primary REPLICA IDENTITY FULL;
+CREATE TABLE named (a int NOT NULL, b text NOT NULL, c text, UNIQUE (b, a));
+ALTER TABLE named REPLICA IDENTITY FULL;
+"""
+_EVENTS = ("plain", "late", "nothing", "whole", "parted")
+_KEYS = {"by_default": ("id",), "by_index": ("a", "b"), "by_primary": ("id",), "named": ("a", "b")}
+_CONFIG = '[snapshot]\nchunk_bytes = 8192\n[source.keys]\n"public.named" = ["b", "a"]\n'
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(_TABLES.encode())
+        for table in (*_EVENTS, *_KEYS):
+            columns = {"by_index": "g, 'row', 'c'", "by_primary": "'row', g, 'c'", "named": "g, 'row', 'c'"}
+            row = columns.get(table, "g, 'row ' || g")
+            connection.execute(f"INSERT INTO {table} SELECT {row} FROM generate_series(1, 50) g".encode())
+        yield connection
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
+    return write_config(tmp_path, database, servers.bootstrap, prefix, _CONFIG)
+
+
+def test_every_replica_identity(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+    """The four identities, with and without a key, by snapshot and stream, over a kill and a restart."""
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        _change_events(source)
+        _change_rows(source)
+        _assert_rows(source, servers, config)
+        daemon.kill()
+    source.execute("INSERT INTO plain VALUES (3, 'after the kill')")
+    source.execute("INSERT INTO whole VALUES (3, 'after the kill')")
+    with running(config_path) as daemon:
+        _assert_rows(source, servers, config)
+        assert daemon.stop() == 0
+    _assert_inserts_only(source, servers, config)
+    _assert_updates_as_events(servers, config)
+    _assert_settings(servers, config)
+    (said, _) = events(daemon, "tables without a replica identity: inserts and truncates only")
+    assert said["tables"] == ["public.late", "public.nothing", "public.parted", "public.plain"]
+
+
+def _change_events(connection: psycopg.Connection[Any]) -> None:
+    for table in _EVENTS:
+        connection.execute(f"INSERT INTO {table} SELECT 60 + g, NULL FROM generate_series(1, 9) g".encode())
+        # in the first publication this would fail
+        connection.execute(f"UPDATE {table} SET b = 'updated' WHERE b = 'row 7'".encode())
+        connection.execute(f"DELETE FROM {table} WHERE b = 'row 8'".encode())
+    connection.execute("UPDATE late SET id = id + 1")
+    connection.execute("UPDATE whole SET b = repeat('large', 2000) WHERE a = 9")
+    connection.execute("UPDATE whole SET a = 1009 WHERE a = 9")
+    connection.execute("TRUNCATE plain, nothing")
+    connection.execute("INSERT INTO plain VALUES (1, 'twice'), (1, 'twice'), (NULL, NULL)")
+
+
+def _change_rows(connection: psycopg.Connection[Any]) -> None:
+    for table, key in _KEYS.items():
+        column = key[0]
+        connection.execute(f"UPDATE {table} SET {column} = {column} + 1000 WHERE {column} < 4".encode())
+        connection.execute(f"UPDATE {table} SET b = 'other' WHERE {column} = 5".encode())
+        connection.execute(f"DELETE FROM {table} WHERE {column} BETWEEN 10 AND 20".encode())
+        # down, so that no row meets another's key on the way
+        connection.execute(f"UPDATE {table} SET {column} = {column} - 1 WHERE {column} = 6 - 1 + 16".encode())
+    connection.execute("UPDATE by_primary SET c = 'included' WHERE id = 30")
+
+
+def _assert_rows(connection: psycopg.Connection[Any], servers: Servers, config: Config) -> None:
+    wait_for_state(config, connection)
+    for table, key in _KEYS.items():
+        records = _records(servers, config, table)
+        assert_once_in_order(records)
+        rows = connection.cursor(row_factory=dict_row).execute(f"SELECT * FROM {table}".encode()).fetchall()
+        assert latest(records) == {tuple(row[name] for name in key): row for row in rows}
+
+
+def _assert_inserts_only(connection: psycopg.Connection[Any], servers: Servers, config: Config) -> None:
+    for table in ("plain", "late", "nothing", "parted"):
+        records = _records(servers, config, table)
+        assert_once_in_order(records)
+        assert {each.partition for each in records} == {0}
+        counts = Counter(each.value["op"] for each in records if each.value)
+        truncated = table in ("plain", "nothing")
+        inserted = 9 + (4 if table == "plain" else 0)
+        assert counts == {"r": 50, "c": inserted} | ({"t": 1} if truncated else {})
+    plain = _records(servers, config, "plain")
+    behind = next(i for i, each in enumerate(plain) if each.key == ())
+    rows = Counter(tuple(each.value["after"].values()) for each in plain[behind + 1 :] if each.value)
+    assert rows == Counter(connection.execute("SELECT a, b FROM plain").fetchall())
+
+
+def _assert_updates_as_events(servers: Servers, config: Config) -> None:
+    """What the table holds is what is left of all the rows that its events bring and take away."""
+    records = _records(servers, config, "whole")
+    assert_once_in_order(records)
+    assert all(each.key == (None,) and not each.tombstone for each in records)
+    left: Counter[tuple[Any, ...]] = Counter()
+    for each in records:
+        assert each.value
+        if each.value["before"]:
+            left[tuple(each.value["before"].values())] -= 1
+        if each.value["after"]:
+            left[tuple(each.value["after"].values())] += 1
+    with psycopg.connect(config.source.dsn.get_secret_value()) as connection:
+        assert +left == Counter(connection.execute("SELECT a, b FROM whole").fetchall())
+    assert Counter(each.value["op"] for each in records if each.value) == {"r": 50, "c": 10, "u": 3, "d": 1}
+
+
+def _assert_settings(servers: Servers, config: Config) -> None:
+    admin = AdminClient({"bootstrap.servers": servers.bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, f"{config.kafka.prefix}.public.plain")
+    found = admin.describe_configs([resource])[resource].result()
+    names = ("cleanup.policy", "retention.ms", "retention.bytes")
+    assert [found[name].value for name in names] == ["delete", "-1", "-1"]
+
+
+def _records(servers: Servers, config: Config, table: str) -> list[TopicRecord]:
+    return read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}")
+
+
+def test_snapshot_cut_short_without_a_key(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+    """Never twice, never missing: a person must begin anew. Tables without a key come first, to make that rare."""
+    with config_path.open("a") as file:
+        file.write("[delivery]\nmax_transaction_ms = 1\n")
+    config = load(config_path)
+    source.execute("INSERT INTO plain SELECT g, repeat('x', 500) FROM generate_series(1, 60000) g")
+    with running(config_path) as daemon:
+        record = wait_for(config, lambda record: record.incomplete_tables and record.counts)
+        assert "public.by_default" in record.incomplete_tables
+        daemon.kill()
+    again = tailrace("run", "--config", str(config_path))
+    assert again.returncode == 6
+    assert "TR-405" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ('"public.absent" = ["a"]', "TR-121"),
+        ('"public.whole" = ["a", "z"]', "TR-122"),
+        ('"public.by_default" = ["b"]', "TR-123"),
+        ('"public.plain" = ["a"]', "TR-123"),
+        ('"public.whole" = ["a"]', "TR-124"),
+    ],
+)
+def test_keys_that_would_not_be_exact(source: psycopg.Connection[Any], config_path: Path, keys: str, code: str) -> None:
+    config_path.write_text(config_path.read_text().replace('"public.named" = ["b", "a"]', keys))
+    daemon = tailrace("run", "--config", str(config_path))
+    assert daemon.returncode == 3
+    assert code in daemon.stderr

@@ -1,0 +1,216 @@
+"""What publications say, for the first snapshot as for the stream: parts of tables, partitions, generated columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from cdc.dev.state import Servers
+from schemas.config import Config
+from schemas.configfile import load
+from tests.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.topics import assert_once_in_order, latest, read_topic
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
+    return write_config(tmp_path, database, servers.bootstrap, prefix)
+
+
+def _assert_equal(
+    connection: psycopg.Connection[Any], servers: Servers, config: Config, table: str, query: str = ""
+) -> int:
+    """Compare a topic with what the query says, by `id`; return how many rows there are."""
+    records = read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}")
+    assert_once_in_order(records)
+    cursor = connection.cursor(row_factory=dict_row)
+    rows = {(row["id"],): row for row in cursor.execute((query or f"SELECT * FROM {table}").encode())}
+    assert latest(records) == rows
+    return len(rows)
+
+
+_PARTITIONED = """
+CREATE TABLE visit (id int PRIMARY KEY, page text, body text) PARTITION BY RANGE (id);
+ALTER TABLE visit ALTER body SET STORAGE EXTERNAL;
+CREATE TABLE visit_low PARTITION OF visit FOR VALUES FROM (0) TO (100);
+CREATE TABLE visit_mid PARTITION OF visit FOR VALUES FROM (100) TO (300) PARTITION BY RANGE (id);
+CREATE TABLE visit_mid_a PARTITION OF visit_mid FOR VALUES FROM (100) TO (200);
+CREATE TABLE visit_mid_b (body text, gone int, id int NOT NULL, page text);
+ALTER TABLE visit_mid_b DROP gone, ALTER body SET STORAGE EXTERNAL;
+ALTER TABLE visit_mid ATTACH PARTITION visit_mid_b FOR VALUES FROM (200) TO (300);
+INSERT INTO visit SELECT g, 'page ' || g, repeat('body' || g, 1000) FROM generate_series(0, 299, 10) g;
+"""
+
+
+def _change_partitions(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("INSERT INTO visit SELECT g, 'streamed', NULL FROM generate_series(1, 299, 10) g")
+    # the body stays where it is: unchanged TOAST, in a partition with its columns in another order, too
+    connection.execute("UPDATE visit SET page = 'updated' WHERE id % 20 = 0")
+    connection.execute("UPDATE visit SET id = id + 153 WHERE id IN (10, 30)")
+    connection.execute("UPDATE visit SET id = id + 5 WHERE id IN (210, 230)")
+    connection.execute("DELETE FROM visit WHERE id % 100 = 51")
+
+
+def test_partitions_by_root(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+    """Nested roots; PeerDB's Partitioned_Table_With_Different_Column_Ordering; attached and detached while running."""
+    source.execute(_PARTITIONED.encode())
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        _change_partitions(source)
+        source.execute(
+            "CREATE TABLE visit_high (page text, id int PRIMARY KEY, body text);"
+            "ALTER TABLE visit ATTACH PARTITION visit_high FOR VALUES FROM (300) TO (400);"
+            "INSERT INTO visit SELECT g, 'attached', repeat('x', 5000) FROM generate_series(300, 310) g;"
+            "UPDATE visit SET page = 'again' WHERE id = 303;"
+            "UPDATE visit SET id = 320 WHERE id = 304;"
+        )
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "visit") == 30 + 30 + 11 - 3
+        everything = "SELECT * FROM visit"
+        rows = source.execute(f"{everything} WHERE id >= 300".encode()).fetchall()
+        source.execute("ALTER TABLE visit DETACH PARTITION visit_high")
+        # what leaves with a partition is no change to the WAL: it stays on the topic
+        source.execute("DELETE FROM visit_high WHERE id < 305; INSERT INTO visit VALUES (2, 'behind', NULL)")
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "visit", f"{everything} UNION ALL VALUES {_values(rows)}")
+        source.execute("TRUNCATE visit")
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "visit") == 0
+        assert daemon.stop() == 0
+
+
+def _values(rows: list[tuple[Any, ...]]) -> str:
+    return ", ".join(f"({number}, '{page}', '{body}')" for number, page, body in rows)
+
+
+def test_partitions_by_leaf(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+    """A publication of the user's own, without publish_via_partition_root: each partition is a table."""
+    source.execute(_PARTITIONED.encode())
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE visit WITH (publish_via_partition_root = false)")
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        _change_partitions(source)
+        source.execute(
+            "CREATE TABLE visit_high PARTITION OF visit FOR VALUES FROM (300) TO (400);"
+            "INSERT INTO visit SELECT g, 'attached', NULL FROM generate_series(300, 310) g;"
+            "ALTER TABLE visit DETACH PARTITION visit_low"
+        )
+        before = source.execute("SELECT * FROM visit_low WHERE id = 0").fetchone()
+        assert before
+        source.execute("UPDATE visit_low SET page = 'no longer published' WHERE id = 0")
+        wait_for_state(config, source)
+        _assert_equal(
+            source,
+            servers,
+            config,
+            "visit_low",
+            f"SELECT * FROM visit_low WHERE id > 0 UNION ALL VALUES {_values([before])}",
+        )
+        for leaf in ("visit_mid_a", "visit_mid_b", "visit_high"):
+            assert _assert_equal(source, servers, config, leaf) > 5
+        source.execute("TRUNCATE visit_mid")
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "visit_mid_a") == 0
+        assert _assert_equal(source, servers, config, "visit_mid_b") == 0
+        assert daemon.stop() == 0
+
+
+def test_column_lists_row_filters_and_generated_columns(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    source.execute(
+        "CREATE TABLE part (secret text, id int PRIMARY KEY, a text, n int,"
+        " made int GENERATED ALWAYS AS (n * 2) STORED);"
+        "CREATE TABLE filtered (id int, n int, t text, PRIMARY KEY (id, n));"
+        "CREATE TABLE events (id int, n int, t text);"
+        "INSERT INTO part SELECT 'no', g, 'a' || g, g FROM generate_series(1, 50) g;"
+        "INSERT INTO filtered SELECT g, g % 3, 'f%s' FROM generate_series(1, 50) g;"
+        "INSERT INTO events SELECT g, g % 3, 'e' FROM generate_series(1, 50) g;"
+        "CREATE PUBLICATION tailrace FOR TABLE part (id, made, a), filtered WHERE (n > 0);"
+        "CREATE PUBLICATION tailrace_nokey FOR TABLE events (t, id) WHERE (n <> 1 AND t LIKE '%')"
+        " WITH (publish = 'insert, truncate')"
+    )
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute("INSERT INTO part (id, a, n) SELECT g, 'b', -g FROM generate_series(51, 60) g")
+        source.execute("UPDATE part SET n = 1000 WHERE id < 5; DELETE FROM part WHERE id = 60")
+        # into the filter's rows and out of them
+        source.execute("UPDATE filtered SET n = (n + 1) % 3 WHERE id <= 30; DELETE FROM filtered WHERE id > 45")
+        source.execute("INSERT INTO events SELECT g, g % 3, 'e' FROM generate_series(51, 59) g")
+        source.execute("UPDATE events SET t = 'in place' WHERE id = 3")
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "part", "SELECT id, a, made FROM part") == 59
+        assert daemon.stop() == 0
+    records = read_topic(servers.bootstrap, config.kafka.prefix, "public.filtered")
+    assert_once_in_order(records)
+    cursor = source.cursor(row_factory=dict_row).execute("SELECT * FROM filtered WHERE n > 0")
+    assert latest(records) == {(row["id"], row["n"]): row for row in cursor}
+    inserted = [each.value for each in read_topic(servers.bootstrap, config.kafka.prefix, "public.events")]
+    assert [each and each["after"] for each in inserted] == [{"id": g, "t": "e"} for g in range(1, 60) if g % 3 != 1]
+
+
+def test_generated_columns(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+    """Stored ones are there by snapshot and stream; virtual ones are not in the WAL, which is said once."""
+    source.execute(
+        "CREATE TABLE made (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED,"
+        " thrice int GENERATED ALWAYS AS (n * 3) VIRTUAL,"
+        " large text GENERATED ALWAYS AS (repeat(n::text, 3000)) STORED);"
+        "ALTER TABLE made ALTER large SET STORAGE EXTERNAL;"
+        "INSERT INTO made (id, n) SELECT g, g FROM generate_series(1, 20) g"
+    )
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute("INSERT INTO made (id, n) SELECT g, g FROM generate_series(21, 40) g")
+        source.execute("UPDATE made SET n = -n WHERE id % 3 = 0; UPDATE made SET id = 100 WHERE id = 9")
+        source.execute("UPDATE made SET n = NULL WHERE id = 10")
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "made", "SELECT id, n, twice, large FROM made") == 40
+        assert daemon.stop() == 0
+    (said,) = events(daemon, "generated columns that are not published")
+    assert said["columns"] == ["public.made.thrice"]
+
+
+def test_part_of_a_key(source: psycopg.Connection[Any], config_path: Path) -> None:
+    source.execute(
+        "CREATE TABLE t (a int, b int, c int, PRIMARY KEY (a, b));"
+        "CREATE PUBLICATION tailrace FOR TABLE t (a, c) WITH (publish = 'insert')"
+    )
+    refused = tailrace("run", "--config", str(config_path))
+    assert refused.returncode == 4
+    assert "TR-205" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("DROP PUBLICATION tailrace; CREATE PUBLICATION tailrace FOR TABLE t", "was dropped and made again"),
+        ("DROP PUBLICATION tailrace_nokey", '"tailrace_nokey" is gone'),
+    ],
+)
+def test_publication_made_again(source: psycopg.Connection[Any], config_path: Path, statement: str, said: str) -> None:
+    """What came between is not in the stream, and nothing else would say so."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        assert daemon.stop() == 0
+    source.execute(statement.encode())
+    refused = tailrace("run", "--config", str(config_path))
+    assert refused.returncode == 6
+    assert "TR-404" in refused.stderr
+    assert said in refused.stderr
