@@ -108,13 +108,6 @@ def _role(database: str, name: str) -> Iterator[str]:
             connection.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
-def test_table_without_replica_identity(config: Path, database: str, prefix: str) -> None:
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE TABLE keyless (x int)")
-    assert_refused(config, "TR-205", 4, "public.keyless", "ADD PRIMARY KEY", '"!public.keyless"')
-    assert slots(database, prefix) == 0
-
-
 def test_slot_in_use(config: Path, tmp_path: Path) -> None:
     loaded = load(config)
     with running(config):
