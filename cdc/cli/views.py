@@ -65,11 +65,11 @@ def rebuild(
 
 def _run_job(script: str, path: Path | None, names: Sequence[str]) -> None:
     from cdc.ops.spark import job
-    from cdc.ops.views import named
+    from cdc.ops.views import named, refuse_without_key
     from schemas.configfile import read
 
     loaded = read(path)
-    named(loaded.config, names)
+    refuse_without_key(loaded.config, named(loaded.config, names))
     file = ["--config", str(loaded.path)] if loaded.path else []
     started = job(loaded.config, script, [*file, *names])
     code = _wait(subprocess.Popen(started.command, env=started.environment))

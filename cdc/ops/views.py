@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from schemas.config import Config, View
 from schemas.errors import ConfigError
+from schemas.topics import Topics
+from sinks.progress import read_schemas
 
 
 def named(config: Config, names: Sequence[str]) -> dict[str, View]:
@@ -41,3 +43,20 @@ def table_of(name: str, view: View) -> tuple[str, str]:
             hint=f'[views.{name}] table = "schema.table"',
         )
     return schema, table
+
+
+def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
+    """ConfigError for a view of a table that has no key: its rows cannot be told apart, so none is the newest."""
+    topics = Topics(config.kafka.prefix)
+    subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
+    for name, view in views.items():
+        schema, _, table = (view.table or "").partition(".")
+        topic = topics.table(schema, table)
+        if f"{topic}-value" in subjects and f"{topic}-key" not in subjects:
+            raise ConfigError(
+                "TR-508",
+                f'view "{name}": its table has no key',
+                detail=f'Topic "{topic}" is a log of events: which of them are of the same row, nothing tells.',
+                hint="Give the table a primary key (or REPLICA IDENTITY FULL and a key in source.keys) and start anew"
+                " with another kafka.prefix.",
+            )

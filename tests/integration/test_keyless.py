@@ -80,6 +80,7 @@ def test_every_replica_identity(source: psycopg.Connection[Any], servers: Server
     _assert_inserts_only(source, servers, config)
     _assert_updates_as_events(servers, config)
     _assert_settings(servers, config)
+    _assert_no_views(config_path)
     (said, _) = events(daemon, "tables without a replica identity: inserts and truncates only")
     assert said["tables"] == ["public.late", "public.nothing", "public.parted", "public.plain"]
 
@@ -155,6 +156,16 @@ def _assert_settings(servers: Servers, config: Config) -> None:
     found = admin.describe_configs([resource])[resource].result()
     names = ("cleanup.policy", "retention.ms", "retention.bytes")
     assert [found[name].value for name in names] == ["delete", "-1", "-1"]
+
+
+def _assert_no_views(config_path: Path) -> None:
+    """Neither kept nor verified, and both say why."""
+    with config_path.open("a") as file:
+        file.write('[views.log]\ntable = "public.plain"\n[warehouse]\nuri = "jdbc:sqlite:x"\nlocation = "x"\n')
+    for arguments, code in ((("views", "follow"), "TR-508"), (("verify", "log"), "TR-344")):
+        refused = tailrace(*arguments, "--config", str(config_path))
+        assert refused.returncode == 3
+        assert code in refused.stderr
 
 
 def _records(servers: Servers, config: Config, table: str) -> list[TopicRecord]:

@@ -81,6 +81,9 @@ def test_snapshot_and_stream_and_every_kind_of_change(
         bank.execute("UPDATE visit SET id = id + 300 WHERE id % 10 = 9")
         bank.execute("DELETE FROM visit WHERE id < 3")
         bank.execute("UPDATE visit SET id = id - 250 WHERE id = 251")
+        bank.execute("INSERT INTO event SELECT g FROM generate_series(4, 6) g; UPDATE event SET n = -n")
+        for transactional in (True, False):
+            bank.execute("SELECT pg_logical_emit_message(%s, 'outbox', 'said')", (transactional,))
         writer.stop()
         assert_equal(servers.bootstrap, config, bank)
         assert daemon.stop() == 0
@@ -93,6 +96,10 @@ def test_snapshot_and_stream_and_every_kind_of_change(
     visits = _records(servers, config, "visit")
     assert_once_in_order(visits)
     assert latest(visits) == _published_visits(bank)
+    inserted = [each.value["after"]["n"] for each in _records(servers, config, "event") if each.value]
+    assert inserted == [1, 2, 3, 4, 5, 6]
+    messages = [each for each in read_topic(servers.bootstrap, config.kafka.prefix, "message") if each.key != ("test",)]
+    assert [each.value and each.value["message"]["content"] for each in messages] == [b"said", b"said"]
 
 
 def _publish(connection: psycopg.Connection[Any]) -> None:
@@ -104,7 +111,10 @@ def _publish(connection: psycopg.Connection[Any]) -> None:
         "CREATE TABLE visit_high PARTITION OF visit FOR VALUES FROM (200) TO (1000);"
         "INSERT INTO visit SELECT g, 'page ' || g, 'no' FROM generate_series(0, 299) g;"
         f"CREATE PUBLICATION tailrace FOR TABLE account, entry, document, visit {part}"
-        " WITH (publish_via_partition_root = true)".encode()
+        " WITH (publish_via_partition_root = true);"
+        "CREATE TABLE event (n int);"
+        "INSERT INTO event VALUES (1), (2), (3);"
+        "CREATE PUBLICATION tailrace_nokey FOR TABLE event WITH (publish = 'insert, truncate')".encode()
     )
 
 

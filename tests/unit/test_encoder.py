@@ -188,3 +188,23 @@ def test_every_cut_message_is_a_decode_error(encoder: TableEncoder) -> None:
     for size in range(5, len(message)):
         with pytest.raises((DecodeError, ColumnRefused)):
             encoder.change(message[:size], 5, 990, 0)
+
+
+def test_without_a_key() -> None:
+    """A change is one record, whatever of its row it changes, and a delete has no tombstone."""
+    encoder = TableEncoder(
+        Names("1.0", "p", "db", "public", "t"), [value_type(column, _TYPES) for column in _COLUMNS], [], 0, 2
+    )
+    encoder.begin(1, 1000, 0, 77, 0)
+    old, new = tuple_data(b"1", b"a", None, None), tuple_data(b"2", None, None, None)
+    made = encoder.insert(b"I\0\0\0\1N" + new, 6, 990, 0)
+    changed = encoder.change(b"U\0\0\0\1O" + old + b"N" + new, 5, 990, 4)
+    removed = encoder.remove(b"D\0\0\0\1O" + old, 5, 990, 8)
+    rows: list[Any] = []
+    for ((part, key, value),) in (made, changed, removed):
+        assert (part, key) == (0, b"")
+        assert value
+        rows.append(fastavro.schemaless_reader(io.BytesIO(value[5:]), _VALUE, None))
+    ids = [tuple(row[side] and row[side]["id"] for side in ("before", "after")) for row in rows]
+    assert ids == [(None, 2), (1, 2), (1, None)]
+    assert encoder.row_key([None, None, None, None]) == b""

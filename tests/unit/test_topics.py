@@ -1,0 +1,24 @@
+"""Names of topics: which tables could not be told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.topics import Topics
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ([("public", "a"), ("public", "b"), ("other", "a"), ("public", "A")], []),
+        ([("public", "a.b"), ("public", "a_x2Eb")], [("public.a.b", "public.a_x2Eb")]),
+        # Kafka refuses the second of two names that differ only in a dot and an underscore
+        ([("a_b", "c"), ("a", "b_c")], [("a.b_c", "a_b.c")]),
+        ([("tailrace", "schemas")], [("tailrace.schemas",)]),
+        # not the same topic, but the same name in messages, the configuration and the progress topic
+        ([("a.b", "c"), ("a", "b.c")], [("a.b.c", "a.b.c")]),
+        ([("public", "é"), ("public", "_xE9")], [("public._xE9", "public.é")]),
+    ],
+)
+def test_clashes(tables: list[tuple[str, str]], expected: list[tuple[str, ...]]) -> None:
+    assert Topics("p").clashes([*tables, tables[0]]) == expected
