@@ -153,9 +153,7 @@ def _from_elsewhere(connection: psycopg.Connection[Any], origin: str) -> None:
     connection.execute("SELECT pg_replication_origin_session_setup(%s)", (origin,))
     connection.execute("BEGIN")
     connection.execute("SELECT pg_replication_origin_xact_setup('0/ABCDEF', '1999-01-01 00:00:00+00')")
-    connection.execute(
-        "INSERT INTO origins SELECT g, repeat('y', 100) FROM generate_series(1, %s::int) g".encode(), (_MANY,)
-    )
+    connection.execute("INSERT INTO origins SELECT g, repeat('y', 100) FROM generate_series(1, %s::int) g", (_MANY,))
     connection.execute("COMMIT")
     connection.execute("SELECT pg_replication_origin_session_reset()")
 
