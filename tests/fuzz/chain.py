@@ -102,7 +102,7 @@ class Chain:
         rows = cast("Any", form["cdc.rows"])
         rows.time_ns = lambda: 1_800_000_000_000_000_000  # records hold it
         self._assembler = form["cdc.transaction"].Assembler(
-            self, self, Progress(new_origin(1, 1000, "1", 1, 1, [])), self, self._in_progress
+            self, self, Progress(new_origin(1, 1000, "1", 1, 1, [])), self, self._in_progress, self
         )
 
     def run(self, messages: list[bytes]) -> Outcome:
@@ -141,7 +141,8 @@ class Chain:
         kinds = [value_type(column, types) for column in relation.columns]
         encoder = encoder_of(self._form, kinds, keys, len(self.shapes))
         destination = self._form["sinks.outbox"].Destination(relation.name, [0, 0])
-        self._tables[relation.oid] = CapturedTable(relation, keys, destination, encoder)
+        names = tuple(column.name for column in relation.columns)
+        self._tables[relation.oid] = CapturedTable(relation, keys, destination, encoder, relation.columns, names)
 
     def __getitem__(self, oid: int) -> CapturedTable:
         if oid not in self._tables:
@@ -153,6 +154,11 @@ class Chain:
 
     def row(self, relation: Relation, keys: list[int], texts: list[bytes | bool | None]) -> tuple[Any, int]:
         return [b"1" if text is False else text for text in texts], 0
+
+    # what `Refusals` is to it
+
+    def change(self, table: CapturedTable, error: Any, *_: Any) -> list[Any]:
+        raise table.refused(error) from None
 
 
 def _types(relation: Relation) -> dict[int, TypeInfo]:
