@@ -29,10 +29,19 @@ class SourceAt:
     _connection: psycopg.Connection
 
     def rows(self, table: tuple[str, str], columns: Sequence[str], where: str | None) -> Iterator[Sequence[str | None]]:
-        """Yield the text of `columns` of every row; `where` is the publication's row filter."""
-        query = sql.SQL("COPY (SELECT {} FROM {}{}) TO STDOUT").format(
+        """Yield the text of `columns` of every row; `where` is the publication's row filter.
+
+        Rows of tables that inherit from this one are theirs; those of partitions are the root's.
+        """
+        name = sql.Identifier(*table)
+        kind = sql.SQL("SELECT relkind = 'p' FROM pg_class WHERE oid = {}::regclass").format(
+            sql.Literal(name.as_string(self._connection))
+        )
+        partitioned = self._connection.execute(kind).fetchone()
+        query = sql.SQL("COPY (SELECT {} FROM {}{}{}) TO STDOUT").format(
             sql.SQL(", ").join(map(sql.Identifier, columns)),
-            sql.Identifier(*table),
+            sql.SQL("" if partitioned == (True,) else "ONLY "),
+            name,
             sql.SQL(f" WHERE {where}") if where else sql.SQL(""),  # the server's own text
         )
         try:

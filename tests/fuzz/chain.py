@@ -47,7 +47,8 @@ def agreed(outcomes: list[Outcome]) -> Outcome:
     first = outcomes[0]
     for other in outcomes[1:]:
         if other != first:
-            raise Finding(f"compiled and interpreted differ:\n{first}\n{other}")
+            records = next((pair for pair in zip(first[0], other[0], strict=False) if pair[0] != pair[1]), "")
+            raise Finding(f"compiled and interpreted differ: {first[1:]} {other[1:]}; first record {records}")
     error = first[-1]
     if error is not None and (error[0] not in _ALLOWED or (error[0] == "DecodeError" and error[2] < 0)):
         raise Finding(f"{error[0]} must not come out: {error[1]}")
@@ -69,7 +70,10 @@ class Collecting:
 
 
 class RealCollecting(Producer):
-    """The same, and librdkafka's: with it the compiled outbox takes rows from the encoder's own buffers."""
+    """The same, and librdkafka's: with it the compiled outbox takes rows from the encoder's own buffers.
+
+    Records that give way to others of their partition go to librdkafka itself and are not seen here.
+    """
 
     def __init__(self) -> None:
         super().__init__({"log_level": 0})  # no brokers; nothing gets that far
@@ -88,6 +92,8 @@ class Chain:
         self._form = form
         self._producer = producer
         producer.records = []
+        self.held: list[Any] = []
+        """Of each message's records, the last one of every partition."""
         self.outbox = form["sinks.outbox"].Outbox(producer, lambda: None, None)
         self._in_progress = InProgress(Spool(folder, spool_bytes))
         self._tables: dict[int, CapturedTable] = {}
@@ -114,11 +120,15 @@ class Chain:
         finally:
             self._flush()
             self._in_progress.close()
+        if isinstance(self._producer, RealCollecting):
+            self._producer.purge()
         rows = self._assembler.rows
         return self._producer.records, rows.open, rows.flushed_lsn, rows.commit_us, rows.position_ordinal, error
 
     def _flush(self) -> None:
+        before = len(self._producer.records)
         self.outbox.flush(lambda *_: None)
+        self.held += self._producer.records[before:]
 
     # what `Tables` is to the assembler
 
@@ -131,9 +141,8 @@ class Chain:
         kinds = [value_type(column, types) for column in relation.columns]
         encoder = encoder_of(self._form, kinds, keys, len(self.shapes))
         destination = self._form["sinks.outbox"].Destination(relation.name, [0, 0])
-        self._tables[relation.oid] = CapturedTable(
-            relation, keys, destination, encoder, relation.columns, ("?",) * len(relation.columns)
-        )
+        names = tuple(column.name for column in relation.columns)
+        self._tables[relation.oid] = CapturedTable(relation, keys, destination, encoder, relation.columns, names)
 
     def __getitem__(self, oid: int) -> CapturedTable:
         if oid not in self._tables:

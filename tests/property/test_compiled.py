@@ -62,6 +62,9 @@ _Row = tuple[bytes | Literal[False] | None, ...]
 _rows: st.SearchStrategy[_Row] = st.tuples(*(st.none() | text for text in _TEXTS))
 
 
+_updated_rows: st.SearchStrategy[_Row] = st.tuples(*(st.none() | text | st.just(False) for text in _TEXTS))
+
+
 def _tuple(fields: _Row) -> bytes:
     parts = (
         b"n" if field is None else b"u" if field is False else b"t" + struct.pack(">I", len(field)) + field
@@ -76,17 +79,21 @@ def _encoder(module: Any) -> Any:
     return made
 
 
-def _outcome(module: Any, method: str, message: bytes, pos: int) -> Any:
+def _outcome(module: Any, method: str, *arguments: Any) -> Any:
     try:
-        return getattr(_encoder(module), method)(message, pos, 2**41, 12)
+        return getattr(_encoder(module), method)(*arguments)
     except Exception as error:
         return type(error).__name__, str(error), getattr(error, "index", None), getattr(error, "offset", None)
 
 
 def _agree(method: str, message: bytes, pos: int) -> None:
-    one, other = _outcome(compiled, method, message, pos), _outcome(_PLAIN["schemas.encoder"], method, message, pos)
+    _agree_on(method, message, pos, 2**41, 12)
+
+
+def _agree_on(method: str, *arguments: Any) -> None:
+    one, other = _outcome(compiled, method, *arguments), _outcome(_PLAIN["schemas.encoder"], method, *arguments)
     assert one == other
-    if isinstance(one, tuple):
+    if isinstance(one, tuple) and isinstance(one[0], str):
         assert one[0] in ("DecodeError", "ColumnRefused", "UnchangedToast"), one
 
 
@@ -101,11 +108,26 @@ def test_insert(fields: _Row) -> None:
     _agree("insert", b"I\0\0\0\1N" + _tuple(fields), 6)
 
 
-@given(_rows, _rows, st.sampled_from([b"K", b"O"]))
+@given(_rows, _updated_rows, st.sampled_from([b"K", b"O", b""]))
 @settings(max_examples=200, deadline=None)
 def test_update_and_delete(old: _Row, new: _Row, mark: bytes) -> None:
-    _agree("change", b"U\0\0\0\1" + mark + _tuple(old) + b"N" + _tuple(new), 5)
-    _agree("remove", b"D\0\0\0\1" + mark + _tuple(old), 5)
+    before = mark + _tuple(old) if mark else b""
+    _agree("change", b"U\0\0\0\1" + before + b"N" + _tuple(new), 5)
+    _agree("remove", b"D\0\0\0\1" + before, 5)
+    _agree_on("change_filled", b"U\0\0\0\1" + before + b"N" + _tuple(new), 5, _texts(old), 2**41, 12)
+
+
+@given(st.lists(st.none() | st.binary(max_size=5), max_size=19) | _rows.map(lambda row: _texts(row)))
+@settings(max_examples=200, deadline=None)
+def test_what_is_no_message(fields: list[bytes | None]) -> None:
+    _agree_on("snapshot", fields, 2**62)
+    _agree_on("row_key", fields)
+    _agree_on("truncate", 2**41, 12)
+    _agree_on("removed", 2**41, 12)
+
+
+def _texts(row: _Row) -> list[bytes | None]:
+    return [None if field is False else field for field in row]
 
 
 @given(_rows, st.data())
@@ -132,16 +154,3 @@ def test_partition(key: bytes, partitions: int) -> None:
     from schemas.partition import partition_of
 
     assert partition_of(key, partitions) == _PLAIN["schemas.partition"].partition_of(key, partitions)
-
-
-@given(_rows)
-@settings(deadline=None)
-def test_row_key(fields: _Row) -> None:
-    texts = [None if field is False else field for field in fields]
-    outcomes = []
-    for module in (compiled, _PLAIN["schemas.encoder"]):
-        try:
-            outcomes.append(_encoder(module).row_key(texts))
-        except Exception as error:
-            outcomes.append((type(error).__name__, str(error)))
-    assert outcomes[0] == outcomes[1]

@@ -16,6 +16,7 @@ from cdc.transaction import Assembler
 from schemas.errors import DecodeError
 from sinks.kafka import KafkaSink
 from sinks.outbox import Outbox
+from tests.golden.describe import FOLDER, load
 
 
 class _Sink:
@@ -64,3 +65,12 @@ def test_commit_ends_the_transaction(assembler: Assembler) -> None:
     assembler.feed([_xlogdata(b"B" + begin), _xlogdata(b"C" + commit)])
     assert (assembler.open_xid, assembler.rows.flushed_lsn) == (None, 2040)
     assert assembler.rows.commit_us == 946_684_800_000_005
+
+
+def test_two_phase_messages_are_refused(assembler: Assembler) -> None:
+    """Our slots have two_phase off, so nobody has asked for them: taken for nothing, changes would be lost."""
+    recording = load(FOLDER / "pg18_protocol4.json")
+    by_kind = {message[:1]: message for _, message in recording.messages}
+    for kind in (b"b", b"P", b"K", b"r", b"p"):
+        with pytest.raises(DecodeError, match=f"unknown type {kind[0]} "):
+            assembler.feed([_xlogdata(by_kind[kind])])

@@ -114,3 +114,12 @@ def test_no_array_of_one_dimension(text: bytes) -> None:
 def test_hstore() -> None:
     text = rb'"a"=>"1", "b\"c"=>NULL, ""=>"x\\"'
     assert values.hstore_items(text) == [(b"a", b"1"), (b'b"c', None), (b"", b"x\\")]
+
+
+@pytest.mark.parametrize("text", [b"9999999-01-01", b"9999999-01-01 BC", b"12345678-01-01", b"12345678-01-01 BC"])
+def test_a_date_that_postgresql_does_not_have(text: bytes) -> None:
+    """Compiled, larger years would overflow."""
+    with pytest.raises(ValueRefused):
+        values.date_days(text)
+    with pytest.raises(ValueRefused):
+        values.timestamp_micros(text.replace(b"-01-01", b"-01-01 00:00:00"), False)
