@@ -218,7 +218,10 @@ class TableEncoder:
         mark: cython.int = self._mark(message, pos)
         if mark != 75 and mark != 79:
             raise DecodeError("Delete's old tuple", pos, 1, 0)
-        self._last(message, self._old_image(message, pos))
+        end: cython.Py_ssize_t = self._old_image(message, pos)
+        # an Update's new tuple may follow: of a row that is gone by now
+        if end == len(message) or message[end] != 78:
+            self._last(message, end)
         key: bytes = self._key(self.old, self.old_out)
         event: bytes = self._deleted(lsn, ordinal)
         return [(0, key, event), (1, key, None)] if key else [(0, key, event)]

@@ -14,9 +14,11 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from cdc.connect import conninfo_for
 from cdc.dev.state import Servers
 from schemas.config import Config
 from schemas.configfile import load
+from snapshot.source_at import source_at
 from tests.daemon import Daemon, running, tailrace, wait_for, wait_for_state, write_config
 from tests.servers import fresh_database
 from tests.topics import TopicRecord, assert_once_in_order, latest, read_topic
@@ -119,8 +121,6 @@ def _play(path: Path, config: Config, connection: psycopg.Connection[Any], paral
         connection.execute("INSERT INTO resumed VALUES (2, 'while it was down')")
         with running(path) as daemon:
             wait_for_state(config, connection)
-            verified = tailrace("verify", "--config", str(path))
-            assert verified.returncode == 0, verified.stdout + verified.stderr
             assert daemon.stop() == 0
     finally:
         connection.execute("SELECT pg_replication_origin_drop(%s)", (config.source.slot,))
@@ -229,9 +229,14 @@ def test_peerdb_update_pkey(world: World) -> None:
 
 def test_peerdb_ctid_multi_level_inherited(world: World) -> None:
     """A parent's topic has the parent's own rows only, by snapshot and by stream."""
-    for table in ("parent", "child", "grandchild"):
+    dsn = world.config.source.dsn.get_secret_value()
+    names = [("public", table) for table in ("parent", "child", "grandchild")]
+    with source_at(conninfo_for(dsn, replication=True), conninfo_for(dsn), names, 30) as source:
+        verified = {name: {(row[0],) for row in source.rows(name, ["id"], None)} for name in names}
+    for schema, table in names:
         records = world.hold(table)
         assert {record.value["source"]["table"] for record in records if record.value} == {table}
+        assert verified[schema, table] == {(str(row["id"]),) for row in world.tables[table].values()}
 
 
 def test_materialize_truncate(world: World) -> None:
