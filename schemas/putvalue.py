@@ -27,7 +27,8 @@ else:
     from schemas.buffer import Buffer
     from schemas.values import date_at, time_at, timestamp_at
 
-_FLOAT_CHARACTERS = frozenset(b"0123456789+-.eEInfityNa")
+_FLOAT_CHARACTERS = frozenset(b"0123456789+-.eE")
+_NO_NUMBERS = (b"NaN", b"Infinity", b"-Infinity")
 _FLOAT_TEXT = cython.declare(cython.Py_ssize_t, 64)
 _to_float = struct.Struct("<f")
 
@@ -154,6 +155,12 @@ def _float_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
                         fraction -= 1
                     number = mantissa / power
                     return -number if negative else number
+        # what parses it takes these in any spelling; PostgreSQL has one
+        for i in range(start, end):
+            if (text[i] < 48 or text[i] > 57) and text[i] not in (43, 45, 46, 69, 101):
+                if text[start:end] not in _NO_NUMBERS:
+                    raise ValueError
+                break
         # With an end of its own: behind it in the message anything may follow.
         memcpy(digits, PyBytes_AS_STRING(text) + start, size)
         digits[size] = 0
@@ -163,9 +170,10 @@ def _float_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
         if stop != digits + size:
             raise ValueError
         return number
-    if not 0 < end - start <= _FLOAT_TEXT or not _FLOAT_CHARACTERS.issuperset(text[start:end]):
+    raw = text[start:end]
+    if not 0 < end - start <= _FLOAT_TEXT or not (_FLOAT_CHARACTERS.issuperset(raw) or raw in _NO_NUMBERS):
         raise ValueError
-    return float(text[start:end])
+    return float(raw)
 
 
 @cython.cfunc

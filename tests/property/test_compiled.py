@@ -40,7 +40,7 @@ _stamps = st.datetimes().map(lambda moment: moment.isoformat(sep=" ").encode())
 _TEXTS = [
     st.integers(-(10**19), 10**19).map(lambda n: str(n).encode()),
     st.text().map(str.encode),
-    st.floats().map(lambda n: repr(n).encode()),
+    st.floats().map(lambda n: repr(n).encode()) | st.sampled_from([b"NaN", b"-Infinity", b"-InFinity", b"1e5"]),
     st.floats(width=32).map(lambda n: repr(n).encode()),
     st.sampled_from([b"t", b"f"]),
     st.decimals(places=3, allow_nan=True, min_value=-(10**18), max_value=10**18).map(lambda n: str(n).encode()),
