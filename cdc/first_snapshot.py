@@ -138,8 +138,15 @@ class RowSender:
         return refused
 
     def divert(self, refused: Sequence[RefusedRow]) -> None:
-        """Write the dead letters of rows: with the record that says that their chunk is read, so that each is one."""
+        """Write the dead letters of rows: with the record that says that their chunk is read, so that each is one.
+
+        The topic may have such a row from before the table was read again, in a form that could be stored.
+        """
         for row in refused:
+            if row.key:
+                position = self._header + self._ordinal.to_bytes(8, "big")
+                self._outbox.send(row.table.destination, row.key, None, position)
+                self._ordinal += 1
             self._refusals.divert(row, Position(self._epoch, self._commit_lsn, self._ordinal))
             self._ordinal += 1
 

@@ -11,7 +11,7 @@ import psycopg
 from cdc.catalog import Types
 from cdc.keys import Keys
 from schemas.avro import key_schema, value_schema
-from schemas.columns import ColumnOptions
+from schemas.columns import ColumnOptions, is_excluded
 from schemas.config import Kafka
 from schemas.encoder import Names, TableEncoder
 from schemas.errors import ConfigError, DecodeError, SourceError, StateError
@@ -42,6 +42,10 @@ class CapturedTable:
     @property
     def name(self) -> str:
         return self.relation.qualified_name
+
+    def shown(self, texts: Sequence[bytes | bool | None]) -> list[bytes | bool | None]:
+        """Return the texts of a tuple with NULL for excluded columns, so that nobody asks for what is not in it."""
+        return [None if is_excluded(column) else text for column, text in zip(self.columns, texts, strict=True)]
 
     def refused(self, error: ColumnRefused) -> SourceError:
         """Name table, column, type and remedies of a value that cannot be stored exactly."""

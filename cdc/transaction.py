@@ -133,7 +133,7 @@ class Assembler:
         if message[pos : pos + 1] != b"N":
             _, new = split_tuple(message, pos + 1)
         texts, _ = split_tuple(message, new + 1)
-        fields, until = self._reread.row(table.relation, table.key_columns, texts)
+        fields, until = self._reread.row(table.relation, table.key_columns, table.shown(texts))
         self._progress.reread[table.name] = until
         if fields is None:
             return []

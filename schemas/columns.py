@@ -13,13 +13,18 @@ from fnmatch import fnmatchcase
 
 from schemas.config import Source
 from schemas.errors import ConfigError
-from schemas.relation import Relation
+from schemas.relation import Column, Relation
 from schemas.types import AS_TEXT, EXCLUDED, Kind, ValueType
 
 HIDING = (Kind.EXCLUDED, Kind.MASKED, Kind.HASHED)
 """What keeps a value from being read on the topic."""
 
 NO_SALT = b""
+
+
+def is_excluded(column: Column) -> bool:
+    """Whether nothing of the column is shown."""
+    return column.option is not None and column.option.kind is Kind.EXCLUDED
 
 
 class ColumnOptions:

@@ -18,10 +18,10 @@ from typing import Any
 
 import orjson
 
+from schemas.columns import is_excluded
 from schemas.hidden import hide
 from schemas.lsn import Position, format_lsn
 from schemas.relation import Column
-from schemas.types import Kind
 
 Texts = Sequence[bytes | bool | None]
 """The columns of a tuple: None for NULL, False for a large value that the WAL left out."""
@@ -86,7 +86,7 @@ class DeadLetter:
                 "unchanged": [
                     column.name
                     for column, text in zip(self.columns, self.new or (), strict=False)
-                    if text is False and not _is_excluded(column)
+                    if text is False and not is_excluded(column)
                 ],
                 **more,
             }
@@ -98,7 +98,7 @@ class DeadLetter:
         return {
             self.columns[i].name: self._text(self.columns[i], texts[i])
             for i in indexes
-            if texts[i] is not False and not _is_excluded(self.columns[i])
+            if texts[i] is not False and not is_excluded(self.columns[i])
         }
 
     def _text(self, column: Column, text: bytes | bool | None) -> str | dict[str, str] | None:
@@ -109,7 +109,3 @@ class DeadLetter:
             return shown.decode()
         except UnicodeDecodeError:
             return {"hex": shown.hex()}
-
-
-def _is_excluded(column: Column) -> bool:
-    return column.option is not None and column.option.kind is Kind.EXCLUDED

@@ -15,7 +15,8 @@ _COMPILED = (
     "sinks.outbox",
     "cdc.copydata",
     "cdc.rows",
-    # not compiled itself, but it uses what is
+    # not compiled themselves, but they use what is
+    "cdc.refusals",
     "cdc.transaction",
 )
 

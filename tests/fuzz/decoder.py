@@ -22,9 +22,11 @@ from cdc import pgoutput, pgoutput_stream
 from cdc.copydata import XLOGDATA
 from schemas.errors import DecodeError
 from tests.fuzz.chain import (
+    ON_ERROR,
     Chain,
     Collecting,
     Finding,
+    OnError,
     RealCollecting,
     agreed,
     check_records,
@@ -145,11 +147,11 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Count:
     count = Count()
     deadline = time.monotonic() + seconds
 
-    def try_stream(messages: list[bytes], spool_bytes: int) -> None:
+    def try_stream(messages: list[bytes], spool_bytes: int, on_error: OnError) -> None:
         count.inputs += 1
         for raw in messages:
             _parse(raw[XLOGDATA:])
-        chains = [Chain(form, folder, spool_bytes, producer) for form, producer in producers]
+        chains = [Chain(form, folder, spool_bytes, producer, on_error) for form, producer in producers]
         direct, *others = [chain.run(messages) for chain in chains]
         records, *rest, error = agreed(others)
         agreed([(chains[0].held, *direct[1:]), (chains[1].held, *rest, error)])
@@ -167,7 +169,7 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Count:
     lines = st.sampled_from(copy_lines()).flatmap(lambda line: _damaged(line, 0))
     raw = st.sampled_from(streams()[0] + [b"k" + bytes(17)]).flatmap(lambda each: _damaged(each, 0)).filter(bool)
     targets = [
-        (given(_streams(), st.sampled_from([0, 200, 100_000])), try_stream, _ROUND),
+        (given(_streams(), st.sampled_from([0, 200, 100_000]), st.sampled_from(ON_ERROR)), try_stream, _ROUND),
         (given(lines), try_line, _ROUND // 4),
         (given(st.lists(raw, max_size=5)), try_raw, _ROUND // 10),
     ]
