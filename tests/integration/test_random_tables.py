@@ -139,7 +139,7 @@ class _Topics:
         for stored in read_schemas(load(config).kafka, Topics(prefix)):
             java.learn(stored.id, stored.schema)
             self._plain[stored.id] = fastavro.parse_schema(without_logical_types(json.loads(stored.schema)))
-            if stored.subject.endswith("-value"):
+            if stored.subject.startswith(f"{prefix}.public.") and stored.subject.endswith("-value"):
                 self._fields[stored.id] = row_fields(stored.schema)
 
     def compare(self, table: Table, before: Rows, after: Rows) -> None:
