@@ -33,7 +33,7 @@ class Topics:
         for schema, table in tables:
             groups[_to_kafka(self.table(schema, table))].add((schema, table))
             groups[f"{schema}.{table}"].add((schema, table))
-        own = {_to_kafka(topic) for topic in (self.progress, self.schemas, self.views, self.message)}
+        own = {_to_kafka(topic) for topic in (self.progress, self.schemas, self.views, self.dead, self.message)}
         found = {
             tuple(f"{schema}.{table}" for schema, table in sorted(group))
             for name, group in groups.items()

@@ -68,11 +68,15 @@ _VALUE = fastavro.parse_schema(json.loads(value_schema(_SHOWN, _TYPES, "p.public
 
 @pytest.fixture
 def table() -> CapturedTable:
+    return captured([0])
+
+
+def captured(keys: list[int]) -> CapturedTable:
     columns = [value_type(column, _TYPES) for column in _SHOWN.columns]
-    encoder = TableEncoder(Names("1.0", "p", "db", "public", "t"), columns, [0], 1, 2)
+    encoder = TableEncoder(Names("1.0", "p", "db", "public", "t"), columns, keys, 1, 2)
     encoder.begin(1, 1000, 1_700_000_000_000, 77, 1_700_000_000_001)
     names = tuple(type_name(column, _TYPES) for column in _COLUMNS)
-    return CapturedTable(_RELATION, [0], Destination("p.public.t", [0]), encoder, _SHOWN.columns, names)
+    return CapturedTable(_RELATION, keys, Destination("p.public.t", [0]), encoder, _SHOWN.columns, names)
 
 
 def refusals(outbox: _Outbox, on_error: str = "divert", max_message_bytes: int = 2**24) -> Refusals:
@@ -189,6 +193,12 @@ def test_delete(table: CapturedTable) -> None:
     records, sent, letter = diverted(table, b"DO" + tuple_data(*_BAD))
     assert_removed(records, 1)
     assert (sent, letter["op"], letter["new"], letter["old"]["price"]) == (key(1), "d", None, "NaN")
+
+
+@pytest.mark.parametrize("change", [b"IN" + tuple_data(*_BAD), b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*_GOOD)])
+def test_a_table_without_a_key_has_events_only(change: bytes) -> None:
+    records, sent, letter = diverted(captured([]), change)
+    assert (records, sent, letter["new"]["id"]) == ([], b"", "1")
 
 
 def test_a_damaged_change_is_no_dead_letter(table: CapturedTable) -> None:
