@@ -27,16 +27,24 @@ def server(connection: psycopg.Connection) -> Server:
     """Ask who the server is. SourceError if it cannot decode its WAL."""
     row = connection.execute(
         "SELECT current_setting('server_version_num')::int, system_identifier::text, timeline_id, current_database(),"
-        " current_setting('wal_level') FROM pg_control_system(), pg_control_checkpoint()"
+        " current_setting('wal_level'), current_setting('server_encoding')"
+        " FROM pg_control_system(), pg_control_checkpoint()"
     ).fetchone()
     assert row is not None
-    version, system_identifier, timeline, database, wal_level = row
+    version, system_identifier, timeline, database, wal_level, encoding = row
     if wal_level != "logical":
         raise SourceError(
             "TR-202",
             f'wal_level is "{wal_level}", not "logical"',
             detail="Changes cannot be decoded from a WAL that does not hold them.",
             hint="ALTER SYSTEM SET wal_level = 'logical';  -- then restart the server",
+        )
+    if encoding == "SQL_ASCII":
+        raise SourceError(
+            "TR-214",
+            f'database "{database}" is encoded as SQL_ASCII',
+            detail="It takes any bytes as text; whether they are UTF-8, as on the topics, nobody knows.",
+            hint="Copy it into a database with ENCODING 'UTF8' (pg_dump --encoding).",
         )
     return Server(version, system_identifier, timeline, database)
 

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from cdc.dev import postgres
 from cdc.dev.server import Server, stop
@@ -106,6 +107,19 @@ def _role(database: str, name: str) -> Iterator[str]:
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(role))
             connection.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+def test_database_without_an_encoding(config: Path, servers: Servers, prefix: str) -> None:
+    with psycopg.connect(servers.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {prefix} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0".encode())
+    try:
+        text = config.read_text()
+        database = conninfo_to_dict(load(config).source.dsn.get_secret_value())["dbname"]
+        config.write_text(text.replace(f"/{database}", f"/{prefix}", 1))
+        assert_refused(config, "TR-214", 4, prefix, "UTF8")
+    finally:
+        with psycopg.connect(servers.dsn, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {prefix}".encode())
 
 
 def test_slot_in_use(config: Path, tmp_path: Path) -> None:
