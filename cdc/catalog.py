@@ -79,15 +79,16 @@ def matching_tables(connection: psycopg.Connection, patterns: Sequence[str]) -> 
         " WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition"
         " AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"
     ).fetchall()
-    return [(schema, table) for schema, table in rows if _taken(f"{schema}.{table}", patterns)]
+    return [(schema, table) for schema, table in rows if taken(f"{schema}.{table}", patterns)]
 
 
-def _taken(name: str, patterns: Iterable[str]) -> bool:
-    taken = False
+def taken(name: str, patterns: Iterable[str]) -> bool:
+    """Whether `patterns` take a name: the last one that fits says it."""
+    found = False
     for pattern in patterns:
         if fnmatch.fnmatchcase(name, pattern.removeprefix("!")):
-            taken = not pattern.startswith("!")
-    return taken
+            found = not pattern.startswith("!")
+    return found
 
 
 def refuse_row_security(connection: psycopg.Connection, relations: Sequence[Relation]) -> None:

@@ -13,7 +13,6 @@ from cdc import pgoutput
 from cdc import pgoutput_stream as stream
 from cdc.connect import DECODING_FAILED
 from cdc.copydata import XLOGDATA
-from cdc.messages import OWN
 from cdc.spool import Spool
 from schemas.errors import SourceError
 
@@ -54,7 +53,7 @@ class InProgress:
             # Origin has no xid there, and nobody needs it.
             if message[:1] != b"O":
                 sub_xid, body = stream.streamed(message)
-                if message[:1] == b"M" and not pgoutput.message_(message, body).prefix.startswith(OWN):
+                if message[:1] == b"M":
                     self._with_messages.add(self._block)
                 self._spool.append(self._block, sub_xid, int.from_bytes(raw[1:9], "big"), message[:1] + message[body:])
         return len(messages)

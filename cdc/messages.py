@@ -7,10 +7,10 @@ last byte of its record, and `flushed_lsn` the byte behind that.
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import Final
 
+from cdc.catalog import taken
 from cdc.pgoutput import Message
 from cdc.rows import RowPath
 from cdc.tables import Tables
@@ -44,7 +44,7 @@ class Messages:
 
     def send(self, rows: RowPath, message: Message, ordinal: int) -> None:
         """Send a message that stands at `ordinal` of what `rows` is in the middle of."""
-        if not self._taken(message.prefix):
+        if not taken(message.prefix, self._patterns):
             return
         source = self._source | {
             "ts_ms": rows.begin_us // 1000,
@@ -63,10 +63,3 @@ class Messages:
             rows.position(ordinal),
         )
         rows.sent(ordinal)
-
-    def _taken(self, prefix: str) -> bool:
-        taken = False
-        for pattern in self._patterns:
-            if fnmatchcase(prefix, pattern.removeprefix("!")):
-                taken = not pattern.startswith("!")
-        return taken

@@ -163,8 +163,10 @@ def _no_table(patterns: Sequence[str]) -> ConfigError:
     )
 
 
-def log_left_out(connection: psycopg.Connection, captured: Sequence[Relation], insert_only: set[int]) -> None:
-    """Say once what the publications leave out of the captured tables."""
+def log_left_out(
+    connection: psycopg.Connection, publications: Publications, captured: Sequence[Relation], insert_only: set[int]
+) -> None:
+    """Say once what the publications leave out of the captured tables, and what they would make fail."""
     if insert_only:
         names = [relation.qualified_name for relation in captured if relation.oid in insert_only]
         log.info("tables without a replica identity: inserts and truncates only", tables=names)
@@ -181,3 +183,12 @@ def log_left_out(connection: psycopg.Connection, captured: Sequence[Relation], i
     ]
     if left_out:
         log.info("generated columns that are not published", columns=left_out)
+    failing = connection.execute(
+        "SELECT t.schemaname || '.' || t.tablename, p.pubname FROM pg_publication p JOIN pg_publication_tables t"
+        " USING (pubname) JOIN pg_namespace n ON n.nspname = t.schemaname"
+        " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename"
+        " WHERE (p.pubupdate OR p.pubdelete) AND c.oid = ANY (%s) AND p.pubname = ANY (%s) ORDER BY 1",
+        ([r.oid for r in captured if not any(column.is_key for column in r.columns)], publications.names),
+    ).fetchall()
+    for table, name in failing:
+        log.warning("updates and deletes fail on the source: no replica identity", table=table, publication=name)

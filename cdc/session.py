@@ -75,7 +75,7 @@ class Session:
         self._publications = publication.ensure(self._connection, source.publication, source.tables)
         captured, insert_only = publication.relations(self._connection, self._publications)
         catalog.refuse_row_security(self._connection, captured)
-        publication.log_left_out(self._connection, captured, insert_only)
+        publication.log_left_out(self._connection, self._publications, captured, insert_only)
         self._keys = Keys(self._connection, source.keys, insert_only)
         self._keys.check(captured)
         # without a key first: their snapshot cannot be gone on with

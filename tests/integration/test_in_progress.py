@@ -25,7 +25,6 @@ def large_transaction(connection: psycopg.Connection[Any], first: int) -> None:
             )
             with connection.transaction():
                 connection.execute("DELETE FROM document")
-            connection.execute("SELECT pg_logical_emit_message(true, 'test', 'rolled back')")
         with connection.transaction():
             connection.execute(
                 "INSERT INTO entry (account, n) SELECT 2, g FROM generate_series(%s::int, %s) g",

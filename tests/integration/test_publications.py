@@ -136,10 +136,11 @@ def test_column_lists_row_filters_and_generated_columns(
         " made int GENERATED ALWAYS AS (n * 2) STORED);"
         "CREATE TABLE filtered (id int, n int, t text, PRIMARY KEY (id, n));"
         "CREATE TABLE events (id int, n int, t text);"
+        "CREATE TABLE careless (n int);"
         "INSERT INTO part SELECT 'no', g, 'a' || g, g FROM generate_series(1, 50) g;"
         "INSERT INTO filtered SELECT g, g % 3, 'f%s' FROM generate_series(1, 50) g;"
         "INSERT INTO events SELECT g, g % 3, 'e' FROM generate_series(1, 50) g;"
-        "CREATE PUBLICATION tailrace FOR TABLE part (id, made, a), filtered WHERE (n > 0);"
+        "CREATE PUBLICATION tailrace FOR TABLE part (id, made, a), filtered WHERE (n > 0), careless;"
         "CREATE PUBLICATION tailrace_nokey FOR TABLE events (t, id) WHERE (n <> 1 AND t LIKE '%')"
         " WITH (publish = 'insert, truncate')"
     )
@@ -155,6 +156,8 @@ def test_column_lists_row_filters_and_generated_columns(
         wait_for_state(config, source)
         assert _assert_equal(source, servers, config, "part", "SELECT id, a, made FROM part") == 59
         assert daemon.stop() == 0
+    (said,) = events(daemon, "updates and deletes fail on the source: no replica identity")
+    assert (said["table"], said["publication"]) == ("public.careless", "tailrace")
     records = read_topic(servers.bootstrap, config.kafka.prefix, "public.filtered")
     assert_once_in_order(records)
     cursor = source.cursor(row_factory=dict_row).execute("SELECT * FROM filtered WHERE n > 0")
@@ -209,6 +212,7 @@ def test_publication_made_again(source: psycopg.Connection[Any], config_path: Pa
     with running(config_path) as daemon:
         wait_for(config, lambda record: record.is_state)
         assert daemon.stop() == 0
+    assert not events(daemon, "updates and deletes fail on the source: no replica identity")
     source.execute(statement.encode())
     refused = tailrace("run", "--config", str(config_path))
     assert refused.returncode == 6
