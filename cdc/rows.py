@@ -137,6 +137,11 @@ class RowPath:
         self._index += 1
         return ordinal if ordinal > self._skip else -1
 
+    @property
+    def changes(self) -> int:
+        """How many changes of this transaction came before the present one."""
+        return self._index - 1
+
     @cython.boundscheck(False)
     @cython.wraparound(False)
     def feed(self, messages: list[bytes], start: cython.Py_ssize_t) -> int:
