@@ -400,7 +400,7 @@ def test_killed_in_mid_reread(servers: Servers, database: str, config_path: Path
                 wait_for(config, lambda record: record.incomplete_tables and record.counts.get(entries, 0) > 100)
                 daemon.kill()
             with running(config_path) as daemon:
-                wait_for(config, lambda record: record.incomplete_tables and record.counts.get(entries, 0) > 100)
+                wait_for(config, lambda record: events(daemon, "snapshot goes on in windows"))
                 (left,) = events(daemon, "snapshot goes on in windows")
                 (planned,) = (each for each in events(daemon, "table is read in windows") if each["run"] == 2)
                 assert 0 < left["chunks"] < planned["chunks"]
