@@ -12,16 +12,18 @@ import structlog
 from cdc import slot
 from cdc.connect import connect, connect_replication
 from cdc.delivery import Delivery
+from cdc.layouts import describe
 from cdc.progress import Progress
 from cdc.publication import nokey_name
 from cdc.refusals import RefusedRow
-from cdc.tables import Tables
+from cdc.shapes import FIRST_RUN, Shapes
+from cdc.tables import CapturedTable, Tables
 from schemas.config import Config
 from schemas.copytext import split_copy
 from schemas.encoder import TableEncoder
 from schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER
+from schemas.layout import Layout
 from schemas.lsn import Position, format_lsn
-from schemas.progress import chunk_key
 from schemas.relation import Relation
 from schemas.rowcodec import ColumnRefused
 from sinks.outbox import Headers
@@ -30,24 +32,20 @@ from snapshot.reader import Lines, SnapshotWorkers, lock_tables
 
 log = structlog.get_logger()
 
-FIRST_RUN = 1
-"""The number of a table's first snapshot run."""
-
 
 class ExportedSnapshot:
     """A new slot, and workers that see the database at its consistent point."""
 
-    def __init__(
-        self, config: Config, connection: psycopg.Connection, version: int, relations: Sequence[Relation]
-    ) -> None:
+    def __init__(self, config: Config, version: int, relations: Sequence[Relation]) -> None:
         """ACCESS SHARE is held from before the slot is made until the workers hold theirs, and the connection that
         exports runs nothing until all of them have imported."""
         dsn = config.source.dsn.get_secret_value()
-        self.relations = {relation.qualified_name: relation for relation in relations}
-        self.chunks = plan_all(config, connection, relations)
+        self.chunks: list[Chunk] = []
+        self.layouts: dict[str, Layout] = {}
         with connect(dsn) as guard:
             guard.execute("BEGIN")
             lock_tables(guard, relations)
+            self._plan(guard, config, relations)
             exporter = connect_replication(dsn)
             try:
                 created = slot.create(exporter, config.source.slot, version)
@@ -62,43 +60,24 @@ class ExportedSnapshot:
             finally:
                 exporter.finish()
 
-
-def plan_all(config: Config, connection: psycopg.Connection, relations: Sequence[Relation]) -> list[Chunk]:
-    """Return the chunks of all tables, in the order of the tables."""
-    publications = [config.source.publication, nokey_name(config.source.publication)]
-    return [
-        chunk
-        for relation in relations
-        for chunk in plan_chunks(connection, publications, relation, config.snapshot.chunk_bytes)
-    ]
-
-
-def record_chunks(delivery: Delivery, chunks: Sequence[Chunk]) -> None:
-    """Write down which chunks there are to read, so that a snapshot that is cut short is not begun again."""
-    for chunk in chunks:
-        delivery.sink.send_progress(_key(delivery.slot, chunk), chunk.to_json(done=False))
-
-
-def chunk_done(delivery: Delivery, progress: Progress, chunk: Chunk, left: set[Chunk]) -> None:
-    """Write down, with the rows themselves, that a chunk is read; `left` are all chunks that are not."""
-    left.discard(chunk)
-    delivery.sink.send_progress(_key(delivery.slot, chunk), chunk.to_json(done=True))
-    if not any(other.table == chunk.table for other in left):
-        progress.incomplete.discard(chunk.table)
-        log.info("table copied", table=chunk.table)
-
-
-def _key(slot_name: str, chunk: Chunk) -> bytes:
-    return chunk_key(slot_name, chunk.table, FIRST_RUN, chunk.n)
+    def _plan(self, guard: psycopg.Connection, config: Config, relations: Sequence[Relation]) -> None:
+        """Ask for the tables once more: what was asked before the lock may have been altered since."""
+        publications = [config.source.publication, nokey_name(config.source.publication)]
+        self.relations: dict[str, Relation] = {}
+        for each in relations:
+            found = describe(guard, publications, each.schema, each.name)
+            if found is not None:
+                self.relations[each.qualified_name], self.layouts[each.qualified_name] = found
+                self.chunks += plan_chunks(guard, publications, found[0], config.snapshot.chunk_bytes)
 
 
 class RowSender:
     """Sends rows that were read, as `op` r, with positions that count up from `ordinal` at one commit LSN."""
 
-    def __init__(self, delivery: Delivery, tables: Tables, epoch: int, commit_lsn: int, ordinal: int) -> None:
+    def __init__(self, delivery: Delivery, epoch: int, commit_lsn: int, ordinal: int, run: int) -> None:
         self._outbox = delivery.sink.outbox
-        self._tables = tables
         self._refusals = delivery.refusals
+        self._run = run
         self._header = Position(epoch, commit_lsn, 0).to_bytes()[:12]
         self._commit_lsn = commit_lsn
         self._epoch = epoch
@@ -110,25 +89,29 @@ class RowSender:
         """Of the last row sent."""
         return Position(self._epoch, self._commit_lsn, self._ordinal - 1)
 
-    def send(self, oid: int, lines: Lines, without: set[bytes] | None = None) -> list[RefusedRow]:
+    def send(self, table: CapturedTable, lines: Lines, without: set[bytes] | None = None) -> list[RefusedRow]:
         """Send lines of COPY's text format, except those with a key in `without`; return what cannot be stored."""
-        table = self._tables[oid]
         encoder = table.encoder
         if encoder not in self._ready:
             now_ms = time.time_ns() // 1_000_000
             encoder.begin_snapshot(self._commit_lsn, now_ms, now_ms)
             self._ready.add(encoder)
-        run = FIRST_RUN.to_bytes(4, "big")
+        run = self._run.to_bytes(4, "big")
         refused: list[RefusedRow] = []
         for line in lines:
             fields = split_copy(line)
+            value: bytes | None
             try:
                 key, value = encoder.snapshot(fields, self._ordinal)
             except ColumnRefused as error:
                 row = self._refusals.row(table, error, fields)
-                if not (without and row.key in without):
-                    refused.append(row)
-                continue
+                if without and row.key in without:
+                    continue
+                refused.append(row)
+                if self._run == FIRST_RUN or not row.key:
+                    continue
+                # read again: what the topic holds of the row is not its newest version any more
+                key, value = row.key, None
             if without and key in without:
                 continue
             position = self._header + self._ordinal.to_bytes(8, "big")
@@ -151,7 +134,9 @@ class RowSender:
             self._ordinal += 1
 
 
-def send_first_snapshot(delivery: Delivery, tables: Tables, progress: Progress, exported: ExportedSnapshot) -> None:
+def send_first_snapshot(
+    delivery: Delivery, tables: Tables, shapes: Shapes, progress: Progress, exported: ExportedSnapshot
+) -> None:
     """Copy all tables into Kafka. When `delivery` is told to stop it ends early; the rest is read by windows then."""
     point = exported.consistent_point
     log.info(
@@ -161,20 +146,28 @@ def send_first_snapshot(delivery: Delivery, tables: Tables, progress: Progress, 
         chunks=len(exported.chunks),
     )
     try:
-        for relation in exported.relations.values():
+        for name, relation in exported.relations.items():
             tables.see(relation)
-        record_chunks(delivery, exported.chunks)
+            shapes.first(relation, exported.layouts[name], point)
+        # a partitioned table may have no partition yet
+        progress.incomplete &= {chunk.table for chunk in exported.chunks}
+        for chunk in exported.chunks:
+            shapes.note_chunk(chunk, FIRST_RUN, done=False)
         delivery.commit(progress.newest.here.position, point, 0, None)
-        sender = RowSender(delivery, tables, progress.epoch, point - 1, 1)
+        sender = RowSender(delivery, progress.epoch, point - 1, 1, FIRST_RUN)
         left = set(exported.chunks)
         # bounded by the chunks at hand, one for each worker
         refused: defaultdict[Chunk, list[RefusedRow]] = defaultdict(list)
         for chunk, lines in exported.workers:
             if lines is not None:
-                refused[chunk] += sender.send(exported.relations[chunk.table].oid, lines)
+                refused[chunk] += sender.send(tables[exported.relations[chunk.table].oid], lines)
             else:
                 sender.divert(refused.pop(chunk, []))
-                chunk_done(delivery, progress, chunk, left)
+                left.discard(chunk)
+                shapes.note_chunk(chunk, FIRST_RUN, done=True)
+                if not any(other.table == chunk.table for other in left):
+                    progress.incomplete.discard(chunk.table)
+                    log.info("table copied", table=chunk.table)
             if delivery.due() or not left:
                 delivery.commit(sender.position, point, 0, None)
             if delivery.stop.is_set():

@@ -45,6 +45,10 @@ class Keys:
         indexes = _indexes(relation, primary)
         return indexes if len(indexes) == len(primary) else []
 
+    def is_declared(self, relation: Relation) -> bool:
+        """Whether the configuration names the key."""
+        return relation.qualified_name in self._configured
+
     def check(self, relations: Iterable[Relation]) -> None:
         """Refuse a configured key of a table that is not captured, or that would not be exact."""
         captured = {relation.qualified_name: relation for relation in relations}

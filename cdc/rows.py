@@ -77,6 +77,7 @@ class RowPath:
         self._oid = 0
         self.open = False
         self.number = 0
+        self.final_lsn = 0
         self.position_lsn = stored.here.position.commit_lsn
         self.position_ordinal = stored.here.position.ordinal
         self.flushed_lsn = progress.flushed_lsn
@@ -136,6 +137,11 @@ class RowPath:
         ordinal: cython.longlong = self._index * _PARTS
         self._index += 1
         return ordinal if ordinal > self._skip else -1
+
+    @property
+    def changes(self) -> int:
+        """How many changes of this transaction came before the present one."""
+        return self._index - 1
 
     @cython.boundscheck(False)
     @cython.wraparound(False)

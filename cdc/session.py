@@ -8,7 +8,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,24 +17,27 @@ import structlog
 from cdc import catalog, publication, slot
 from cdc.connect import connect
 from cdc.delivery import Delivery
-from cdc.first_snapshot import ExportedSnapshot, plan_all, record_chunks, send_first_snapshot
+from cdc.first_snapshot import ExportedSnapshot, send_first_snapshot
 from cdc.in_progress import InProgress
 from cdc.keys import Keys
+from cdc.layouts import layout, survey
 from cdc.messages import Messages
 from cdc.progress import Progress, new_origin
 from cdc.refusals import make_dead_topic
 from cdc.reread import Reread
+from cdc.schema_ids import SchemaIds
+from cdc.shapes import Shapes
 from cdc.spool import Spool
+from cdc.stored_reads import StoredReads, stored_reads
 from cdc.tables import Tables, make_topics
 from cdc.transaction import Assembler
 from cdc.wal import Wal
-from cdc.windows import Windows, open_chunks
+from cdc.windows import Windows
 from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord
-from schemas.relation import Relation
 from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 from sinks.progress import read_position, read_schemas
@@ -91,7 +95,7 @@ class Session:
             slot.check(found, self._server.database, None)
             self._own_slot()
             stored = self._stored_for(found)
-            self._open(stored)
+            self._open(stored, stored_reads(config))
         self._follow()
 
     def _check_columns(self) -> None:
@@ -112,13 +116,13 @@ class Session:
                 hint="Take another kafka.prefix, or delete the topics of this one, to copy all tables anew.",
             )
         self._sink = self._new_sink()
-        exported = ExportedSnapshot(config, self._connection, self._server.version, self._relations)
+        exported = ExportedSnapshot(config, self._server.version, self._relations)
         try:
-            self._open(self._origin(exported.consistent_point))
+            self._open(self._origin(exported.consistent_point), StoredReads())
         except BaseException:
             exported.workers.close()
             raise
-        send_first_snapshot(self._delivery, self._tables, self._progress, exported)
+        send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
         self._own_slot()
 
     def _origin(self, consistent_point: int) -> PositionRecord:
@@ -158,17 +162,23 @@ class Session:
         self._publications.check((stored.publication_oid, stored.nokey_oid))
         return stored
 
-    def _open(self, stored: PositionRecord) -> None:
+    def _open(self, stored: PositionRecord, reads: StoredReads) -> None:
         """Put the parts together so that they go on from `stored`."""
         config = self._config
         assert self._sink is not None
         self._progress = Progress(stored)
+        self._reads = reads
+        topics = Topics(config.kafka.prefix)
+        self._shapes = Shapes(
+            config.source, self._columns, self._progress, partial(self._sink.send_plain, topics.tables), reads.states
+        )
         self._tables = Tables(
             config.kafka,
             self._connection,
             self._server.database,
-            self._sink,
-            read_schemas(config.kafka, Topics(config.kafka.prefix)),
+            SchemaIds(self._sink, topics.schemas, read_schemas(config.kafka, topics)),
+            self._shapes,
+            partial(layout, self._connection, self._publications.names),
             self._partitions,
             stored.here.offsets,
             self._relations,
@@ -179,7 +189,7 @@ class Session:
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
 
     def _follow(self) -> None:
-        """Make ready for the stream, and for the rest of a first snapshot that was cut short."""
+        """Make ready for the stream, and for the tables that are still to be read."""
         assert self._wal is not None
         assert self._sink is not None
         reread = Reread(self._connection)
@@ -191,27 +201,33 @@ class Session:
         )
         self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
-        incomplete = self._progress.incomplete
-        if not incomplete or self._stop.is_set():
-            return
-        relations = {r.qualified_name: r for r in self._relations if r.qualified_name in incomplete}
-        self._refuse_windows_without_key(relations.values())
-        chunks = open_chunks(self._config)
-        if chunks is None:
-            chunks = plan_all(self._config, self._connection, list(relations.values()))
-            record_chunks(self._delivery, chunks)
-        self._progress.incomplete &= {chunk.table for chunk in chunks}
         self._windows = Windows(
-            self._config, self._delivery, self._tables, self._progress, self._assembler, relations, chunks
+            self._config,
+            self._publications.names,
+            self._delivery,
+            self._tables,
+            self._shapes,
+            self._progress,
+            self._assembler,
         )
+        relations = {relation.qualified_name: relation for relation in self._relations}
+        self._shapes.keyless |= {name for name, relation in relations.items() if not self._keys.of(relation)}
+        self._refuse_windows_without_key(self._shapes.keyless & self._progress.incomplete)
+        for name in self._progress.incomplete - relations.keys():
+            self._shapes.gone(name)
+        for name, relation in relations.items():
+            if name in self._progress.incomplete and name in self._shapes.states:
+                self._windows.resume(relation, self._reads.left(name))
+        # what happened to tables meanwhile, or to the publication
+        for found in survey(self._connection, self._publications.names):
+            self._shapes.look(found, self._tables.columns_ever(found.schema, found.table))
 
-    def _refuse_windows_without_key(self, relations: Iterable[Relation]) -> None:
+    def _refuse_windows_without_key(self, tables: Collection[str]) -> None:
         """Rows that the stream and a window both bring can be told apart by their key only."""
-        without = [relation.qualified_name for relation in relations if not self._keys.of(relation)]
-        if without:
+        for table in sorted(tables):
             raise StateError(
                 "TR-405",
-                f'the first snapshot was cut short in table "{without[0]}", which has no key',
+                f'the first snapshot was cut short in table "{table}", which has no key',
                 detail="Rows of such a table would come twice, or not at all, if they were read anew.",
                 hint=f"To copy all tables anew: SELECT pg_drop_replication_slot('{self._config.source.slot}');"
                 "  -- and take another kafka.prefix, or delete its topics",
@@ -220,11 +236,12 @@ class Session:
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
         assert self._wal is not None
+        assert self._windows is not None
         deadline: float | None = None
         while True:
             more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._commit_when_due(drained=not more)
-            self._watch_windows()
+            self._windows.poll()
             self._delivery.refusals.report()
             if self._stop.is_set():
                 deadline = deadline or time.monotonic() + _STOP_S
@@ -275,12 +292,6 @@ class Session:
         if assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:
             self._commit()
             self._idle_at = now
-
-    def _watch_windows(self) -> None:
-        if self._windows is not None and self._windows.finished:
-            self._windows.close()
-            self._windows = None
-            log.info("first snapshot complete")
 
     def close(self) -> None:
         """Let go of the slot, of the producer and of the connections."""

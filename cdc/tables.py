@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -10,19 +10,21 @@ import psycopg
 
 from cdc.catalog import Types
 from cdc.keys import Keys
+from cdc.schema_ids import SchemaIds
+from cdc.shapes import Shapes, Subjects, is_full
 from schemas.avro import key_schema, value_schema
 from schemas.columns import ColumnOptions, is_excluded
 from schemas.config import Kafka
 from schemas.encoder import Names, TableEncoder
 from schemas.errors import ConfigError, DecodeError, SourceError, StateError
+from schemas.evolution import key_column_names
+from schemas.layout import Layout
 from schemas.relation import Column, Relation
 from schemas.rowcodec import ColumnRefused
 from schemas.topics import LONGEST, Topics, compacted, kept, messages
 from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
-from sinks.kafka import KafkaSink
 from sinks.outbox import Destination
-from sinks.schema_topic import StoredSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +66,27 @@ class CapturedTable:
 
 
 class Tables:
-    """All captured tables by oid; bounded by the number of tables of the publication."""
+    """All captured tables by oid; bounded by the number of tables of the publication.
+
+    `on_emptied` is told of a table whose topic must be emptied before the next record.
+    """
 
     def __init__(
         self,
         kafka: Kafka,
         connection: psycopg.Connection,
         database: str,
-        sink: KafkaSink,
-        stored_schemas: Iterable[StoredSchema],
+        schema_ids: SchemaIds,
+        shapes: Shapes,
+        layout_of: Callable[[int], Layout | None],
         partitions: dict[str, int],
         offsets: dict[str, list[int]],
         relations: Iterable[Relation],
         keys: Keys,
         options: ColumnOptions,
     ) -> None:
-        """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from, `relations`
-        the tables that are captured by now.
+        """`layout_of` asks the catalog how a table lies now. `partitions` are those of all topics there are, `offsets`
+        those of the cut that we go on from, `relations` the tables that are captured by now.
         """
         self._options = options
         self._kafka = kafka
@@ -88,13 +94,15 @@ class Tables:
         self._keys = keys
         self._types = Types(connection)
         self._database = database
-        self._sink = sink
+        self._schema_ids = schema_ids
+        self._shapes = shapes
+        self._layout_of = layout_of
         self._partitions = partitions
         self._offsets = offsets
-        self._ids = {(stored.subject, stored.schema): stored.id for stored in stored_schemas}
-        self._subjects = {subject for subject, _ in self._ids}
+        self._seen: dict[int, tuple[Relation, int]] = {}
         self._by_oid: dict[int, CapturedTable] = {}
         self._destinations: dict[str, Destination] = {}
+        self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
         self._names = {(relation.schema, relation.name) for relation in relations}
 
     @property
@@ -102,45 +110,89 @@ class Tables:
         return self._destinations.values()
 
     def __getitem__(self, oid: int) -> CapturedTable:
-        table = self._by_oid.get(oid)
-        if table is None:
-            raise DecodeError(f"change of relation {oid}, which no Relation message has described", 1, 1, 0)
-        return table
+        """Return the table for a record that is about to be sent; the first of a shape decides what becomes of it."""
+        return self._by_oid.get(oid) or self._take(oid)
 
-    def see(self, relation: Relation) -> CapturedTable:
+    def see(self, relation: Relation, commit_lsn: int = 0) -> None:
+        """Note a table's shape as of `commit_lsn`.
+
+        Nothing more: after a restart the server shows shapes again that the topic has left behind.
+        """
+        self._seen[relation.oid] = relation, commit_lsn
+        self._by_oid.pop(relation.oid, None)
+
+    def seen(self, oid: int) -> tuple[Relation, int] | None:
+        """Return the newest shape of a table, and as of which LSN it was seen."""
+        return self._seen.get(oid)
+
+    def want(self, relation: Relation) -> None:
+        """Have a table read again."""
+        self._shapes.want(relation)
+
+    def has_key(self, relation: Relation) -> bool:
+        return bool(self._keys.of(relation))
+
+    def columns_ever(self, schema: str, table: str) -> set[str]:
+        """Return every name that a column has ever had on the topic of a table."""
+        return self._schema_ids.columns_ever(f"{self._topics.table(schema, table)}-value")
+
+    def _take(self, oid: int) -> CapturedTable:
         """Take over a table's shape; a new one gets its schemas, and its topic if it has none."""
-        known = self._by_oid.get(relation.oid)
-        if known is not None and known.relation == relation:
-            return known
+        if oid not in self._seen:
+            raise DecodeError(f"change of relation {oid}, which no Relation message has described", 1, 1, 0)
+        relation, commit_lsn = self._seen[oid]
         topic = self._topics.table(relation.schema, relation.name)
-        keys = self._keys.of(relation)
-        self._check_generation(relation, topic, keys)
+        key_subject, value_subject = f"{topic}-key", f"{topic}-value"
+        old_key, old_value = self._schema_ids.newest(key_subject), self._schema_ids.newest(value_subject)
+        old = Subjects(old_key or "", old_value) if old_value else None
+        now = self._layout_of(oid)
+        keys = self._key_of(relation, commit_lsn, now, old)
+        self._check_generation(relation, topic, keys, old)
         if topic not in self._partitions:
             # it came into the publication while we run
             self._partitions |= make_topics(self._kafka, [relation], self._keys)
-        destination = self.destination(topic)
         typed = self._options.applied(relation, keys)
-        key_names = [typed.columns[i] for i in keys]
+        new = Subjects(
+            key_schema([typed.columns[i] for i in keys], self._types, topic) if keys else "",
+            value_schema(typed, self._types, topic),
+        )
+        if keys:
+            ever = self.columns_ever(relation.schema, relation.name)
+            emptied = self._shapes.take(relation, commit_lsn, now, old, new, ever)
+        else:
+            emptied = self._shapes.take_events(relation, old, new)
         table = CapturedTable(
             relation,
             keys,
-            destination,
+            self.destination(topic),
             TableEncoder(
                 Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
                 [value_type(column, self._types) for column in typed.columns],
                 keys,
-                self.schema_id(f"{topic}-key", key_schema(key_names, self._types, topic)) if keys else 0,
-                self.schema_id(f"{topic}-value", value_schema(typed, self._types, topic)),
+                self._schema_ids.id_of(key_subject, new.key) if keys else 0,
+                self._schema_ids.id_of(value_subject, new.value),
             ),
             typed.columns,
             tuple(type_name(column, self._types) for column in relation.columns),
         )
-        self._by_oid[relation.oid] = table
+        self._by_oid[oid] = table
+        if emptied:
+            self.on_emptied(table)
         return table
 
-    def _check_generation(self, relation: Relation, topic: str, keys: Sequence[int]) -> None:
+    def _key_of(self, relation: Relation, commit_lsn: int, now: Layout | None, old: Subjects | None) -> list[int]:
+        """Return the indexes of the key's columns. Under FULL the WAL does not name them: they stay what they were."""
+        frozen = old is not None and old.key and is_full(relation) and not self._keys.is_declared(relation)
+        if old is not None and frozen and not self._shapes.key_changed(relation, commit_lsn, now):
+            index = {column.name: i for i, column in enumerate(relation.columns)}
+            names = key_column_names(old.key)
+            if all(name in index for name in names):
+                return [index[name] for name in names]
+        return self._keys.of(relation)
+
+    def _check_generation(self, relation: Relation, topic: str, keys: Sequence[int], old: Subjects | None) -> None:
         """A topic's records have a key or have none; and no other table may have sent to it."""
-        if f"{topic}-value" in self._subjects and (f"{topic}-key" in self._subjects) != bool(keys):
+        if old is not None and bool(old.key) != bool(keys):
             raise StateError(
                 "TR-406",
                 f'table "{relation.qualified_name}" has {"got" if keys else "lost"} its key',
@@ -164,14 +216,7 @@ class Tables:
 
     def schema_id(self, subject: str, schema: str) -> int:
         """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""
-        known = self._ids.get((subject, schema))
-        if known is not None:
-            return known
-        stored = StoredSchema(max(self._ids.values(), default=0) + 1, subject, schema)
-        self._sink.send_plain(self._topics.schemas, stored.key(), stored.value())
-        self._ids[subject, schema] = stored.id
-        self._subjects.add(subject)
-        return stored.id
+        return self._schema_ids.id_of(subject, schema)
 
 
 def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> dict[str, int]:
@@ -183,7 +228,7 @@ def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> di
     refuse_clashes(topics, {(relation.schema, relation.name) for relation in relations})
     by_key = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
     events = kept(kafka.max_message_bytes)
-    specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas)]
+    specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas, topics.tables)]
     specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
     for relation in relations:
         topic = topics.table(relation.schema, relation.name)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import psycopg
+
 from cdc import pgoutput
 from cdc.copydata import XLOGDATA
 from cdc.in_progress import InProgress
@@ -21,7 +23,7 @@ from schemas.deadletter import Place
 from schemas.encoder import Record
 from schemas.envelope import TRUNCATE_KEY
 from schemas.errors import DecodeError
-from schemas.lsn import Position
+from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.rowcodec import ColumnRefused, split_tuple
 from sinks.kafka import KafkaSink
 
@@ -50,6 +52,7 @@ class Assembler:
         self._waiting: list[bytes] = []
         self.rows = RowPath(tables, sink.outbox, progress, self._fetched, self._refused)
         self.on_message: Callable[[pgoutput.Message], None] | None = None
+        tables.on_emptied = self._emptied
 
     @property
     def open_xid(self) -> int | None:
@@ -111,7 +114,7 @@ class Assembler:
             self.rows.commit(commit.commit_lsn, commit.end_lsn, commit.commit_us)
         elif kind == pgoutput.RELATION:
             self.rows.forget()
-            self._tables.see(pgoutput.relation(message))
+            self._tables.see(pgoutput.relation(message), self.rows.final_lsn)
         elif kind == pgoutput.TRUNCATE:
             self._truncate(int.from_bytes(raw[1:9], "big"), pgoutput.truncate(message))
         elif kind == pgoutput.MESSAGE:
@@ -133,7 +136,12 @@ class Assembler:
         if message[pos : pos + 1] != b"N":
             _, new = split_tuple(message, pos + 1)
         texts, _ = split_tuple(message, new + 1)
-        fields, until = self._reread.row(table.relation, table.key_columns, table.shown(texts))
+        try:
+            fields, until = self._reread.row(table.relation, table.key_columns, table.shown(texts))
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable):
+            # the table has been altered since: where the stream gets there, all of it is read
+            self._tables.want(table.relation)
+            return []
         self._progress.reread[table.name] = until
         if fields is None:
             return []
@@ -153,7 +161,6 @@ class Assembler:
         return records
 
     def _truncate(self, lsn: int, truncate: pgoutput.Truncate) -> None:
-        """A control record in every partition: what lies before it there is gone."""
         self._in_transaction()
         rows = self.rows
         for oid in truncate.relation_oids:
@@ -161,13 +168,30 @@ class Assembler:
             if ordinal < 0:
                 continue
             table = self._tables[oid]
-            rows.prepare(table.encoder)
-            value = table.encoder.truncate(lsn, ordinal)
-            for partition in range(table.destination.partitions):
-                self._outbox.send_to(table.destination, partition, TRUNCATE_KEY, value, rows.position(ordinal))
-            if rows.on_key:
-                rows.on_key(table, TRUNCATE_KEY)
+            self._empty(table, lsn, Position(self._progress.epoch, rows.final_lsn, ordinal))
             rows.sent(ordinal)
+
+    def _emptied(self, table: CapturedTable) -> None:
+        """Empty the topic of a table that begins anew, in front of the record that is about to be sent."""
+        rows = self.rows
+        lsn = rows.final_lsn
+        if not rows.open:
+            position = Position(self._progress.epoch, lsn, 1)  # rows of a window follow
+        elif (behind := rows.changes * PARTS_PER_CHANGE - 1) > 0:
+            position = Position(self._progress.epoch, lsn, behind)  # the last part of the change before this one
+        else:
+            # no record's: commit records stand at multiples of 8
+            position = Position(self._progress.epoch, lsn - 1, 0)
+        self._empty(table, lsn, position)
+
+    def _empty(self, table: CapturedTable, lsn: int, position: Position) -> None:
+        """Send a control record to every partition: what lies before it there is gone."""
+        self.rows.prepare(table.encoder)
+        value = table.encoder.truncate(lsn, position.ordinal)
+        for partition in range(table.destination.partitions):
+            self._outbox.send_to(table.destination, partition, TRUNCATE_KEY, value, position.to_bytes())
+        if self.rows.on_key:
+            self.rows.on_key(table, TRUNCATE_KEY)
 
     def _message(self, message: pgoutput.Message, sent_us: int) -> None:
         """Take a logical message: one of the changes of its transaction, or all there is at its place in the WAL.

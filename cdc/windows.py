@@ -1,78 +1,142 @@
-"""The rest of a first snapshot that was cut short: windows over the stream, their rows sent at the high mark."""
+"""Tables that are read while the stream goes on: a first snapshot's rest, a new table, one whose rows read differently.
+
+In windows over the stream: what it touches goes in, the other rows come out at the high mark's commit.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-import orjson
+import psycopg
 import structlog
 
 from cdc import pgoutput
 from cdc.connect import connect
 from cdc.delivery import Delivery
-from cdc.first_snapshot import RowSender, chunk_done
+from cdc.first_snapshot import RowSender
+from cdc.layouts import describe, survey
 from cdc.progress import Progress
+from cdc.shapes import Shapes
 from cdc.tables import CapturedTable, Tables
 from cdc.transaction import Assembler
 from schemas.config import Config
 from schemas.envelope import TRUNCATE_KEY
+from schemas.errors import SourceError
 from schemas.lsn import PARTS_PER_CHANGE
-from schemas.progress import is_chunk_key
 from schemas.relation import Relation
-from schemas.topics import Topics
-from sinks.progress import Reader
-from snapshot.plan import Chunk
-from snapshot.window import Window, WindowReader
+from snapshot.plan import Chunk, plan_chunks
+from snapshot.window import Plan, Window
+from snapshot.window_reader import WindowReader
 
 log = structlog.get_logger()
 
 
 class Windows:
-    """Joins the reader of windows to the stream: what the stream touches goes in, rows come out at commits."""
+    """Joins the reader of windows to the stream. `left` are the chunks of each table that is being read."""
 
     def __init__(
         self,
         config: Config,
+        publications: Sequence[str],
         delivery: Delivery,
         tables: Tables,
+        shapes: Shapes,
         progress: Progress,
         assembler: Assembler,
-        relations: dict[str, Relation],
-        chunks: Sequence[Chunk],
     ) -> None:
         self._delivery = delivery
         self._tables = tables
+        self._shapes = shapes
         self._progress = progress
         self._assembler = assembler
-        self._relations = relations
-        self._left = set(chunks)
+        self._left: dict[str, set[Chunk]] = {}
         self._closed: Window | None = None
-        self._xid = 0
         dsn = config.source.dsn.get_secret_value()
-        for relation in relations.values():
-            tables.see(relation)
         self._reader = WindowReader(
             lambda: connect(dsn, application_name="tailrace window"),
             f"tailrace:{config.source.slot}",
             uuid.uuid4().hex,
-            relations,
-            chunks,
+            lambda connection, schema, name: describe(connection, publications, schema, name),
+            lambda connection, relation: plan_chunks(connection, publications, relation, config.snapshot.chunk_bytes),
+            lambda connection: survey(connection, publications),
         )
-        assembler.on_message = self._message
-        assembler.rows.on_key = self._touch
         assembler.rows.on_commit = self._commit
-        log.info("snapshot goes on in windows", chunks=len(chunks))
+
+    def resume(self, relation: Relation, chunks: Iterable[Chunk]) -> None:
+        """Go on with the chunks that are left of a table; without a layout nobody has begun to read it."""
+        name = relation.qualified_name
+        state = self._shapes.states[name]
+        if state.layout is None:
+            self._begin(relation, state.run)
+            return
+        plan = Plan(name, state.run, relation, state.layout, state.lsn, tuple(chunks))
+        if plan.chunks:
+            log.info("snapshot goes on in windows", table=name, chunks=len(plan.chunks))
+        self._read(plan)
+
+    def poll(self) -> None:
+        """Take up what is wanted, what was found altered, and what has been planned. Raises what the reader met."""
+        for found in self._reader.found():
+            self._shapes.look(found, self._tables.columns_ever(found.schema, found.table))
+        while self._shapes.wanted:
+            name, relation = self._shapes.wanted.popitem()
+            self._begin(relation, self._shapes.states[name].run)
+        for name in self._left.keys() - self._progress.incomplete:
+            self._done(name)  # it has another name by now
+        try:
+            plan = self._reader.planned()
+        except psycopg.Error as error:
+            raise _cannot_read(error) from None
+        if plan is not None and self._is_current(plan):
+            self._planned(plan)
+
+    def _begin(self, relation: Relation, run: int) -> None:
+        self._listen(relation.qualified_name, set())
+        self._reader.plan(relation, run)
+
+    def _planned(self, plan: Plan) -> None:
+        if plan.layout is None:
+            self._shapes.gone(plan.table)
+            self._done(plan.table)
+            return
+        if not self._tables.has_key(plan.relation):
+            self._shapes.cannot_be_read(plan.table)
+            self._done(plan.table)
+            return
+        self._shapes.planned(plan.relation, plan.layout, plan.lsn)
+        for chunk in plan.chunks:
+            self._shapes.note_chunk(chunk, plan.run, done=False)
+        log.info("table is read in windows", table=plan.table, run=plan.run, chunks=len(plan.chunks))
+        self._read(plan)
+
+    def _read(self, plan: Plan) -> None:
+        self._listen(plan.table, set(plan.chunks))
+        for chunk in plan.chunks:
+            self._reader.read(plan, chunk)
+        if not plan.chunks:
+            self._copied(plan)
+
+    def _listen(self, table: str, left: set[Chunk]) -> None:
+        self._left[table] = left
+        self._assembler.on_message = self._message
+        self._assembler.rows.on_key = self._touch
+
+    def _done(self, table: str) -> None:
+        """Nothing is left of a table; with no other left, rows need not be looked at."""
+        del self._left[table]
+        self._reader.drop(table)
+        if not self._left:
+            self._assembler.on_message = None
+            self._assembler.rows.on_key = None
+
+    def _is_current(self, plan: Plan) -> bool:
+        """Whether a table is not wanted anew since."""
+        return plan.table in self._left and self._shapes.states[plan.table].run == plan.run
 
     def _message(self, message: pgoutput.Message) -> None:
         """Take a logical message of the stream."""
         self._closed = self._reader.mark(message.prefix, message.content) or self._closed
-
-    @property
-    def finished(self) -> bool:
-        """Whether all rows are there. Raises what the reader met."""
-        return self._reader.finished
 
     def _touch(self, table: CapturedTable, key: bytes) -> None:
         if key == TRUNCATE_KEY:
@@ -85,17 +149,52 @@ class Windows:
         window, self._closed = self._closed, None
         if window is None:
             return
-        table = self._tables[self._relations[window.chunk.table].oid]
-        if table.relation != self._relations[window.chunk.table]:
-            self._relations[window.chunk.table] = table.relation
-            window.void = True
-        if not window.void:
-            # behind the mark itself, which is the only change of its transaction
-            sender = RowSender(self._delivery, self._tables, self._progress.epoch, commit_lsn, PARTS_PER_CHANGE)
-            sender.divert(sender.send(table.relation.oid, window.lines, window.keys))
-            chunk_done(self._delivery, self._progress, window.chunk, self._left)
-            self._assembler.sent(sender.position)
-        self._reader.finish(window)
+        table = window.chunk.table
+        if self._is_current(window.plan):
+            if window.moved or self._is_outdated(window):
+                log.info("table was altered while it was read", table=table)
+                self._shapes.want(window.relation)
+            elif window.void:
+                self._reader.read(window.plan, window.chunk)
+            else:
+                self._emit(window, commit_lsn)
+        self._reader.finish()
+
+    def _is_outdated(self, window: Window) -> bool:
+        """Whether the stream has shown another shape than the one that was read, and a later one.
+
+        An earlier one is none: a table may be altered without a change that would bring a Relation message.
+        """
+        seen = self._tables.seen(window.relation.oid)
+        if seen is None or _columns(seen[0]) != _columns(window.relation):
+            if seen is not None and seen[1] > window.lsn:
+                return True
+            seen = window.relation, window.lsn
+        self._tables.see(*seen)  # the same one, too: what becomes of the topic may depend on the publication
+        return False
+
+    def _emit(self, window: Window, commit_lsn: int) -> None:
+        """Send the rows, behind the mark itself, which is the only change of its transaction."""
+        table = window.chunk.table
+        oid = window.relation.oid
+        # the shape may be news to the topic, and void what has been read of the table so far
+        destined = self._tables[oid]
+        if not self._is_current(window.plan):
+            return
+        sender = RowSender(self._delivery, self._progress.epoch, commit_lsn, PARTS_PER_CHANGE, window.plan.run)
+        sender.divert(sender.send(destined, window.lines, window.keys))
+        self._shapes.note_chunk(window.chunk, window.plan.run, done=True)
+        self._assembler.sent(sender.position)
+        left = self._left[table]
+        left.discard(window.chunk)
+        if not left:
+            self._copied(window.plan)
+
+    def _copied(self, plan: Plan) -> None:
+        """Take note that no chunk is left; a partitioned table without a partition has none to begin with."""
+        self._done(plan.table)
+        self._progress.incomplete.discard(plan.table)
+        log.info("table copied", table=plan.table, run=plan.run)
 
     def close(self) -> None:
         self._reader.close()
@@ -104,15 +203,16 @@ class Windows:
         self._assembler.rows.on_commit = None
 
 
-def open_chunks(config: Config) -> list[Chunk] | None:
-    """Return the chunks that the progress topic says are not read yet, None if none was ever written down."""
-    topics = Topics(config.kafka.prefix)
-    newest: dict[bytes, dict[str, Any]] = {}
-    with Reader(config.kafka, topics.progress) as reader:
-        for record in reader.all():
-            key, value = record.key(), record.value()
-            if isinstance(key, bytes) and isinstance(value, bytes) and is_chunk_key(key, config.source.slot):
-                newest[key] = orjson.loads(value)
-    if not newest:
-        return None
-    return [Chunk.from_dict(value) for value in newest.values() if not value["done"]]
+def _columns(relation: Relation) -> list[tuple[str, int, int]]:
+    return [(column.name, column.type_oid, column.typmod) for column in relation.columns]
+
+
+def _cannot_read(error: psycopg.Error) -> SourceError:
+    """Keep the server's own words; a lost connection is one that a restart explains."""
+    lost = isinstance(error, psycopg.OperationalError)
+    return SourceError(
+        "TR-211" if lost else "TR-227",
+        "the connection that reads tables was lost" if lost else "PostgreSQL refused to have a table read",
+        detail=" ".join((error.diag.message_primary or str(error)).split()) + ".",
+        hint=error.diag.message_hint or "The role needs SELECT on every captured table: GRANT SELECT ON ... TO ...;",
+    )

@@ -67,6 +67,11 @@ class Source(Section):
         description="a value that cannot be stored exactly stops the daemon, or its change goes to the dead-letter"
         " topic {prefix}.tailrace.dead",
     )
+    on_schema_change: Literal["stop", "truncate"] = Field(
+        "stop",
+        description="when readers of a topic cannot follow a change of its table: stop for a person, or empty the topic"
+        " by a truncate record and fill it anew",
+    )
     streaming: bool = Field(
         False,
         description="have large transactions sent before their commit; they wait in spool_dir (in memory up to 32 MiB)",

@@ -1,8 +1,9 @@
-"""The records of the progress topic ``{prefix}.tailrace.progress`` and of the views topic.
+"""The records of the topics ``{prefix}.tailrace.progress``, ``{prefix}.tailrace.tables``, and of the views topic.
 
-Keys are JSON arrays: ``[slot, "position"]``, ``[slot, "chunk", table, epoch, n]``. Every Kafka transaction of the
-daemon ends with a position record. A cut taken from it names, for every partition of every topic, the offset behind
-the last record that belongs to the state as of `flushed_lsn`.
+Keys are JSON arrays. On the progress topic: ``[slot, "position"]``. On the tables topic: ``[slot, "table", table]``,
+whose value is a `schemas.layout.TableState`, and ``[slot, "chunk", table, run, n]``. Every Kafka transaction of the
+daemon ends with a position record. A cut taken from it names, for every partition of every topic, the offset behind the
+last record that belongs to the state as of `flushed_lsn`.
 """
 
 from __future__ import annotations
@@ -118,12 +119,12 @@ def position_key(slot: str) -> bytes:
     return orjson.dumps([slot, "position"])
 
 
-def chunk_key(slot: str, table: str, epoch: int, n: int) -> bytes:
-    return orjson.dumps([slot, "chunk", table, epoch, n])
+def table_key(slot: str, table: str) -> bytes:
+    return orjson.dumps([slot, "table", table])
 
 
-def is_chunk_key(key: bytes, slot: str) -> bool:
-    return bool(orjson.loads(key)[:2] == [slot, "chunk"])
+def chunk_key(slot: str, table: str, run: int, n: int) -> bytes:
+    return orjson.dumps([slot, "chunk", table, run, n])
 
 
 def _position_dict(position: Position) -> dict[str, Any]:

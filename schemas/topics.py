@@ -50,6 +50,11 @@ class Topics:
         return f"{self.prefix}.tailrace.schemas"
 
     @property
+    def tables(self) -> str:
+        """What is known of each table, and the chunks of its reads: apart from the progress topic, which is long."""
+        return f"{self.prefix}.tailrace.tables"
+
+    @property
     def views(self) -> str:
         return f"{self.prefix}.tailrace.views"
 

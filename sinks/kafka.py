@@ -61,11 +61,6 @@ class KafkaSink:
         """How large the open transaction is."""
         return self.outbox.pending_bytes
 
-    def send_progress(self, key: bytes, value: bytes | None) -> None:
-        """Put a record on the progress topic beside the position record, in the same transaction."""
-        self._open()
-        self.outbox.produce(self._progress_topic, 0, (key, value, []), None)
-
     def send_plain(self, topic: str, key: bytes, value: bytes) -> None:
         """Put a record on a one-partition topic that no cut speaks of."""
         self._open()

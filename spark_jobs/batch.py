@@ -69,7 +69,7 @@ class Batch:
                 return self.target.unchanged(applied, cut)
         cut, latest = self._read(applied, seen)
         report.stage("read")
-        shapes = self.records.shapes(self.view.topics[0], latest.facts.ids if latest else frozenset())
+        shapes = self.records.shapes(self.view.topics[0], latest.facts.schema_ids if latest else frozenset())
         check_shapes(self.view, shapes)
         report.rows = latest.facts.rows if latest else 0
         if applied is None or (latest is not None and latest.facts.truncated):

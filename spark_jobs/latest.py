@@ -18,12 +18,18 @@ from spark_jobs.shapes import Shape, TableShapes
 class Facts:
     """What must be known of a batch before its rows are read: from one pass over the newest records.
 
-    `truncated` is partition → offset of its last truncate. `ids` are the schema ids of the values.
+    `truncated` is partition → offset of its last truncate. `ids` and `key_ids` are the schema ids of values and keys;
+    what lies before a truncate does not count: it may be of a type that the newest cannot be made of.
     """
 
     rows: int
     truncated: dict[int, int]
     ids: frozenset[int]
+    key_ids: frozenset[int]
+
+    @property
+    def schema_ids(self) -> frozenset[int]:
+        return self.ids | self.key_ids
 
 
 def newest(records: DataFrame) -> DataFrame:
@@ -35,20 +41,15 @@ def newest(records: DataFrame) -> DataFrame:
 
 def facts(latest: DataFrame) -> Facts:
     """Look through what `newest` gave; it should be persisted, for the rows are read again afterwards."""
-    truncate = _is_truncate()
-    found = (
-        latest.groupBy("partition")
-        .agg(
-            F.count(F.when(~truncate, F.lit(1))).alias("rows"),
-            F.max(F.when(truncate, F.col("offset"))).alias("truncated"),
-            F.collect_set(F.when(~truncate, F.substring("value", 1, FRAMING_SIZE))).alias("framings"),
-        )
-        .collect()
-    )
+    framings = (F.substring(part, 1, FRAMING_SIZE) for part in ("key", "value"))
+    found = latest.groupBy("partition", _is_truncate(), *framings).agg(F.count("*"), F.max("offset")).collect()
+    truncated = {partition: offset for partition, truncate, _, _, _, offset in found if truncate}
+    kept = [row for row in found if not row[1] and row[5] > truncated.get(row[0], -1)]
     return Facts(
-        rows=sum(row["rows"] for row in found),
-        truncated={row["partition"]: row["truncated"] for row in found if row["truncated"] is not None},
-        ids=frozenset(schema_id_of(bytes(framing)) for row in found for framing in row["framings"]),
+        rows=sum(row[4] for row in found if not row[1]),
+        truncated=truncated,
+        ids=frozenset(schema_id_of(bytes(row[3])) for row in kept if row[3] is not None),
+        key_ids=frozenset(schema_id_of(bytes(row[2])) for row in kept),
     )
 
 
@@ -58,7 +59,8 @@ def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
     What lies before a truncate in its partition is left out: the caller replaces the whole content then.
     A delete's event, or a tombstone, or both compacted to one: the key bytes tell which row is gone.
     """
-    columns, keys = shapes.columns, list(shapes.keys.values())
+    columns = shapes.columns
+    keys = [shape for number, shape in shapes.keys.items() if number in known.key_ids]
     rows = [shape for number, shape in shapes.rows.items() if number in known.ids]
     decoded = _behind_truncates(latest, known.truncated).select(
         F.col("key"), *(shape.decode(F.col("value"))["after"].alias(f"row{shape.id}") for shape in rows)

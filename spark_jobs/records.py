@@ -70,15 +70,15 @@ class Records:
     def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
         """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be."""
         known = self._shapes.get(topic)
-        if known is None or not ids <= known.rows.keys():
+        if known is None or not ids <= known.ids:
             self._stored = read_schemas(self._kafka, self._topics)
             self._shapes.clear()
             known = self._shapes[topic] = table_shapes(self._session, topic, self._stored)
-        if missing := sorted(ids - known.rows.keys()):
+        if missing := sorted(ids - known.ids):
             raise SinkError(
                 "TR-523",
                 f'topic "{topic}": schema {missing[0]} of its records is not on the schemas topic',
-                detail=f"There are {len(self._stored)} schemas, {len(known.rows)} of them for this topic.",
+                detail=f"There are {len(self._stored)} schemas, {len(known.ids)} of them for this topic.",
                 hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
             )
         return known

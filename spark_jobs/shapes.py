@@ -60,6 +60,10 @@ class TableShapes:
     rows: dict[int, Shape]
 
     @property
+    def ids(self) -> set[int]:
+        return self.keys.keys() | self.rows.keys()
+
+    @property
     def columns(self) -> dict[str, DataType]:
         return self.rows[max(self.rows)].types
 

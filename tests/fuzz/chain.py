@@ -143,7 +143,7 @@ class Chain:
 
     # what `Tables` is to the assembler
 
-    def see(self, relation: Relation) -> None:
+    def see(self, relation: Relation, commit_lsn: int = 0) -> None:
         keys = [i for i, column in enumerate(relation.columns) if column.is_key]
         if not keys or len(relation.columns) > 100:
             raise SourceError("TR-205", "no key")

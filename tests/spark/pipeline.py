@@ -69,6 +69,7 @@ class Pipeline:
         self.topics = Topics(kafka.prefix)
         self.tables: dict[str, Table] = {}
         self.schemas: dict[int, Any] = {}
+        self.newest: dict[str, tuple[str, int]] = {}
         self.offsets: dict[str, list[int]] = {}
         self.lsn = 1000
         self.cut: Cut | None = None
@@ -109,8 +110,6 @@ class Pipeline:
         self.make_topic(topic, self.partitions, **settings)
         relation = Relation(len(self.tables) + 1, "public", name, ReplicaIdentity.DEFAULT, tuple(columns))
         table = self.tables[name] = Table(topic, relation, key)
-        key_columns = [next(c for c in columns if c.name == part) for part in key]
-        table.key_id = self._store(f"{topic}-key", key_schema(key_columns, TYPES, topic))
         self.offsets[topic] = [0] * self.partitions
         self.reshape(name, columns)
         return table
@@ -119,10 +118,16 @@ class Pipeline:
         """Give a table other columns, as ALTER TABLE does: rows that are not written again stay as they were."""
         table = self.tables[name]
         table.relation = Relation(table.relation.oid, "public", name, table.relation.replica_identity, tuple(columns))
+        key_columns = [next(c for c in columns if c.name == part) for part in table.key]
+        table.key_id = self._store(f"{table.topic}-key", key_schema(key_columns, TYPES, table.topic))
         table.value_id = self._store(f"{table.topic}-value", value_schema(table.relation, TYPES, table.topic))
 
     def _store(self, subject: str, schema: str) -> int:
+        known, number = self.newest.get(subject, ("", 0))
+        if known == schema:
+            return number
         stored = StoredSchema(len(self.schemas) + 1, subject, schema)
+        self.newest[subject] = schema, stored.id
         self.schemas[stored.id] = fastavro.parse_schema(without_logical_types(json.loads(schema)))
         self.producer.begin_transaction()
         self.producer.produce(self.topics.schemas, stored.value(), stored.key())

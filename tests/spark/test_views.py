@@ -222,6 +222,30 @@ def test_a_changed_shape(made: Bench) -> None:
     assert made.agrees(name, "t") == 1
 
 
+def test_a_topic_that_begins_anew(made: Bench) -> None:
+    """Behind a truncate all is of other types, the key too; what lies before it is of no concern to anybody."""
+    name, pipeline = name_of(made), made.pipeline
+    with pipeline.transaction() as tx:
+        for i in range(20):
+            tx.put("t", {"id": i, "name": "before", "n": i})
+        tx.delete("t", 3)
+    step(made, made.kept(name))
+    pipeline.reshape("t", [column("id", "text"), column("n", "timestamp")])
+    with pipeline.transaction() as tx:
+        tx.truncate("t")
+        tx.put("t", {"id": "a", "n": 1}, "r")
+        tx.put("t", {"id": "b", "n": None}, "r")
+        tx.delete("t", "b")
+    view = made.kept(name)
+    rebuild(made.shared, view)
+    assert made.agrees(name, "t") == 1
+    with pipeline.transaction() as tx:
+        tx.put("t", {"id": "c", "n": 2})
+        tx.delete("t", "a")
+    step(made, view)
+    assert made.agrees(name, "t") == 1
+
+
 def test_every_type_arrives_as_it_was(request: pytest.FixtureRequest, bench: Make) -> None:
     suffix = uuid.uuid4().hex[:8]
     warehouse, search = f"w_{suffix}", f"s_{suffix}"

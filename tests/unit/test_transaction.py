@@ -35,7 +35,8 @@ def assembler(tmp_path: Path) -> Assembler:
     progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
     in_progress = InProgress(Spool(tmp_path, 1000))
     nobody = cast("Any", None)
-    return Assembler(cast("Any", {}), cast("KafkaSink", _Sink()), progress, nobody, in_progress, nobody, nobody)
+    tables = cast("Any", SimpleNamespace())
+    return Assembler(tables, cast("KafkaSink", _Sink()), progress, nobody, in_progress, nobody, nobody)
 
 
 def _xlogdata(message: bytes) -> bytes:

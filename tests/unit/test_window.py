@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from snapshot.window import VisibleXids
+from schemas.layout import Attribute, Layout
+from schemas.relation import Column, Relation, ReplicaIdentity
+from snapshot.window import Plan, VisibleXids, moved
 
 
 @pytest.mark.parametrize(
@@ -27,3 +31,17 @@ from snapshot.window import VisibleXids
 )
 def test_visible(snapshot: str, xid: int, seen: bool) -> None:
     assert VisibleXids.parse(snapshot).sees(xid) is seen
+
+
+def test_moved_is_what_chunks_or_rows_of_before_do_not_fit() -> None:
+    columns = (Column("id", 23), Column("n", 23))
+    relation = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, columns)
+    attributes = tuple(Attribute(i, each.name, 23, -1, False, 5) for i, each in enumerate(columns, 1))
+    layout = Layout(7, ((7, 70, False),), (1,), attributes)
+    plan = Plan("public.t", 1, relation, layout)
+    assert not moved(plan, relation, layout)
+    assert moved(plan, relation, replace(layout, files=((7, 71, False),)))  # VACUUM FULL: chunks are ranges of blocks
+    renamed = replace(relation, columns=(columns[0], Column("m", 23)))
+    assert moved(plan, renamed, replace(layout, attributes=(attributes[0], replace(attributes[1], name="m"))))
+    fewer = replace(relation, columns=columns[:1])
+    assert not moved(plan, fewer, replace(layout, attributes=attributes[:1]))

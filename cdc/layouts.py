@@ -1,0 +1,101 @@
+"""How tables lie in the database now, from the catalogs: no lock is taken, so no DDL that runs is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import LiteralString
+
+import psycopg
+
+from cdc.catalog import table_relation
+from schemas.layout import Layout
+from schemas.lsn import parse_lsn
+from schemas.relation import Relation
+from snapshot.window import Found
+
+# A partitioned table has no file of its own; its leaves' are found without pg_partition_tree, which locks them.
+# A partition that was made as one has its entry in pg_inherits from the transaction that made its columns.
+_LAYOUT: LiteralString = """
+SELECT json_build_object(
+  'oid', c.oid::int8,
+  'member', coalesce((
+    SELECT max(r.oid::int8) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE r.prrelid = c.oid AND p.pubname = ANY (%(publications)s)), 0),
+  'files', (
+    WITH RECURSIVE part AS (
+      SELECT c.oid AS oid, c.relkind AS kind, c.relfilenode AS file, false AS attached
+      UNION ALL SELECT p.oid, p.relkind, p.relfilenode, part.attached OR h.xmin <> a.xmin
+      FROM part JOIN pg_inherits h ON h.inhparent = part.oid JOIN pg_class p ON p.oid = h.inhrelid
+      JOIN pg_attribute a ON a.attrelid = p.oid AND a.attname = 'ctid' WHERE part.kind = 'p')
+    SELECT coalesce(json_agg(json_build_array(oid::int8, file::int8, attached) ORDER BY oid), '[]')
+    FROM part WHERE kind = 'r'),
+  'key', (
+    SELECT coalesce(json_agg(k ORDER BY k), '[]') FROM pg_index i, unnest(i.indkey::int2[]) k
+    WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
+  'labels', (
+    SELECT coalesce(json_agg(json_build_array(e.oid::int8, e.enumlabel) ORDER BY e.oid), '[]') FROM pg_enum e
+    WHERE e.enumtypid IN (
+      SELECT coalesce(nullif(t.typelem, 0), nullif(t.typbasetype, 0), t.oid) FROM pg_attribute a
+      JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = c.oid AND a.attnum > 0)),
+  'attributes', (
+    SELECT json_agg(json_build_object(
+      'number', a.attnum, 'name', a.attname, 'type_oid', a.atttypid::int8, 'typmod', a.atttypmod,
+      'filled', a.atthasmissing OR a.atthasdef OR a.attidentity <> '', 'version', a.xmin::text::int8
+      ) ORDER BY a.attnum)
+    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
+FROM pg_class c
+"""
+
+
+def layout(connection: psycopg.Connection, publications: Sequence[str], oid: int) -> Layout | None:
+    """Return how a table lies in the database; None if it is gone, or has no columns."""
+    row = connection.execute(
+        f"{_LAYOUT} WHERE c.oid = %(oid)s", {"oid": oid, "publications": list(publications)}
+    ).fetchone()
+    return Layout.from_dict(row[0]) if row and row[0]["attributes"] else None
+
+
+def describe(
+    connection: psycopg.Connection, publications: Sequence[str], schema: str, table: str
+) -> tuple[Relation, Layout] | None:
+    """Return the shape and the layout of a published table; None if it is gone, or not published any more.
+
+    The caller holds a lock on it: then both are of one moment.
+    """
+    # 14 publishes whole tables only
+    columns: LiteralString = "attnames" if connection.info.server_version >= 150000 else "NULL::name[]"
+    published = connection.execute(
+        f"SELECT {columns} FROM pg_publication_tables"
+        " WHERE pubname = ANY (%s) AND (schemaname, tablename) = (%s, %s) LIMIT 1",
+        (list(publications), schema, table),
+    ).fetchone()
+    relation = table_relation(connection, schema, table, published[0]) if published else None
+    found = layout(connection, publications, relation.oid) if relation else None
+    return (relation, found) if relation and found else None
+
+
+def survey(connection: psycopg.Connection, publications: Sequence[str]) -> list[Found]:
+    """Return how all published tables lie; what is committed before the LSN that goes with them is seen."""
+    lsn = connection.execute(
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
+    ).fetchone()
+    assert lsn is not None
+    columns: LiteralString = "p.attnames"
+    if connection.info.server_version < 150000:
+        columns = (
+            "ARRAY(SELECT attname FROM pg_attribute WHERE attrelid = t.oid AND attnum > 0 AND NOT attisdropped"
+            " AND attgenerated = '')"
+        )
+    rows = connection.execute(
+        f"SELECT DISTINCT ON (p.schemaname, p.tablename) p.schemaname, p.tablename, {columns}, l.layout"
+        " FROM pg_publication_tables p"
+        " JOIN pg_namespace n ON n.nspname = p.schemaname"
+        " JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = p.tablename"
+        f" CROSS JOIN LATERAL ({_LAYOUT} WHERE c.oid = t.oid) l (layout) WHERE p.pubname = ANY (%(publications)s)",
+        {"publications": list(publications)},
+    ).fetchall()
+    return [
+        Found(schema, table, tuple(names), Layout.from_dict(found), parse_lsn(lsn[0]))
+        for schema, table, names, found in rows
+        if found["attributes"]
+    ]

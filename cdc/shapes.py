@@ -1,0 +1,256 @@
+"""What becomes of a topic when its table changes: go on, read the rows again, begin anew, or stop for a person.
+
+The WAL says which shape a change has; what the catalog says besides may be later than that, or for a moment earlier.
+So nothing rests on the two being of one moment: in doubt the table is read again, and a read comes after either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from cdc.progress import Progress
+from schemas.columns import ColumnOptions
+from schemas.config import Source
+from schemas.errors import StateError
+from schemas.evolution import Break, breaks, key_breaks
+from schemas.layout import Layout, TableState
+from schemas.progress import chunk_key, table_key
+from schemas.relation import Relation, ReplicaIdentity
+from schemas.types import EXCLUDED, ValueType
+from snapshot.plan import Chunk
+from snapshot.window import Found
+
+log = structlog.get_logger()
+
+FIRST_RUN = 1
+"""The number of a table's first snapshot run."""
+
+_OPTION = "\0"
+"""Between a column's name and its option; no name has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The schemas of a topic's keys and values."""
+
+    key: str
+    value: str
+
+
+class Shapes:
+    """The state of each table's topic, kept by `send` on the tables topic; bounded by the number of tables.
+
+    `wanted` are tables that must be read (again) and that nobody has begun to read yet, `keyless` those that cannot be.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        options: ColumnOptions,
+        progress: Progress,
+        send: Callable[[bytes, bytes], None],
+        states: dict[str, TableState],
+    ) -> None:
+        self.states = states
+        self.wanted: dict[str, Relation] = {}
+        self.keyless: set[str] = set()
+        self._source = source
+        self._options = options
+        self._progress = progress
+        self._send = send
+
+    def take(
+        self,
+        relation: Relation,
+        commit_lsn: int,
+        now: Layout | None,
+        old: Subjects | None,
+        new: Subjects,
+        ever: set[str],
+    ) -> bool:
+        """Decide before the first record of a shape, which the WAL has shown at `commit_lsn`, is sent.
+
+        `old` and `new` are the topic's schemas, `now` is what the catalog says. True if the topic must be emptied by a
+        truncate first. StateError (TR-407) if readers cannot follow and nobody has chosen.
+        """
+        name = relation.qualified_name
+        state = self.states.get(name)
+        if state is not None and not _is_of(state, relation.oid, now):
+            return self._replaced(relation, state, now)
+        chosen = False
+        if old is not None:
+            found = key_breaks(old.key, new.key) + breaks(old.value, new.value)
+            left = [each for each in found if not self._has_option(name, each)]
+            if left and self._source.on_schema_change == "stop":
+                raise _stop(name, left)
+            if left:
+                log.warning("topic begins anew", table=name, columns=[str(each) for each in left])
+                self.want(relation)
+                return True
+            chosen = bool(found)
+        if state is None:
+            self._renamed(relation)
+            self.want(relation, now)
+        elif chosen:
+            self.want(relation)
+        elif old is not None and state.layout is not None and commit_lsn >= state.lsn and now is not None:
+            columns = self._captured(relation)
+            if not now.has(relation) or self._rows_differ(state, now, columns, ever):
+                self.want(relation)
+            elif now != state.layout or columns != state.columns:
+                self._store(name, replace(state, layout=now, columns=columns))
+        return False
+
+    def take_events(self, relation: Relation, old: Subjects | None, new: Subjects) -> bool:
+        """The same for a table without a key: its topic holds events, each in the shape of its time.
+
+        So nothing is read again, nor could it be; but readers must be able to follow, too.
+        """
+        self.keyless.add(relation.qualified_name)
+        found = breaks(old.value, new.value) if old else []
+        left = [each for each in found if not self._has_option(relation.qualified_name, each)]
+        if left:
+            raise _stop(relation.qualified_name, left, may_begin_anew=False)
+        return False
+
+    def look(self, found: Found, ever: set[str]) -> None:
+        """Have a table read that is new to us, or was altered without a change of a row since."""
+        relation = Relation(found.layout.oid, found.schema, found.table, ReplicaIdentity.DEFAULT, ())  # the name counts
+        state = self.states.get(relation.qualified_name)
+        if relation.qualified_name in self.keyless or (state is not None and found.lsn <= state.lsn):
+            return
+        if state is None or not _is_of(state, relation.oid, found.layout):
+            if relation.qualified_name not in self._progress.incomplete:
+                self.want(relation, found.layout)
+        elif self._rows_differ(state, found.layout, self._with_options(relation.qualified_name, found.columns), ever):
+            self.want(relation)
+
+    def key_changed(self, relation: Relation, commit_lsn: int, now: Layout | None) -> bool:
+        """Whether a table has another primary key than when its rows were read."""
+        state = self.states.get(relation.qualified_name)
+        if state is None or state.layout is None or now is None:
+            return False
+        return state.layout.oid == relation.oid and commit_lsn >= state.lsn and state.layout.key != now.key
+
+    def first(self, relation: Relation, layout: Layout, lsn: int) -> None:
+        """Note how a table lies whose first snapshot begins, with everything that was committed before `lsn`."""
+        self._store(
+            relation.qualified_name,
+            TableState(FIRST_RUN, layout.oid, layout, lsn, self._captured(relation), layout.member),
+        )
+
+    def want(self, relation: Relation, now: Layout | None = None) -> None:
+        """Have a table read (again): until that is done, no cut is a state."""
+        name = relation.qualified_name
+        state = self.states.get(name) or TableState(0, relation.oid, member=now.member if now else 0)
+        self._store(name, TableState(state.run + 1, state.oid, member=state.member))
+        self._progress.incomplete.add(name)
+        self.wanted[name] = relation
+        log.info("table to be read", table=name, run=state.run + 1)
+
+    def note_chunk(self, chunk: Chunk, run: int, *, done: bool) -> None:
+        """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on."""
+        self._send(chunk_key(self._source.slot, chunk.table, run, chunk.n), chunk.to_json(done=done))
+
+    def planned(self, relation: Relation, layout: Layout, lsn: int) -> None:
+        """Note how a table lies that is read now, with everything that was committed before `lsn`."""
+        name = relation.qualified_name
+        self._store(name, replace(self.states[name], layout=layout, lsn=lsn, columns=self._captured(relation)))
+
+    def gone(self, name: str) -> None:
+        """Let go of a table that is not there (under this name) any more; its topic stays as it is."""
+        log.warning("table is gone, its topic stays as it is", table=name)
+        self._store(name, TableState(self.states[name].run + 1 if name in self.states else 0, 0))
+        self._progress.incomplete.discard(name)
+        self.wanted.pop(name, None)
+
+    def cannot_be_read(self, name: str) -> None:
+        """Let a table be that has no key: its rows could not be told from those that the stream brings."""
+        log.warning("table without a key: rows from before it was published are not on its topic", table=name)
+        self.keyless.add(name)
+        self._progress.incomplete.discard(name)
+
+    def _replaced(self, relation: Relation, state: TableState, now: Layout | None) -> bool:
+        """Another table has this name, or changes may be missing: what the topic holds must go."""
+        name = relation.qualified_name
+        log.warning("topic begins anew: another table, or published anew", table=name)
+        self._renamed(relation)
+        planned = state.layout
+        if planned is not None and planned.oid == relation.oid and (now is None or planned.member == now.member):
+            # it is this one that is being read already
+            self._store(name, replace(state, oid=planned.oid, member=planned.member))
+        else:
+            self._store(name, TableState(state.run, relation.oid, member=now.member if now else 0))
+            self.want(relation)
+        return True
+
+    def _renamed(self, relation: Relation) -> None:
+        for name, state in list(self.states.items()):
+            if state.oid == relation.oid and name != relation.qualified_name:
+                log.warning("table renamed: a new topic", before=name, now=relation.qualified_name)
+                self.gone(name)
+
+    def _has_option(self, name: str, broken: Break) -> bool:
+        """Whether a person has chosen what this column becomes; of a key nobody can, its old form would stay."""
+        return broken.column != "" and self._options.of(f"{name}.{broken.column}") is not None
+
+    def _captured(self, relation: Relation) -> tuple[str, ...]:
+        return self._with_options(relation.qualified_name, [column.name for column in relation.columns])
+
+    def _with_options(self, table: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Return what of `names` is on the topic, behind each name what the configuration makes of it."""
+        options = ((name, self._options.of(f"{table}.{name}")) for name in names)
+        return tuple(name + _words(option) for name, option in options if option is not EXCLUDED)
+
+    def _rows_differ(self, state: TableState, now: Layout, columns: Sequence[str], ever: set[str]) -> bool:
+        """Whether rows at rest may read differently; those of a column whose option is another by now do."""
+        if state.layout is None:
+            return False
+        same = set(columns) & set(state.columns)
+        return state.layout.rows_differ(now, _names(columns), _names(same), ever)
+
+    def _store(self, name: str, state: TableState) -> None:
+        self.states[name] = state
+        self._send(table_key(self._source.slot, name), state.to_json())
+
+
+def _is_of(state: TableState, oid: int, now: Layout | None) -> bool:
+    """Whether a topic holds this very table, with all changes since it was read.
+
+    One that is not in the publication by now may come back: then it has another entry.
+    """
+    return state.oid == oid and (now is None or now.member in (0, state.member))
+
+
+def _names(columns: Iterable[str]) -> list[str]:
+    return [column.partition(_OPTION)[0] for column in columns]
+
+
+def _words(option: ValueType | None) -> str:
+    """Tell options apart without telling a salt."""
+    if option is None:
+        return ""
+    return f"{_OPTION}{option.kind.name} {option.keep} {hashlib.sha256(option.salt).hexdigest()[:16]}"
+
+
+def is_full(relation: Relation) -> bool:
+    return relation.replica_identity is ReplicaIdentity.FULL
+
+
+def _stop(name: str, found: Sequence[Break], *, may_begin_anew: bool = True) -> StateError:
+    hints = []
+    if may_begin_anew:
+        hints.append('on_schema_change = "truncate"  # under [source]: the topic is emptied by a truncate, filled anew')
+    columns = [f'"{name}.{each.column}"' for each in found if each.column]
+    if len(columns) == len(found):
+        hints.append(f"as_text = [{', '.join(columns)}]  # the column travels as PostgreSQL prints it, from now on")
+    return StateError(
+        "TR-407",
+        f'table "{name}" has changed so that readers of its topic cannot follow',
+        detail=f"{'; '.join(map(str, found))}. Nothing is lost: the slot keeps its place.",
+        hint="\n       ".join(hints),
+    )

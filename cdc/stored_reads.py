@@ -1,0 +1,50 @@
+"""What the tables topic says of the tables that are, or were, read: how far, and as what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from schemas.config import Config
+from schemas.layout import TableState
+from schemas.topics import Topics
+from sinks.progress import Reader
+from snapshot.plan import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReads:
+    """The state of each table by name, and by (table, run, n) the newest record of each chunk."""
+
+    states: dict[str, TableState] = field(default_factory=dict)
+    chunks: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
+
+    def left(self, table: str) -> list[Chunk]:
+        """Return the chunks of a table's newest run that are not read yet; none either if it was not planned."""
+        run = self.states[table].run
+        return [
+            Chunk.from_dict(value)
+            for (name, of_run, _), value in self.chunks.items()
+            if name == table and of_run == run and not value["done"]
+        ]
+
+
+def stored_reads(config: Config) -> StoredReads:
+    """Read the tables topic."""
+    found = StoredReads()
+    with Reader(config.kafka, Topics(config.kafka.prefix).tables) as reader:
+        for record in reader.all():
+            key, value = record.key(), record.value()
+            if not isinstance(key, bytes) or not isinstance(value, bytes):
+                continue
+            slot, kind, *name = orjson.loads(key)
+            if slot != config.source.slot:
+                continue
+            if kind == "table":
+                found.states[name[0]] = TableState.from_json(value)
+            elif kind == "chunk":
+                table, run, n = name
+                found.chunks[table, run, n] = orjson.loads(value)
+    return found

@@ -1,0 +1,164 @@
+"""What readers can follow, and what rows at rest read like behind an ALTER TABLE."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import fastavro
+import orjson
+import pytest
+
+from schemas.avro import key_schema, value_schema
+from schemas.evolution import breaks, column_names, key_breaks, key_column_names
+from schemas.layout import Attribute, Layout, TableState
+from schemas.relation import Column, Relation, ReplicaIdentity
+from schemas.types import TypeInfo
+
+_NAMES = "bool int2 int4 int8 float4 float8 numeric text varchar bytea date time timestamp timestamptz uuid hstore"
+TYPES = {number: TypeInfo(number, name, "b") for number, name in enumerate(_NAMES.split(), 100)}
+OID = {info.name: number for number, info in TYPES.items()}
+OID["_int4"] = 200
+TYPES[200] = TypeInfo(200, "_int4", "b", element_oid=OID["int4"])
+OID["_int8"] = 201
+TYPES[201] = TypeInfo(201, "_int8", "b", element_oid=OID["int8"])
+
+
+def column(name: str, kind: str, precision: int = 0, scale: int = 0) -> Column:
+    return Column(name, OID[kind], ((precision << 16) | scale) + 4 if precision else -1)
+
+
+def schema(*columns: Column) -> str:
+    return value_schema(Relation(1, "public", "t", ReplicaIdentity.DEFAULT, columns), TYPES, "p.public.t")
+
+
+def row(envelope: str) -> Any:
+    return orjson.loads(envelope)["fields"][0]["type"][1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        (column("c", "int4"), column("c", "int8"), None),
+        (column("c", "int2"), column("c", "int4"), None),
+        (column("c", "int8"), column("c", "int4"), 'column "c": long → int'),
+        (column("c", "float4"), column("c", "float8"), None),
+        (column("c", "int4"), column("c", "float8"), 'column "c": int → double'),
+        (column("c", "varchar"), column("c", "text"), None),
+        (column("c", "text"), column("c", "bytea"), 'column "c": string → bytes'),
+        (column("c", "text"), column("c", "uuid"), 'column "c": string → uuid'),
+        (column("c", "uuid"), column("c", "text"), None),
+        (column("c", "numeric", 10, 2), column("c", "numeric", 12, 2), None),
+        (column("c", "numeric", 10, 2), column("c", "numeric", 8, 2), 'column "c": decimal(10,2) → decimal(8,2)'),
+        (column("c", "numeric", 10, 2), column("c", "numeric", 10, 4), 'column "c": decimal(10,2) → decimal(10,4)'),
+        (column("c", "numeric", 10, 2), column("c", "numeric"), 'column "c": decimal(10,2) → string'),
+        (
+            column("c", "timestamp"),
+            column("c", "timestamptz"),
+            'column "c": local-timestamp-micros → timestamp-micros',
+        ),
+        (column("c", "int4"), column("c", "_int4"), 'column "c": int → array of int'),
+        (column("c", "_int4"), column("c", "_int8"), 'column "c": array of int → array of long'),
+        (column("c", "int4"), column("d", "text"), None),
+        (column("a.b", "int4"), column("a_x2Eb", "int4"), 'column "a_x2Eb": int → int'),
+    ],
+)
+def test_breaks(old: Column, new: Column, found: str | None) -> None:
+    id_ = column("id", "int4")
+    assert [str(each) for each in breaks(schema(id_, old), schema(id_, new))] == ([found] if found else [])
+
+
+def test_what_passes_is_read_by_fastavro() -> None:
+    """With the new schema as the reader's, every old value is the same value."""
+    values = {"int": 2**31 - 1, "long": -(2**63), "float": 0.10000000149011612, "double": 0.1, "string": "a€"}
+    for old, new in product(OID, OID):
+        writer, reader = schema(column("c", old)), schema(column("c", new), column("d", "int4"))
+        (written,) = (field["type"][1] for field in row(writer)["fields"])
+        if breaks(writer, reader) or not isinstance(written, str) or written not in values:
+            continue
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, row(writer), {"c": values[written]})
+        out.seek(0)
+        assert fastavro.schemaless_reader(out, row(writer), row(reader)) == {"c": values[written], "d": None}
+
+
+def test_any_change_of_a_key_breaks() -> None:
+    def key(*columns: Column) -> str:
+        return key_schema(columns, TYPES, "p.public.t")
+
+    one = key(column("id", "int4"))
+    assert key_breaks(one, key(column("id", "int2"))) == []
+    assert [str(each) for each in key_breaks(one, key(column("id", "int8")))] == ["the key: id int → id long"]
+    (both,) = key_breaks(one, key(column("id", "int4"), column("a.b", "text")))
+    assert str(both) == "the key: id int → id int, a.b string"
+    assert key_column_names(key(column("a.b", "text"))) == ["a.b"]
+    assert column_names(schema(column("a.b", "text"), column("c", "int4"))) == ["a.b", "c"]
+
+
+ATTRIBUTES = (
+    Attribute(1, "id", 23, -1, False, 500),
+    Attribute(2, "name", 1043, 24, False, 500),
+    Attribute(3, "n", 23, -1, True, 500),
+)
+BEFORE = Layout(1, ((1, 900, False),), (1,), ATTRIBUTES)
+
+
+def altered(index: int, **changes: Any) -> tuple[Attribute, ...]:
+    return (*ATTRIBUTES[:index], replace(ATTRIBUTES[index], **changes), *ATTRIBUTES[index + 1 :])
+
+
+def added(**changes: Any) -> tuple[Attribute, ...]:
+    return (*ATTRIBUTES, replace(Attribute(5, "new", 23, -1, False, 501), **changes))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "file", "differ"),
+    [
+        (ATTRIBUTES, 900, False),
+        (ATTRIBUTES, 901, False),  # VACUUM FULL
+        (ATTRIBUTES[:2], 900, False),
+        (added(), 900, False),
+        (added(filled=True), 900, True),
+        (added(), 901, True),  # a volatile default, dropped since
+        (added(name="was"), 900, True),
+        (altered(2, name="m"), 900, True),
+        (altered(1, typmod=44, version=501), 900, False),
+        (altered(1, type_oid=25, typmod=-1, version=501), 900, False),
+        (altered(2, type_oid=20, version=501), 900, True),
+        (altered(2, version=501), 900, False),  # SET STATISTICS, SET DEFAULT
+        (altered(2, version=501), 901, True),  # USING
+    ],
+)
+def test_rows_differ(attributes: tuple[Attribute, ...], file: int, differ: bool) -> None:
+    now = Layout(1, ((1, file, False),), (1,), attributes)
+    columns = [each.name for each in attributes]
+    before = [each.name for each in ATTRIBUTES]
+    assert BEFORE.rows_differ(now, columns, before, {*before, "was"}) is differ
+
+
+def test_a_column_that_was_there_and_is_published_now() -> None:
+    assert BEFORE.rows_differ(BEFORE, ["id", "name", "n"], ["id", "n"], {"id", "n"})
+    assert not BEFORE.rows_differ(BEFORE, ["id", "n"], ["id", "name", "n"], {"id", "name", "n"})
+
+
+def test_partitions_come_and_go() -> None:
+    root = Layout(1, ((2, 900, False), (3, 901, True)), (1,), ATTRIBUTES)
+    made = replace(root, files=((2, 900, False), (4, 905, False)))
+    assert not root.rewritten(made)
+    assert not root.attached(made)
+    assert root.attached(replace(root, files=((2, 900, False), (4, 905, True))))
+    assert root.rewritten(replace(root, files=((2, 900, False), (3, 905, True))))
+
+
+def test_a_label_of_an_enum_renamed() -> None:
+    before = replace(BEFORE, labels=((70, "sad"), (71, "ok")))
+    names = [each.name for each in ATTRIBUTES]
+    for labels, differ in ((((70, "sad"), (71, "ok"), (72, "new")), False), (((70, "sad"), (71, "fine")), True)):
+        assert before.rows_differ(replace(BEFORE, labels=labels), names, names, names) is differ
+
+
+def test_state_is_kept_whole() -> None:
+    for state in (TableState(1, 7), TableState(3, 7, replace(BEFORE, labels=((70, "sad"),)), 2**63, ("id", "n"))):
+        assert TableState.from_json(state.to_json()) == state
