@@ -55,7 +55,7 @@ def rebuild(shared: Shared, view: KeptView) -> Applied:
             )
         if view.batch.target.live() is None:
             return _first(shared, view)
-        shapes = shared.records.shapes(view.declared.topics[0])
+        shapes = shared.records.newest_shapes(view.declared.topics[0])
         generation = view.batch.target.stage(shapes.columns, shapes.key)
         applied = _advance(shared, view, None, shared.cuts.wait(), generation)
         for _ in range(_CATCH_UPS):

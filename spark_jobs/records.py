@@ -67,6 +67,11 @@ class Records:
         self._spans.clear()
         self._cached.clear()
 
+    def newest_shapes(self, topic: str) -> TableShapes:
+        """Return the shapes of a topic as the topic of schemas has them now."""
+        self._shapes.clear()
+        return self.shapes(topic)
+
     def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
         """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be."""
         known = self._shapes.get(topic)
