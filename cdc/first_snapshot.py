@@ -119,6 +119,8 @@ class RowSender:
             encoder.begin_snapshot(self._commit_lsn, now_ms, now_ms)
             self._ready.add(encoder)
         run = FIRST_RUN.to_bytes(4, "big")
+        toast = table.toast
+        toast_size = toast.size if toast is not None else 0
         refused: list[RefusedRow] = []
         for line in lines:
             fields = split_copy(line)
@@ -135,6 +137,8 @@ class RowSender:
             headers: Headers = [(POSITION_HEADER, position), (SNAPSHOT_HEADER, run)]
             self._outbox.send(table.destination, key, value, headers)
             self._ordinal += 1
+            if toast is not None and len(line) >= toast_size:
+                toast.row(key, fields)
         return refused
 
     def divert(self, refused: Sequence[RefusedRow]) -> None:
@@ -162,7 +166,9 @@ def send_first_snapshot(delivery: Delivery, tables: Tables, progress: Progress, 
     )
     try:
         for relation in exported.relations.values():
-            tables.see(relation)
+            table = tables.see(relation)
+            if table.toast is not None:
+                table.toast.vouch()
         record_chunks(delivery, exported.chunks)
         delivery.commit(progress.newest.here.position, point, 0, None)
         sender = RowSender(delivery, tables, progress.epoch, point - 1, 1)

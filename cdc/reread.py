@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
+from schemas.errors import SourceError
 from schemas.lsn import parse_lsn
 from schemas.relation import Relation
 
@@ -33,18 +34,10 @@ class Reread:
         The second value is the LSN that the stream must pass before the row cannot be newer than its surroundings.
         """
         missing = [i for i, text in enumerate(texts) if text is False]
-        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
-            sql.SQL(", ").join(_quoted(relation.columns[i].name) for i in missing),
-            _quoted(relation.schema, relation.name),
-            sql.SQL(" AND ").join(sql.SQL("{} = %s").format(_quoted(relation.columns[i].name)) for i in key_columns),
-        )
-        key = [_text(texts[i]) for i in key_columns]
-        cursor = self._connection.execute(query, key)
-        result = cursor.pgresult
-        assert result is not None
         self.count += 1
+        result = self._query(relation, key_columns, missing, [_text(texts[i]) for i in key_columns])
         fields: list[bytes | None] | None = None
-        if result.ntuples:
+        if result is not None and result.ntuples:
             fetched = {i: result.get_value(0, n) for n, i in enumerate(missing)}
             fields = [fetched[i] if text is False else _bytes(text) for i, text in enumerate(texts)]
         else:
@@ -52,6 +45,40 @@ class Reread:
         row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
         return fields, parse_lsn(row[0])
+
+    def _query(
+        self, relation: Relation, key_columns: Sequence[int], missing: Sequence[int], key: Sequence[str]
+    ) -> pq.abc.PGresult | None:
+        """Ask for the missing columns of a row; None if the table is gone. It may have another name by now."""
+        named = self._connection.execute(
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = %s",
+            (relation.oid,),
+        ).fetchone()
+        if named is None:
+            return None
+        columns = [_quoted(relation.columns[i].name) for i in missing]
+        keys = [sql.SQL("{} = %s").format(_quoted(relation.columns[i].name)) for i in key_columns]
+        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            sql.SQL(", ").join(columns), _quoted(*named), sql.SQL(" AND ").join(keys)
+        )
+        try:
+            return self._connection.execute(query, key).pgresult
+        except psycopg.errors.UndefinedTable:
+            return self._query(relation, key_columns, missing, key)
+        except psycopg.errors.UndefinedColumn as error:
+            raise _column_gone(relation, error) from None
+
+
+def _column_gone(relation: Relation, error: psycopg.Error) -> SourceError:
+    """A version of a row that was is asked for, and a part of it is nowhere any more: a person decides."""
+    return SourceError(
+        "TR-228",
+        f'a value of table "{relation.qualified_name}" that the WAL left out cannot be read again',
+        detail=f"{error.diag.message_primary}; the changes before it was dropped or renamed are still to be sent.",
+        hint="Give the table a column of that name until `tailrace status` shows no lag: its values will stand for"
+        " those that are gone.\n       ALTER TABLE with REPLICA IDENTITY FULL puts large values into the WAL.",
+    )
 
 
 def _quoted(*names: str) -> sql.Identifier:

@@ -25,7 +25,9 @@ from cdc.refusals import make_dead_topic
 from cdc.reread import Reread
 from cdc.spool import Spool
 from cdc.tables import Tables, make_topics
+from cdc.toast import Toast
 from cdc.transaction import Assembler
+from cdc.unchanged import Unchanged
 from cdc.wal import Wal
 from cdc.windows import Windows, open_chunks
 from schemas.columns import ColumnOptions
@@ -66,6 +68,8 @@ class Session:
         self._sink: KafkaSink | None = None
         self._windows: Windows | None = None
         self._in_progress: InProgress | None = None
+        self._toast: Toast | None = None
+        self._unchanged: Unchanged | None = None
         self._idle_at = 0.0
 
     def start(self) -> None:
@@ -163,6 +167,8 @@ class Session:
         config = self._config
         assert self._sink is not None
         self._progress = Progress(stored)
+        topic = Topics(config.kafka.prefix).progress
+        self._toast = Toast(config, self._connection, self._server.timeline, stored, topic)
         self._tables = Tables(
             config.kafka,
             self._connection,
@@ -174,6 +180,7 @@ class Session:
             self._relations,
             self._keys,
             self._columns,
+            self._toast,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
@@ -182,12 +189,18 @@ class Session:
         """Make ready for the stream, and for the rest of a first snapshot that was cut short."""
         assert self._wal is not None
         assert self._sink is not None
-        reread = Reread(self._connection)
+        self._unchanged = Unchanged(Reread(self._connection), self._progress)
         spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel)
         messages = Messages(self._config, self._server.database, self._tables, self._sink.outbox)
         self._assembler = Assembler(
-            self._tables, self._sink, self._progress, reread, self._in_progress, messages, self._delivery.refusals
+            self._tables,
+            self._sink,
+            self._progress,
+            self._unchanged,
+            self._in_progress,
+            messages,
+            self._delivery.refusals,
         )
         self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
@@ -201,6 +214,8 @@ class Session:
             chunks = plan_all(self._config, self._connection, list(relations.values()))
             record_chunks(self._delivery, chunks)
         self._progress.incomplete &= {chunk.table for chunk in chunks}
+        if not chunks:
+            return  # incomplete only because values of them were read again
         self._windows = Windows(
             self._config, self._delivery, self._tables, self._progress, self._assembler, relations, chunks
         )
@@ -261,6 +276,8 @@ class Session:
         rows = assembler.rows
         self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
         self._idle_at = 0.0
+        assert self._unchanged is not None
+        self._unchanged.report()
 
     def _advance_idle(self) -> None:
         """When nothing is in flight, all WAL up to where the server has read is done with."""
@@ -290,6 +307,10 @@ class Session:
             self._wal.close()
         if self._in_progress is not None:
             self._in_progress.close()
+        if self._unchanged is not None:
+            self._unchanged.report(now=True)
+        if self._toast is not None:
+            self._toast.close()
         if self._sink is not None:
             self._sink.abandon()
         self._connection.close()

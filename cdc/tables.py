@@ -10,6 +10,8 @@ import psycopg
 
 from cdc.catalog import Types
 from cdc.keys import Keys
+from cdc.toast import Toast
+from cdc.toast_table import TableToast
 from schemas.avro import key_schema, value_schema
 from schemas.columns import ColumnOptions, is_excluded
 from schemas.config import Kafka
@@ -38,6 +40,7 @@ class CapturedTable:
     encoder: TableEncoder
     columns: tuple[Column, ...]
     types: tuple[str, ...]
+    toast: TableToast | None = None
 
     @property
     def name(self) -> str:
@@ -78,11 +81,13 @@ class Tables:
         relations: Iterable[Relation],
         keys: Keys,
         options: ColumnOptions,
+        toast: Toast,
     ) -> None:
         """`partitions` are those of all topics there are, `offsets` those of the cut that we go on from, `relations`
         the tables that are captured by now.
         """
         self._options = options
+        self.toast = toast
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
         self._keys = keys
@@ -111,6 +116,7 @@ class Tables:
         """Take over a table's shape; a new one gets its schemas, and its topic if it has none."""
         known = self._by_oid.get(relation.oid)
         if known is not None and known.relation == relation:
+            self.toast.table(relation, known.destination.topic, known.key_columns, known.columns, known.toast)
             return known
         topic = self._topics.table(relation.schema, relation.name)
         keys = self._keys.of(relation)
@@ -134,6 +140,7 @@ class Tables:
             ),
             typed.columns,
             tuple(type_name(column, self._types) for column in relation.columns),
+            self.toast.table(relation, topic, keys, typed.columns, None),
         )
         self._by_oid[relation.oid] = table
         return table
