@@ -79,4 +79,5 @@ class Delivery:
         self.sink.commit(progress)
         self._committed_at = time.monotonic()
         self._commit_s = self._committed_at - began
+        self._tables.toast.commit(made[0].here)
         self.on_flushed(self._progress.acknowledged(made[0]))

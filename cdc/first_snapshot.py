@@ -97,6 +97,8 @@ class RowSender:
             encoder.begin_snapshot(self._commit_lsn, now_ms, now_ms)
             self._ready.add(encoder)
         run = self._run.to_bytes(4, "big")
+        toast = table.toast
+        toast_size = toast.size if toast is not None else 0
         refused: list[RefusedRow] = []
         for line in lines:
             fields = split_copy(line)
@@ -118,6 +120,8 @@ class RowSender:
             headers: Headers = [(POSITION_HEADER, position), (SNAPSHOT_HEADER, run)]
             self._outbox.send(table.destination, key, value, headers)
             self._ordinal += 1
+            if toast is not None and len(line) >= toast_size:
+                toast.row(key, fields)
         return refused
 
     def divert(self, refused: Sequence[RefusedRow]) -> None:
@@ -149,6 +153,8 @@ def send_first_snapshot(
         for name, relation in exported.relations.items():
             tables.see(relation)
             shapes.first(relation, exported.layouts[name], point)
+            if (toast := tables[relation.oid].toast) is not None:
+                toast.vouch()
         # a partitioned table may have no partition yet
         progress.incomplete &= {chunk.table for chunk in exported.chunks}
         for chunk in exported.chunks:

@@ -24,8 +24,8 @@ class Progress:
     def __init__(self, origin: PositionRecord) -> None:
         """`origin` is the stored record, or for a new slot one that names its consistent point and an empty cut."""
         self.newest = origin
-        self.incomplete = set(origin.incomplete_tables)
-        self.reread: dict[str, int] = {}
+        self.incomplete = set(origin.incomplete_tables)  # with those of `reread`; only tables with open chunks stay
+        self.reread = dict(origin.reread)
         self._state = origin.state
         self._offsets = dict(origin.here.offsets)
 
@@ -70,6 +70,7 @@ class Progress:
             newest_state=None if is_state else self._state,
             counts=counts,
             diverted=self.newest.diverted + diverted,
+            reread=self.reread,
         )
 
     def acknowledged(self, record: PositionRecord) -> int:

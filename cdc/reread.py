@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
 from schemas.lsn import parse_lsn
 from schemas.relation import Relation
@@ -31,20 +31,13 @@ class Reread:
         """Return the texts of the row with its missing values (False in `texts`) filled in, None if it is gone.
 
         The second value is the LSN that the stream must pass before the row cannot be newer than its surroundings.
+        Raises psycopg.errors.UndefinedColumn when the table has been altered since.
         """
         missing = [i for i, text in enumerate(texts) if text is False]
-        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
-            sql.SQL(", ").join(_quoted(relation.columns[i].name) for i in missing),
-            _quoted(relation.schema, relation.name),
-            sql.SQL(" AND ").join(sql.SQL("{} = %s").format(_quoted(relation.columns[i].name)) for i in key_columns),
-        )
-        key = [_text(texts[i]) for i in key_columns]
-        cursor = self._connection.execute(query, key)
-        result = cursor.pgresult
-        assert result is not None
         self.count += 1
+        result = self._query(relation, key_columns, missing, [_text(texts[i]) for i in key_columns])
         fields: list[bytes | None] | None = None
-        if result.ntuples:
+        if result is not None and result.ntuples:
             fetched = {i: result.get_value(0, n) for n, i in enumerate(missing)}
             fields = [fetched[i] if text is False else _bytes(text) for i, text in enumerate(texts)]
         else:
@@ -52,6 +45,27 @@ class Reread:
         row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
         return fields, parse_lsn(row[0])
+
+    def _query(
+        self, relation: Relation, key_columns: Sequence[int], missing: Sequence[int], key: Sequence[str]
+    ) -> pq.abc.PGresult | None:
+        """Ask for the missing columns of a row; None if the table is gone. It may have another name by now."""
+        named = self._connection.execute(
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = %s",
+            (relation.oid,),
+        ).fetchone()
+        if named is None:
+            return None
+        columns = [_quoted(relation.columns[i].name) for i in missing]
+        keys = [sql.SQL("{} = %s").format(_quoted(relation.columns[i].name)) for i in key_columns]
+        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            sql.SQL(", ").join(columns), _quoted(*named), sql.SQL(" AND ").join(keys)
+        )
+        try:
+            return self._connection.execute(query, key).pgresult
+        except psycopg.errors.UndefinedTable:
+            return self._query(relation, key_columns, missing, key)
 
 
 def _quoted(*names: str) -> sql.Identifier:

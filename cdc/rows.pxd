@@ -14,6 +14,8 @@ cdef class RowPath:
     cdef long long _split_ordinal
     cdef object _table
     cdef long long _oid
+    cdef object _toast
+    cdef Py_ssize_t _toast_size
     cdef TableEncoder _encoder
     cdef Destination _destination
     cdef bytes _header

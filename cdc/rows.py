@@ -41,6 +41,7 @@ _DELETE = cython.declare(cython.int, 68)
 _BEGIN = cython.declare(cython.int, 66)
 _COMMIT = cython.declare(cython.int, 67)
 _ALL = cython.declare(cython.longlong, 2**62)
+_NEVER = cython.declare(cython.Py_ssize_t, 2**62)
 _EPOCH_US = cython.declare(cython.ulonglong, POSTGRES_EPOCH_US)
 
 
@@ -75,6 +76,8 @@ class RowPath:
         self._split_ordinal = stored.here.position.ordinal
         self._table: Any = None
         self._oid = 0
+        self._toast: Any = None
+        self._toast_size = _NEVER
         self.open = False
         self.number = 0
         self.final_lsn = 0
@@ -189,21 +192,28 @@ class RowPath:
             self._find(oid)
         encoder: TableEncoder = self._encoder
         pos += 4
+        # The cache needs the key of a row as an object, and whoever is told of keys does.
+        direct: cython.bint = self._outbox.direct and self.on_key is None and len(message) < self._toast_size
         try:
-            if self._outbox.direct and self.on_key is None and self._straight(kind, message, pos, lsn, ordinal):
+            if direct and self._straight(kind, message, pos, lsn, ordinal):
                 return 0
             if kind == _INSERT:
                 if message[pos] != 78:
                     raise DecodeError("Insert's new tuple", pos, 1, 0)
-                self._send(encoder.insert(message, pos + 1, lsn, ordinal), ordinal)
+                records = encoder.insert(message, pos + 1, lsn, ordinal)
             elif kind == _UPDATE:
-                self._send(encoder.change(message, pos, lsn, ordinal), ordinal)
+                records = encoder.change(message, pos, lsn, ordinal)
             else:
-                self._send(encoder.remove(message, pos, lsn, ordinal), ordinal)
+                records = encoder.remove(message, pos, lsn, ordinal)
         except UnchangedToast:
-            self._send(self._fetch(self._table, message, pos, lsn, ordinal), ordinal)
+            records = self._fetch(self._table, message, pos, lsn, ordinal)
         except ColumnRefused as error:
-            self._send(self._refuse(self._table, message, pos, lsn, ordinal, error), ordinal)
+            records = self._refuse(self._table, message, pos, lsn, ordinal, error)
+            if self._toast is not None:
+                self._toast.refused(records)
+        self._send(records, ordinal)
+        if len(message) >= self._toast_size:
+            self._toast_size = self._toast.took(message, pos, self.final_lsn, records)
         return 0
 
     @cython.cfunc
@@ -236,6 +246,8 @@ class RowPath:
         self._oid = oid
         self._encoder = table.encoder
         self._destination = table.destination
+        self._toast = table.toast
+        self._toast_size = _NEVER if self._toast is None else self._toast.size
         self.prepare(self._encoder)
         return 0
 

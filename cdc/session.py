@@ -30,7 +30,9 @@ from cdc.shapes import Shapes
 from cdc.spool import Spool
 from cdc.stored_reads import StoredReads, stored_reads
 from cdc.tables import Tables, make_topics
+from cdc.toast import Toast
 from cdc.transaction import Assembler
+from cdc.unchanged import Unchanged
 from cdc.wal import Wal
 from cdc.windows import Windows
 from schemas.columns import ColumnOptions
@@ -70,6 +72,8 @@ class Session:
         self._sink: KafkaSink | None = None
         self._windows: Windows | None = None
         self._in_progress: InProgress | None = None
+        self._toast: Toast | None = None
+        self._unchanged: Unchanged | None = None
         self._idle_at = 0.0
 
     def start(self) -> None:
@@ -172,6 +176,7 @@ class Session:
         self._shapes = Shapes(
             config.source, self._columns, self._progress, partial(self._sink.send_plain, topics.tables), reads.states
         )
+        self._toast = Toast(config, self._connection, self._server.timeline, stored, topics.progress)
         self._tables = Tables(
             config.kafka,
             self._connection,
@@ -184,6 +189,7 @@ class Session:
             self._relations,
             self._keys,
             self._columns,
+            self._toast,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
@@ -192,12 +198,18 @@ class Session:
         """Make ready for the stream, and for the tables that are still to be read."""
         assert self._wal is not None
         assert self._sink is not None
-        reread = Reread(self._connection)
+        self._unchanged = Unchanged(Reread(self._connection), self._progress, self._tables.want)
         spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel)
         messages = Messages(self._config, self._server.database, self._tables, self._sink.outbox)
         self._assembler = Assembler(
-            self._tables, self._sink, self._progress, reread, self._in_progress, messages, self._delivery.refusals
+            self._tables,
+            self._sink,
+            self._progress,
+            self._unchanged,
+            self._in_progress,
+            messages,
+            self._delivery.refusals,
         )
         self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
@@ -278,6 +290,8 @@ class Session:
         rows = assembler.rows
         self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
         self._idle_at = 0.0
+        assert self._unchanged is not None
+        self._unchanged.report()
 
     def _advance_idle(self) -> None:
         """When nothing is in flight, all WAL up to where the server has read is done with."""
@@ -301,6 +315,10 @@ class Session:
             self._wal.close()
         if self._in_progress is not None:
             self._in_progress.close()
+        if self._unchanged is not None:
+            self._unchanged.report(now=True)
+        if self._toast is not None:
+            self._toast.close()
         if self._sink is not None:
             self._sink.abandon()
         self._connection.close()

@@ -12,6 +12,8 @@ from cdc.catalog import Types
 from cdc.keys import Keys
 from cdc.schema_ids import SchemaIds
 from cdc.shapes import Shapes, Subjects, is_full
+from cdc.toast import Toast
+from cdc.toast_table import TableToast
 from schemas.avro import key_schema, value_schema
 from schemas.columns import ColumnOptions, is_excluded
 from schemas.config import Kafka
@@ -40,6 +42,7 @@ class CapturedTable:
     encoder: TableEncoder
     columns: tuple[Column, ...]
     types: tuple[str, ...]
+    toast: TableToast | None = None
 
     @property
     def name(self) -> str:
@@ -84,11 +87,13 @@ class Tables:
         relations: Iterable[Relation],
         keys: Keys,
         options: ColumnOptions,
+        toast: Toast,
     ) -> None:
         """`layout_of` asks the catalog how a table lies now. `partitions` are those of all topics there are, `offsets`
         those of the cut that we go on from, `relations` the tables that are captured by now.
         """
         self._options = options
+        self.toast = toast
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
         self._keys = keys
@@ -174,6 +179,7 @@ class Tables:
             ),
             typed.columns,
             tuple(type_name(column, self._types) for column in relation.columns),
+            self.toast.table(relation, topic, keys, typed.columns, None),
         )
         self._by_oid[oid] = table
         if emptied:

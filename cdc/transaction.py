@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import psycopg
-
 from cdc import pgoutput
 from cdc.copydata import XLOGDATA
 from cdc.in_progress import InProgress
 from cdc.messages import OWN, Messages
 from cdc.progress import Progress
 from cdc.refusals import LETTER, Refusals
-from cdc.reread import Reread
 from cdc.rows import RowPath
 from cdc.tables import CapturedTable, Tables
+from cdc.unchanged import Unchanged
 from schemas.deadletter import Place
 from schemas.encoder import Record
 from schemas.envelope import TRUNCATE_KEY
 from schemas.errors import DecodeError
 from schemas.lsn import PARTS_PER_CHANGE, Position
-from schemas.rowcodec import ColumnRefused, split_tuple
+from schemas.rowcodec import ColumnRefused
 from sinks.kafka import KafkaSink
 
 
@@ -36,7 +34,7 @@ class Assembler:
         tables: Tables,
         sink: KafkaSink,
         progress: Progress,
-        reread: Reread,
+        unchanged: Unchanged,
         in_progress: InProgress,
         messages: Messages,
         refusals: Refusals,
@@ -45,7 +43,7 @@ class Assembler:
         self._tables = tables
         self._outbox = sink.outbox
         self._progress = progress
-        self._reread = reread
+        self._unchanged = unchanged
         self._in_progress = in_progress
         self._messages = messages
         self._refusals = refusals
@@ -131,24 +129,14 @@ class Assembler:
             raise DecodeError("change outside a transaction", 0, 1, 0)
 
     def _fetched(self, table: CapturedTable, message: bytes, pos: int, lsn: int, ordinal: int) -> list[Record]:
-        """Complete an update's row from the source; no records if it is gone by now, for its delete will follow."""
-        new = pos
-        if message[pos : pos + 1] != b"N":
-            _, new = split_tuple(message, pos + 1)
-        texts, _ = split_tuple(message, new + 1)
+        """Return the records of an update that lacks large values."""
         try:
-            fields, until = self._reread.row(table.relation, table.key_columns, table.shown(texts))
-        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable):
-            # the table has been altered since: where the stream gets there, all of it is read
-            self._tables.want(table.relation)
-            return []
-        self._progress.reread[table.name] = until
-        if fields is None:
-            return []
-        try:
-            return table.encoder.change_filled(message, pos, fields, lsn, ordinal)
+            return self._unchanged.records(table, message, pos, lsn, ordinal, self.rows.final_lsn)
         except ColumnRefused as error:
-            return self._refused(table, message, pos, lsn, ordinal, error)
+            records = self._refused(table, message, pos, lsn, ordinal, error)
+            if table.toast is not None:
+                table.toast.refused(records)
+            return records
 
     def _refused(
         self, table: CapturedTable, message: bytes, pos: int, lsn: int, ordinal: int, error: ColumnRefused
@@ -190,6 +178,8 @@ class Assembler:
         value = table.encoder.truncate(lsn, position.ordinal)
         for partition in range(table.destination.partitions):
             self._outbox.send_to(table.destination, partition, TRUNCATE_KEY, value, position.to_bytes())
+        if table.toast is not None:
+            table.toast.clear()
         if self.rows.on_key:
             self.rows.on_key(table, TRUNCATE_KEY)
 

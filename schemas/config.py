@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+ToastWay = Literal["cache", "reread"]
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
 
 
@@ -78,6 +79,22 @@ class Source(Section):
     )
     spool_dir: str | None = Field(
         None, description="folder for transactions in progress; default: the system's for temporary files"
+    )
+    toast: ToastWay = Field(
+        "cache",
+        description="unchanged large values, which the WAL lacks: kept in a file here, or read again from the table",
+    )
+    toast_by_table: dict[str, ToastWay] = Field(
+        default_factory=dict,
+        description='the same for tables by pattern, {"public.docs" = "reread"}; the last one that matches counts',
+    )
+    toast_cache_dir: str | None = Field(
+        None,
+        description="folder of that file; default: tailrace/{prefix}-{slot} in $STATE_DIRECTORY, $XDG_STATE_HOME or"
+        " ~/.local/state",
+    )
+    toast_cache_bytes: int = Field(
+        1_073_741_824, ge=1_048_576, description="size of that file; above it the oldest values go, and are read again"
     )
 
     @model_validator(mode="before")

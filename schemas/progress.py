@@ -65,7 +65,8 @@ class PositionRecord:
     None) and no table is in the middle of its snapshot (`incomplete_tables` is empty); otherwise `newest_state` is
     the last cut that was one, if any. `counts` is the number of records this Kafka transaction wrote per topic,
     `diverted` that of all dead letters so far. `nokey_oid` is the oid of the publication for tables without a key, 0 if
-    there is none.
+    there is none. `reread` names the tables of which values were read again, with the LSN up to which they may be newer
+    than the cut: these, too, are incomplete until then.
     """
 
     here: Cut
@@ -76,6 +77,7 @@ class PositionRecord:
     counts: dict[str, int] = field(default_factory=dict)
     diverted: int = 0
     nokey_oid: int = 0
+    reread: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_state(self) -> bool:
@@ -97,6 +99,7 @@ class PositionRecord:
                 "counts": self.counts,
                 "diverted": self.diverted,
                 "nokey_oid": self.nokey_oid,
+                "reread": {table: format_lsn(lsn) for table, lsn in self.reread.items()},
             }
         )
 
@@ -112,6 +115,7 @@ class PositionRecord:
             counts=value["counts"],
             diverted=value.get("diverted", 0),
             nokey_oid=value["nokey_oid"],
+            reread={table: parse_lsn(lsn) for table, lsn in value.get("reread", {}).items()},
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
@@ -41,6 +41,16 @@ def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
         return {
             spec.name: len(there[spec.name].partitions) if spec.name in there else spec.partitions for spec in specs
         }
+    except KafkaException as error:
+        raise kafka_error(kafka, error.args[0]) from None
+
+
+def topic_id(kafka: Kafka, topic: str) -> str:
+    """Return what tells a topic from another that had its name before."""
+    admin = AdminClient(client_options(kafka))
+    try:
+        (future,) = admin.describe_topics(TopicCollection([topic])).values()
+        return str(future.result(timeout=_TIMEOUT_S).topic_id)
     except KafkaException as error:
         raise kafka_error(kafka, error.args[0]) from None
 

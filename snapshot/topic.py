@@ -93,17 +93,18 @@ def open_consumer(options: Mapping[str, Any]) -> Consumer:
 
 
 def read_to(
-    options: Mapping[str, Any], topic: str, ends: Sequence[int], idle_s: float = 30.0
+    options: Mapping[str, Any], topic: str, ends: Sequence[int], starts: Sequence[int] = (), idle_s: float = 30.0
 ) -> Iterator[list[Record]]:
-    """Yield what `topic` holds before `ends` (the next offset of each partition), in order per partition.
+    """Yield what `topic` holds from `starts` (or the first record) to before `ends`, offsets by partition.
 
     A cut's last record may have been compacted away, so a partition is done at the first sign of anything
     at or behind its end. SinkError when nothing comes for `idle_s`.
     """
-    missing = {partition: end for partition, end in enumerate(ends) if end > 0}
+    begins = [*starts, *[0] * (len(ends) - len(starts))]
+    missing = {partition: end for partition, end in enumerate(ends) if end > begins[partition]}
     consumer = open_consumer(options)
     try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in missing])
+        consumer.assign([TopicPartition(topic, partition, begins[partition]) for partition in missing])
         deadline = time.monotonic() + idle_s
         while missing:
             messages = consumer.consume(_BATCH, timeout=0.5)

@@ -24,11 +24,14 @@ from sinks.progress import PositionTail
 ROOT = Path(__file__).parent.parent
 
 
-def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str = "") -> Path:
-    """Write a tailrace.toml; the slot is named like the prefix, for slots are the whole server's."""
+def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str = "", source: str = "") -> Path:
+    """Write a tailrace.toml; the slot is named like the prefix, for slots are the whole server's.
+
+    `source` are further lines of its section, `more` further sections.
+    """
     path = folder / "tailrace.toml"
     path.write_text(
-        f'[source]\ndsn = "{dsn}"\nslot = "{prefix}"\n'
+        f'[source]\ndsn = "{dsn}"\nslot = "{prefix}"\ntoast_cache_dir = "{folder / "toast"}"\n{source}'
         f'[kafka]\nbootstrap = "{bootstrap}"\nprefix = "{prefix}"\npartitions = 3\n{more}'
     )
     return path

@@ -25,6 +25,7 @@ dsn = "DSN"
 slot = "tailrace"           # made on the first run, never dropped by itself
 publication = "tailrace"    # made on the first run, for the tables below
 tables = ["public.*"]       # "!public.audit_*" takes out
+toast_cache_dir = "FOLDER/toast"    # large values, for the updates that leave them out of the WAL
 
 [kafka]
 bootstrap = "BOOTSTRAP"

@@ -130,7 +130,8 @@ class Bench:
         slot, prefix = self._copy_slot(), f"b{uuid.uuid4().hex[:8]}"
         config = self._folder / f"{prefix}.toml"
         config.write_text(
-            f'[source]\ndsn = "{dsn}"\nslot = "{slot}"\n[kafka]\nbootstrap = "{self._servers.bootstrap}"\n'
+            f'[source]\ndsn = "{dsn}"\nslot = "{slot}"\ntoast_cache_dir = "{self._folder / prefix}"\n'
+            f'[kafka]\nbootstrap = "{self._servers.bootstrap}"\n'
             f'prefix = "{prefix}"\n'
         )
         self._store_position(slot, prefix)

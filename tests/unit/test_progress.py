@@ -1,0 +1,38 @@
+"""When a cut is a state."""
+
+from __future__ import annotations
+
+from cdc.progress import Progress, new_origin
+from schemas.lsn import Position
+from schemas.progress import PositionRecord
+
+
+def _record(progress: Progress, flushed_lsn: int) -> PositionRecord:
+    return progress.record(
+        position=Position(1, flushed_lsn - 10, 0),
+        flushed_lsn=flushed_lsn,
+        commit_us=5,
+        open_xid=None,
+        counts={},
+        diverted=0,
+        destinations=[],
+    )
+
+
+def test_values_read_again_are_remembered_over_a_restart() -> None:
+    """They may be newer than the cut, also if the daemon is killed before the stream has come so far."""
+    progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
+    progress.acknowledged(_record(progress, 2000))
+    progress.reread["public.docs"] = 5000
+    stored = PositionRecord.from_json(_record(progress, 3000).to_json())
+    assert (stored.is_state, stored.incomplete_tables, stored.reread) == (
+        False,
+        ("public.docs",),
+        {"public.docs": 5000},
+    )
+    assert stored.state is not None
+    assert stored.state.flushed_lsn == 2000
+    after = Progress(stored)
+    after.incomplete.clear()  # as the session does: no chunk of a snapshot is open
+    assert not _record(after, 4999).is_state
+    assert _record(after, 5000).is_state
