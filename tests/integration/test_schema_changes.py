@@ -396,8 +396,10 @@ def test_killed_in_mid_reread(servers: Servers, database: str, config_path: Path
             with running(config_path) as daemon:
                 wait_for(config, lambda record: record.is_state)
                 bank.execute("ALTER TABLE entry ADD note text DEFAULT 'note'")
-                begun = wait_for(config, lambda record: events(daemon, "table is read in windows"))
-                wait_for(config, lambda record: record.here.position > begun.here.position)
+                newest = wait_for(config, lambda record: events(daemon, "table is read in windows"))
+                for _ in range(8):
+                    before = newest.here.position
+                    newest = wait_for(config, lambda record, before=before: record.here.position > before)
                 daemon.kill()
             with running(config_path) as daemon:
                 wait_for(config, lambda record: events(daemon, "snapshot goes on in windows"))
