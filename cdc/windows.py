@@ -170,7 +170,10 @@ class Windows:
             if seen is not None and seen[1] > window.lsn:
                 return True
             seen = window.relation, window.lsn
-        self._tables.see(*seen)  # the same one, too: what becomes of the topic may depend on the publication
+        elif len(self._left[window.chunk.table]) < len(window.plan.chunks):
+            return False
+        # the same one, too, for the first chunk: what becomes of the topic may depend on the publication
+        self._tables.see(*seen)
         return False
 
     def _emit(self, window: Window, commit_lsn: int) -> None:
