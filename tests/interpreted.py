@@ -17,6 +17,7 @@ _COMPILED = (
     "cdc.rows",
     # not compiled themselves, but they use what is
     "cdc.refusals",
+    "cdc.unchanged",
     "cdc.transaction",
 )
 

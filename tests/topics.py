@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -30,29 +31,38 @@ class TopicRecord:
     tombstone: bool
 
 
+_MARKERS_S = 3.0
+"""So long we wait for the markers of transactions: the answer to a commit comes before they are on every partition."""
+
+
 def read_raw(bootstrap: str, topic: str, end: list[int] | None = None) -> list[Any]:
     """Return all messages of a topic up to what is committed now, or up to the offsets of a cut."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
+    watcher = Consumer(settings | {"isolation.level": "read_uncommitted"})
     consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "test",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 20,
-        }
+        settings | {"isolation.level": "read_committed", "enable.partition.eof": True, "fetch.wait.max.ms": 20}
     )
-    found = consumer.list_topics(topic, timeout=10).topics[topic]
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in found.partitions])
-    left = set(found.partitions)
+    partitions = [
+        TopicPartition(topic, partition, 0) for partition in consumer.list_topics(topic, 10).topics[topic].partitions
+    ]
+    left = {each.partition: watcher.get_watermark_offsets(each, 10)[1] for each in partitions}
+    watcher.close()
+    consumer.assign(partitions)
     messages: list[Any] = []
-    while left:
-        message = consumer.poll(10)
-        assert message is not None, f"no answer about {topic}"
-        error = message.error()
+    ended: set[int] = set()
+    deadline = time.monotonic() + _MARKERS_S
+    while left and (time.monotonic() < deadline or not set(left) <= ended):
+        message = consumer.poll(0.1)
+        if message is None:
+            continue
+        error, partition, offset = message.error(), message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
         if error:
             assert error.code() == KafkaError._PARTITION_EOF, error
-            left.discard(message.partition())
+            ended.add(partition)
+            if offset >= left.get(partition, 0):
+                left.pop(partition, None)
         else:
             messages.append(message)
     consumer.close()

@@ -112,8 +112,10 @@ class Chain:
         rows.time_ns = lambda: 1_800_000_000_000_000_000  # records hold it
         config = Config(source=Source(dsn=SecretStr("none"), on_error=on_error))
         refusals = form["cdc.refusals"].Refusals(config, self.outbox, self)
+        progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
+        unchanged = form["cdc.unchanged"].Unchanged(self, progress, lambda _: None)
         self._assembler = form["cdc.transaction"].Assembler(
-            self, self, Progress(new_origin(1, 1000, "1", 1, (1, 0), [])), self, self._in_progress, self, refusals
+            self, self, progress, unchanged, self._in_progress, self, refusals
         )
 
     def run(self, messages: list[bytes]) -> Outcome:
