@@ -23,6 +23,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ from cdc import publication
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers, start_servers, status, stop_servers
 from cdc.keys import Keys
-from cdc.progress import new_origin
+from cdc.layouts import layout
+from cdc.progress import Progress, new_origin
+from cdc.shapes import Shapes
 from cdc.tables import make_topics
+from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.lsn import parse_lsn
 from schemas.progress import position_key
@@ -56,7 +60,7 @@ class Bench:
         self._connection = psycopg.connect(self._dsn, autocommit=True)
         self._connection.execute(workload.setup.encode())
         publications = publication.ensure(self._connection, "tailrace", ["public.*"])
-        self._oids = publications.oids
+        self._publications = publications
         self._relations, _ = publication.relations(self._connection, publications)
         self._slot = f"b{uuid.uuid4().hex[:8]}"
         self._connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,))
@@ -165,8 +169,16 @@ class Bench:
             }
         )
         make_topics(config.kafka, self._relations, Keys(self._connection, {}))
-        origin = new_origin(1, parse_lsn(row[0]), row[1], 1, self._oids, [])
-        sink = KafkaSink(config.kafka, f"tailrace-{prefix}-{slot}", Topics(prefix).progress)
+        origin = new_origin(1, parse_lsn(row[0]), row[1], 1, self._publications.oids, [])
+        topics = Topics(prefix)
+        sink = KafkaSink(config.kafka, f"tailrace-{prefix}-{slot}", topics.progress)
+        shapes = Shapes(
+            config.source, ColumnOptions(config.source), Progress(origin), partial(sink.send_plain, topics.tables), {}
+        )
+        for relation in self._relations:
+            found = layout(self._connection, self._publications.names, relation.oid)
+            assert found is not None
+            shapes.first(relation, found, parse_lsn(row[0]))
         sink.commit(lambda _: (position_key(slot), origin.to_json()))
         sink.abandon()
 
