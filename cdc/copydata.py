@@ -46,8 +46,10 @@ def read(
     size: cython.Py_ssize_t
     fetched: cython.bint = False
     end: cython.Py_ssize_t = len(messages) + limit
+    # asked for once: a property costs as much as a message
+    address: cython.size_t = connection.pgconn_ptr if _DIRECT else 0
     while len(messages) < end:
-        size = _next(connection, messages, keepalive)
+        size = _next(connection, address, messages, keepalive)
         if size > 0:
             fetched = False
         elif size < 0:
@@ -62,13 +64,17 @@ def read(
 
 @cython.cfunc
 @cython.exceptval(-3)
-def _next(connection: pq.abc.PGconn, messages: list[bytes], keepalive: Callable[[bytes], None]) -> cython.int:
-    """Take the next message, if one is there whole; return its size, 0 if there is none, −1 at the stream's end."""
+def _next(
+    connection: pq.abc.PGconn, address: cython.size_t, messages: list[bytes], keepalive: Callable[[bytes], None]
+) -> cython.int:
+    """Take the next message, if one is there whole; return its size, 0 if there is none, −1 at the stream's end.
+
+    `address` is that of libpq's connection, 0 where it is not called directly.
+    """
     size: cython.int
     raw: bytes
-    if cython.compiled and _DIRECT:
+    if cython.compiled and address != 0:
         buffer: cython.p_char = cython.NULL
-        address: cython.size_t = connection.pgconn_ptr
         size = cython.cast(GetCopyData, _GET_COPY_DATA)(  # noqa: F821
             cython.cast(cython.p_void, address), cython.address(buffer), 1
         )

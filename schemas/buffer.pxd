@@ -13,6 +13,7 @@ cdef class Buffer:
     cdef int put_long(self, long long number) except? -1
     cdef int put_digits(self, unsigned long long number) except? -1
     cdef int put_double(self, double number) except? -1
+    cdef int put_be64(self, unsigned long long number) except? -1
     cdef int put(self, bytes text, Py_ssize_t start, Py_ssize_t end) except? -1
     cdef int put_all(self, bytes raw) except? -1
     cdef int put_from(self, Buffer other, Py_ssize_t start, Py_ssize_t end) except? -1

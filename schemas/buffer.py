@@ -130,6 +130,20 @@ class Buffer:
 
     @cython.cfunc
     @cython.exceptval(-1)
+    def put_be64(self, number: cython.ulonglong) -> cython.int:
+        """Append eight bytes, the highest first."""
+        if cython.compiled:
+            i = cython.declare(cython.int)
+            self.reserve(8)
+            for i in range(8):
+                self.at[self.size + i] = (number >> (56 - 8 * i)) & 0xFF
+            self.size += 8
+        else:
+            self.data += number.to_bytes(8, "big")
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
     def put(self, text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
         """Append text[start:end]; the caller has checked that it lies inside."""
         if cython.compiled:

@@ -108,14 +108,12 @@ class Outbox:
         Its header is `position`, which has 12 bytes, and the ordinal.
         """
         if cython.compiled:
-            i = cython.declare(cython.int)
             partition: cython.Py_ssize_t = partition_at(key.at, key.size, len(to.held))
             self._make_room(to, partition, key.size + value.size)
             slot: Slot = to.slots[partition]
             slot.position.clear()
             slot.position.put_all(position)
-            for i in range(8):
-                slot.position.put_byte((ordinal >> (56 - 8 * i)) & 0xFF)
+            slot.position.put_be64(ordinal)
             if value.size > _SLOT_BYTES or key.size > _SLOT_BYTES:
                 to.held[partition] = (key.whole(), value.whole(), slot.position.whole())
                 return 0
