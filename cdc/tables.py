@@ -179,7 +179,7 @@ class Tables:
             ),
             typed.columns,
             tuple(type_name(column, self._types) for column in relation.columns),
-            self.toast.table(relation, topic, keys, typed.columns, None),
+            self.toast.table(relation, topic, keys, typed.columns),
         )
         self._by_oid[oid] = table
         if emptied:

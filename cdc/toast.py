@@ -55,9 +55,8 @@ class Toast:
         topic: str,
         key_columns: Sequence[int],
         columns: Sequence[Column],
-        known: TableToast | None,
     ) -> TableToast | None:
-        """Take a Relation message, `known` being what this made of the same relation before.
+        """Take a table as a Relation message has shown it.
 
         Of `columns`, its own with their options, those that are hidden on the topic are not kept here either.
         """
@@ -70,7 +69,7 @@ class Toast:
             # a table without large values, too, so that its topic is not taken for one that we know nothing of
             self.cache.set_shape(relation.oid, Shape(topic, None, 0, False))
             return None
-        made = known or TableToast(self.cache, relation, shape)
+        made = TableToast(self.cache, relation, shape)
         forms = [columns[i].option is None for i in key_columns]  # a key as text is another key
         made.seen(topic, f"{relation} {key_columns} {forms} {shape.mark}" if shape.mark else None, shape.until)
         return made

@@ -46,20 +46,7 @@ class Unchanged:
         new = pos
         if message[pos : pos + 1] != b"N":
             old, new = split_tuple(message, pos + 1)
-        texts, _ = split_tuple(message, new + 1)
-        return self._whole(table, message, pos, old, table.shown(texts), lsn, ordinal, commit_lsn)
-
-    def _whole(
-        self,
-        table: CapturedTable,
-        message: bytes,
-        pos: int,
-        old: Texts | None,
-        texts: Texts,
-        lsn: int,
-        ordinal: int,
-        commit_lsn: int,
-    ) -> list[Record]:
+        texts = table.shown(split_tuple(message, new + 1)[0])
         old_key = None
         if old is not None:
             # a part of the key that is out of line is missing, too, but then the old key comes with the update

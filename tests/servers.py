@@ -1,16 +1,32 @@
-"""What tests need around the embedded servers: a database of their own, gone afterwards with its slots."""
+"""What tests and benchmarks need around the embedded servers: some of their own, a database of their own."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 from psycopg import sql
 
 from cdc.dev.postgres import create_database
+from cdc.dev.state import Servers, start_servers, stop_servers
+
+
+@contextmanager
+def own_servers() -> Iterator[tuple[Servers, Path]]:
+    """Start PostgreSQL and Kafka in a new folder for temporary files; give them and their state folder in it."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
+        state_dir = Path(folder) / "state"
+        os.chmod(folder, 0o755)
+        servers = start_servers(state_dir, search=False)
+        try:
+            yield servers, state_dir
+        finally:
+            stop_servers(state_dir, purge=True)
 
 
 @contextmanager

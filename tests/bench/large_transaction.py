@@ -11,19 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 import time
 import uuid
 from pathlib import Path
 
-import psutil
 import psycopg
 
 from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers, start_servers, stop_servers
+from cdc.dev.state import Servers
 from schemas.configfile import load
 from schemas.lsn import parse_lsn
 from tests.daemon import running, wait_for, write_config
+from tests.servers import own_servers
 
 
 def measure(servers: Servers, folder: Path, rows: int, *, streaming: bool) -> dict[str, float]:
@@ -38,7 +37,6 @@ def measure(servers: Servers, folder: Path, rows: int, *, streaming: bool) -> di
         connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, a int, name text, at timestamptz, x float8)")
         with running(path) as daemon:
             wait_for(config, lambda record: record.state is not None)
-            process = psutil.Process(daemon.process.pid)
             connection.execute(
                 "INSERT INTO t SELECT g, g %% 97, 'name of ' || g, now(), g * 1.5 FROM generate_series(1, %s) g",
                 (rows,),
@@ -50,7 +48,7 @@ def measure(servers: Servers, folder: Path, rows: int, *, streaming: bool) -> di
             connection.execute("SELECT pg_logical_emit_message(true, 'bench', 'x')")
             wait_for(config, lambda record: record.here.flushed_lsn >= end, 600)
             seconds = time.monotonic() - committed
-            with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+            with open(f"/proc/{daemon.process.pid}/status", encoding="ascii") as status:
                 peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     return {"seconds_from_commit": round(seconds, 1), "peak_mib": round(peak / 1024, 1)}
 
@@ -59,17 +57,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
-        state_dir = Path(folder) / "state"
-        os.chmod(folder, 0o755)
-        servers = start_servers(state_dir, search=False)
-        try:
-            results = {
-                "whole": measure(servers, Path(folder), arguments.rows, streaming=False),
-                "in progress": measure(servers, Path(folder), arguments.rows, streaming=True),
-            }
-        finally:
-            stop_servers(state_dir, purge=True)
+    with own_servers() as (servers, state_dir):
+        results = {
+            "whole": measure(servers, state_dir.parent, arguments.rows, streaming=False),
+            "in progress": measure(servers, state_dir.parent, arguments.rows, streaming=True),
+        }
     print(json.dumps({"rows": arguments.rows, "results": results}, indent=2))
 
 

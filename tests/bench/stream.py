@@ -32,7 +32,7 @@ import psycopg
 
 from cdc import publication
 from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers, start_servers, status, stop_servers
+from cdc.dev.state import Servers, status
 from cdc.keys import Keys
 from cdc.layouts import layout
 from cdc.progress import Progress, new_origin
@@ -46,6 +46,7 @@ from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 from tests.bench.plot import draw
 from tests.bench.workloads import Workload, workloads
+from tests.servers import own_servers
 
 
 class Bench:
@@ -238,18 +239,12 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
-        state_dir = Path(folder) / "state"
-        os.chmod(folder, 0o755)
-        servers = start_servers(state_dir, search=False)
-        try:
-            results = {
-                workload.name: measure(servers, state_dir, workload, arguments.rounds)
-                for workload in workloads(arguments.scale)
-                if workload.name in arguments.workloads.split(",")
-            }
-        finally:
-            stop_servers(state_dir, purge=True)
+    with own_servers() as (servers, state_dir):
+        results = {
+            workload.name: measure(servers, state_dir, workload, arguments.rounds)
+            for workload in workloads(arguments.scale)
+            if workload.name in arguments.workloads.split(",")
+        }
     report = {"machine": platform.platform(), "cpus": os.cpu_count(), "results": results}
     text = json.dumps(report, indent=2)
     print(text)
