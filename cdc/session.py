@@ -80,6 +80,7 @@ class Session:
         """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
         config, source = self._config, self._config.source
         self._server = catalog.server(self._connection)
+        slot.begin_start(self._connection, source.slot)
         self._publications = publication.ensure(self._connection, source.publication, source.tables)
         captured, insert_only = publication.relations(self._connection, self._publications)
         catalog.refuse_row_security(self._connection, captured)
@@ -119,15 +120,15 @@ class Session:
                 detail="Changes since the slot was dropped are not in the WAL that a new one would read.",
                 hint="Take another kafka.prefix, or delete the topics of this one, to copy all tables anew.",
             )
-        self._sink = self._new_sink()
         exported = ExportedSnapshot(config, self._server.version, self._relations)
         try:
+            self._own_slot()
+            self._sink = self._new_sink()
             self._open(self._origin(exported.consistent_point), StoredReads())
         except BaseException:
             exported.workers.close()
             raise
         send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
-        self._own_slot()
 
     def _origin(self, consistent_point: int) -> PositionRecord:
         return new_origin(
@@ -142,6 +143,7 @@ class Session:
     def _own_slot(self) -> None:
         source = self._config.source
         self._wal = Wal(self._dsn, source.slot, self._publications.names, streaming=source.streaming)
+        slot.end_start(self._connection, source.slot)
 
     def _new_sink(self) -> KafkaSink:
         kafka, slot_name = self._config.kafka, self._config.source.slot

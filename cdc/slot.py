@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from cdc.connect import command
+from cdc.connect import SLOT_IN_USE, command
 from schemas.errors import SourceError, StateError
 from schemas.lsn import format_lsn, parse_lsn
+
+_STARTING = 0x7461696C
+"""The class of our advisory locks; their key is the slot's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,26 @@ def check(slot: Slot, database: str, flushed_lsn: int | None) -> None:
             f" {format_lsn(slot.confirmed_flush_lsn)}, {slot.confirmed_flush_lsn - flushed_lsn} bytes of WAL further.",
             hint="Was the slot advanced or made again by hand? The topics must be filled anew from a snapshot.",
         )
+
+
+def begin_start(connection: psycopg.Connection, name: str) -> None:
+    """Be the only daemon that is on its way to owning the slot, from here to `end_start`; SourceError if another is.
+
+    Without it, of two that start at once with no slot one could own the slot that the other has just made, and copies
+    the tables from.
+    """
+    row = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_STARTING, name)).fetchone()
+    if row != (True,):
+        raise SourceError(
+            SLOT_IN_USE,
+            f'another daemon is starting with slot "{name}"',
+            hint="One of two takes the slot, the other waits for it.",
+        )
+
+
+def end_start(connection: psycopg.Connection, name: str) -> None:
+    """Say that the slot is owned."""
+    connection.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", (_STARTING, name))
 
 
 def create(pgconn: pq.abc.PGconn, name: str, version: int) -> CreatedSlot:

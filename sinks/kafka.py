@@ -75,7 +75,7 @@ class KafkaSink:
         self._open()
         counts = self.outbox.flush(self._report)
         try:
-            left = self._producer.flush(_COMMIT_TIMEOUT_S)
+            left = self._flush()
             if left or self._failed:
                 raise self._error(self._failed)
             key, value = progress(counts)
@@ -84,6 +84,16 @@ class KafkaSink:
         except KafkaException as error:
             raise self._error(error.args[0]) from None
         self.outbox.close()
+
+    def _flush(self) -> int:
+        """Return how many records have no answer after the time-out."""
+        try:
+            return self._producer.flush(_COMMIT_TIMEOUT_S)
+        except SystemError:
+            # confluent-kafka 2.16 runs delivery reports while the error of a fenced producer is set, and loses it;
+            # this names it again, and is itself refused in any case
+            self._producer.begin_transaction()
+            raise
 
     def abandon(self) -> None:
         """Let go of the producer without a word to the broker: an open transaction is aborted by whoever comes next."""
