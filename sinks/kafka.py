@@ -21,6 +21,12 @@ from sinks.outbox import Destination, Outbox
 _COMMIT_TIMEOUT_S = 30.0
 """Under the broker's transaction.timeout.ms: when it passes, the outcome is not known."""
 
+_MARKERS_S = 0.005
+"""About how long the markers of a transaction take after the answer to its commit.
+
+Until then Kafka does not let the next one begin, and librdkafka, once refused, asks again after 20 ms.
+"""
+
 
 class KafkaSink:
     """A transactional producer. After any error it is of no more use: `abandon` it and make a new one, which fences it.
@@ -32,6 +38,7 @@ class KafkaSink:
         self._kafka = kafka
         self._progress_topic = progress_topic
         self._failed: KafkaError | None = None
+        self._committed_at = 0.0
         self._producer = Producer(
             client_options(kafka)
             | {
@@ -83,6 +90,7 @@ class KafkaSink:
             self._producer.commit_transaction(_COMMIT_TIMEOUT_S)
         except KafkaException as error:
             raise self._error(error.args[0]) from None
+        self._committed_at = time.monotonic()
         self.outbox.close()
 
     def _flush(self) -> int:
@@ -106,6 +114,8 @@ class KafkaSink:
             self.outbox.open = True
 
     def _begin(self) -> None:
+        if (left := self._committed_at + _MARKERS_S - time.monotonic()) > 0:
+            time.sleep(left)
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
