@@ -9,6 +9,7 @@ import pytest
 
 from cdc import service
 from cdc.connect import DECODING_FAILED
+from cdc.ops.health import Health
 from schemas.config import Config, Source
 from schemas.errors import SourceError
 
@@ -18,7 +19,7 @@ class _Session:
 
     streamed: ClassVar[list[bool]] = []
 
-    def __init__(self, config: Config, stop: threading.Event) -> None:
+    def __init__(self, config: Config, stop: threading.Event, health: Health) -> None:
         self._stop = stop
         self.streamed.append(config.source.streaming)
 
@@ -35,5 +36,5 @@ class _Session:
 def test_goes_on_without_streaming_when_decoding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "Session", _Session)
     monkeypatch.setattr(service, "settle", lambda: None)
-    service.Service(Config(source=Source(dsn="none", streaming=True)), threading.Event()).run()
+    service.Service(Config(source=Source(dsn="none", streaming=True)), threading.Event(), Health("s")).run()
     assert _Session.streamed == [True, False]
