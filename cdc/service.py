@@ -22,7 +22,7 @@ from schemas.errors import TailraceError
 
 log = structlog.get_logger()
 
-_PASSING = {"TR-201", "TR-206", "TR-209", "TR-211", DECODING_FAILED, "TR-301", "TR-303"}
+_PASSING = {"TR-201", "TR-206", "TR-209", "TR-211", DECODING_FAILED, "TR-232", "TR-301", "TR-303", "TR-330"}
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
 
 
