@@ -87,8 +87,8 @@ class Session:
         publication.log_left_out(self._connection, self._publications, captured, insert_only)
         self._keys = Keys(self._connection, source.keys, insert_only)
         self._keys.check(captured)
-        # without a key first: their snapshot cannot be gone on with
-        self._relations = sorted(captured, key=lambda relation: bool(self._keys.of(relation)))
+        self._relations = captured
+        self._keyless = {each.qualified_name for each in captured if not self._keys.of(each)}
         self._check_columns()
         self._partitions = make_topics(config.kafka, self._relations, self._keys)
         if source.on_error == "divert":
@@ -120,7 +120,7 @@ class Session:
                 detail="Changes since the slot was dropped are not in the WAL that a new one would read.",
                 hint="Take another kafka.prefix, or delete the topics of this one, to copy all tables anew.",
             )
-        exported = ExportedSnapshot(config, self._server.version, self._relations)
+        exported = ExportedSnapshot(config, self._server.version, self._relations, self._keyless)
         try:
             self._own_slot()
             self._sink = self._new_sink()
@@ -225,7 +225,7 @@ class Session:
             self._assembler,
         )
         relations = {relation.qualified_name: relation for relation in self._relations}
-        self._shapes.keyless |= {name for name, relation in relations.items() if not self._keys.of(relation)}
+        self._shapes.keyless |= self._keyless
         self._refuse_windows_without_key(self._shapes.keyless & self._progress.incomplete)
         for name in self._progress.incomplete - relations.keys():
             self._shapes.gone(name)
