@@ -21,10 +21,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """`partitions` are those of every topic. Tables without a key come first: their snapshot cannot be gone on with."""
+    """`partitions` are those of every topic."""
 
     publications: Publications
-    relations: tuple[Relation, ...]
+    relations: list[Relation]
     keys: Keys
     partitions: dict[str, int]
 
@@ -49,5 +49,4 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
     partitions = make_topics(config.kafka, captured, keys)
     if source.on_error == "divert":
         make_dead_topic(config)
-    relations = sorted(captured, key=lambda relation: bool(keys.of(relation)))
-    return Captured(publications, tuple(relations), keys, partitions)
+    return Captured(publications, captured, keys, partitions)

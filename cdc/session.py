@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from cdc import publication, slot
 from cdc.captured import capture
 from cdc.connect import connect
 from cdc.delivery import Delivery
@@ -41,6 +42,7 @@ from schemas.config import Config
 from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
+from sinks.alone import send_alone
 from sinks.kafka import KafkaSink
 from sinks.progress import read_schemas
 
@@ -77,6 +79,7 @@ class Session:
 
     def start(self) -> None:
         """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
+        slot.begin_start(self._connection, self._config.source.slot)
         self._found = look(self._config, self._connection, owned=False)
         decide(self._found)
         if self._found.slot is None:
@@ -95,18 +98,22 @@ class Session:
 
     def _first_start(self) -> None:
         """Make the slot and copy all tables as of its consistent point."""
-        self._captured = capture(self._config, self._connection, self._columns)
-        self._sink = self._new_sink()
-        record = before_slot(self._origin(self._found.identity.lsn)).to_json()
-        self._sink.commit(lambda _: (position_key(self._config.source.slot), record))
-        exported = ExportedSnapshot(self._config, self._found.server.version, self._captured.relations)
+        config = self._config
+        self._captured = capture(config, self._connection, self._columns)
+        origin = self._origin(self._found.identity.lsn)
+        topic = Topics(config.kafka.prefix).progress
+        send_alone(config.kafka, topic, position_key(config.source.slot), before_slot(origin).to_json())
+        exported = ExportedSnapshot(
+            config, self._found.server.version, self._captured.relations, self._captured.without_key
+        )
         try:
+            self._own_slot()
+            self._sink = self._new_sink()
             self._open(self._origin(exported.consistent_point), StoredReads())
         except BaseException:
             exported.workers.close()
             raise
         send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
-        self._own_slot()
 
     def _origin(self, consistent_point: int) -> PositionRecord:
         identity = self._found.identity
@@ -120,10 +127,11 @@ class Session:
         )
 
     def _own_slot(self) -> None:
-        source, found = self._config.source, self._found.publications
-        self._wal = Wal(
-            self._dsn, source.slot, found.names if found else [source.publication], streaming=source.streaming
-        )
+        source = self._config.source
+        found = publication.find(self._connection, source.publication)
+        names = found.names if found else [source.publication]  # without it we shall not go on
+        self._wal = Wal(self._dsn, source.slot, names, streaming=source.streaming)
+        slot.end_start(self._connection, source.slot)
 
     def _new_sink(self) -> KafkaSink:
         kafka, slot_name = self._config.kafka, self._config.source.slot

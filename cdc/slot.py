@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from cdc.connect import command
+from cdc.connect import SLOT_IN_USE, command
 from schemas.errors import SourceError, StateError
 from schemas.lsn import format_lsn, parse_lsn
+
+_STARTING = 0x7461696C
+"""The class of our advisory locks; their key is the slot's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,26 @@ def inspect(connection: psycopg.Connection, name: str) -> Slot | None:
         # 16 says only that decoding on a standby met a conflict
         invalidation_reason=found.get("invalidation_reason") or ("conflict" if found.get("conflicting") else None),
     )
+
+
+def begin_start(connection: psycopg.Connection, name: str) -> None:
+    """Be the only daemon that is on its way to owning the slot, from here to `end_start`; SourceError if another is.
+
+    Without it, of two that start at once with no slot one could own the slot that the other has just made, and copies
+    the tables from.
+    """
+    row = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_STARTING, name)).fetchone()
+    if row != (True,):
+        raise SourceError(
+            SLOT_IN_USE,
+            f'another daemon is starting with slot "{name}"',
+            hint="One of two takes the slot, the other waits for it.",
+        )
+
+
+def end_start(connection: psycopg.Connection, name: str) -> None:
+    """Say that the slot is owned."""
+    connection.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", (_STARTING, name))
 
 
 def create(pgconn: pq.abc.PGconn, name: str, version: int) -> CreatedSlot:

@@ -14,10 +14,10 @@ import structlog
 from cdc import pgoutput
 from cdc.connect import connect
 from cdc.delivery import Delivery
-from cdc.first_snapshot import RowSender
 from cdc.layouts import describe, survey
 from cdc.progress import Progress
 from cdc.shapes import Shapes
+from cdc.snapshot_rows import RowSender
 from cdc.tables import CapturedTable, Tables
 from cdc.transaction import Assembler
 from schemas.config import Config
@@ -58,7 +58,7 @@ class Windows:
             f"tailrace:{config.source.slot}",
             uuid.uuid4().hex,
             lambda connection, schema, name: describe(connection, publications, schema, name),
-            lambda connection, relation: plan_chunks(connection, publications, relation, config.snapshot.chunk_bytes),
+            lambda connection, relation: plan_chunks(connection, publications, relation, config.snapshot),
             lambda connection: survey(connection, publications),
         )
         assembler.rows.on_commit = self._commit

@@ -122,13 +122,6 @@ def test_database_without_an_encoding(config: Path, servers: Servers, prefix: st
             connection.execute(f"DROP DATABASE {prefix}".encode())
 
 
-def test_slot_in_use(config: Path, tmp_path: Path) -> None:
-    loaded = load(config)
-    with running(config):
-        wait_for(loaded, lambda record: record.is_state)
-        assert_refused(config, "TR-206", 4, loaded.source.slot)
-
-
 def test_slot_of_another_plugin(config: Path, database: str, prefix: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (prefix,))
