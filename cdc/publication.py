@@ -66,14 +66,14 @@ def ensure(connection: psycopg.Connection, name: str, patterns: Sequence[str]) -
 
     ConfigError if no table matches, SourceError if the server refuses.
     """
-    found = _find(connection, name)
+    found = find(connection, name)
     if found is None:
         matching = matching_tables(connection, patterns)
         relations = [relation for each in matching if (relation := table_relation(connection, *each))]
         if not relations:
             raise _no_table(patterns)
         _create(connection, name, relations)
-        found = _find(connection, name)
+        found = find(connection, name)
     assert found is not None
     return found
 
@@ -109,7 +109,8 @@ def relations(connection: psycopg.Connection, publications: Publications) -> tup
     return found, insert_only
 
 
-def _find(connection: psycopg.Connection, name: str) -> Publications | None:
+def find(connection: psycopg.Connection, name: str) -> Publications | None:
+    """Return the publications there are, None without the first."""
     second = nokey_name(name)
     rows = connection.execute(
         "SELECT pubname, oid::int8 FROM pg_publication WHERE pubname = ANY (%s)", ([name, second],)

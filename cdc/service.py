@@ -56,6 +56,7 @@ class Service:
                         self._go_on_without_streaming()
                     raise
                 finally:
+                    self._streamed |= session.begun
                     session.close()
 
     def _go_on_without_streaming(self) -> None:

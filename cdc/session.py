@@ -17,7 +17,8 @@ import structlog
 from cdc import catalog, publication, slot
 from cdc.connect import connect
 from cdc.delivery import Delivery
-from cdc.first_snapshot import ExportedSnapshot, send_first_snapshot
+from cdc.exported_snapshot import ExportedSnapshot, check_conditions
+from cdc.first_snapshot import FirstSnapshot
 from cdc.in_progress import InProgress
 from cdc.keys import Keys
 from cdc.layouts import layout, survey
@@ -26,7 +27,8 @@ from cdc.progress import Progress, new_origin
 from cdc.refusals import make_dead_topic
 from cdc.reread import Reread
 from cdc.schema_ids import SchemaIds
-from cdc.shapes import Shapes
+from cdc.shapes import FIRST_RUN, Shapes
+from cdc.snapshot_report import Report
 from cdc.spool import Spool
 from cdc.stored_reads import StoredReads, stored_reads
 from cdc.tables import Tables, make_topics
@@ -43,6 +45,7 @@ from schemas.progress import PositionRecord
 from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 from sinks.progress import read_position, read_schemas
+from snapshot.pace import Pace
 
 log = structlog.get_logger()
 
@@ -60,7 +63,7 @@ _TICK_S = 0.2
 
 
 class Session:
-    """Connections, producer, and what they know."""
+    """Connections, producer, and what they know. `begun`: the slot and what goes with it are there."""
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
         self._config = config
@@ -75,6 +78,7 @@ class Session:
         self._toast: Toast | None = None
         self._unchanged: Unchanged | None = None
         self._idle_at = 0.0
+        self.begun = False
 
     def start(self) -> None:
         """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
@@ -89,6 +93,7 @@ class Session:
         self._relations = captured
         self._keyless = {each.qualified_name for each in captured if not self._keys.of(each)}
         self._check_columns()
+        check_conditions(self._connection, config, self._relations)
         self._partitions = make_topics(config.kafka, self._relations, self._keys)
         if source.on_error == "divert":
             make_dead_topic(config)
@@ -120,13 +125,14 @@ class Session:
                 hint="Take another kafka.prefix, or delete the topics of this one, to copy all tables anew.",
             )
         self._sink = self._new_sink()
-        exported = ExportedSnapshot(config, self._server.version, self._relations, self._keyless)
+        exported = ExportedSnapshot(config, self._server.version, self._relations, self._keyless, self._stop)
         try:
             self._open(self._origin(exported.consistent_point), StoredReads())
         except BaseException:
             exported.workers.close()
             raise
-        send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
+        self.begun = True
+        self._copy(exported)
         self._own_slot()
 
     def _origin(self, consistent_point: int) -> PositionRecord:
@@ -176,6 +182,7 @@ class Session:
         self._shapes = Shapes(
             config.source, self._columns, self._progress, partial(self._sink.send_plain, topics.tables), reads.states
         )
+        self._shapes.reads = reads.progress()
         self._toast = Toast(config, self._connection, self._server.timeline, stored, topics.progress)
         self._tables = Tables(
             config.kafka,
@@ -193,6 +200,16 @@ class Session:
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+
+    def _copy(self, exported: ExportedSnapshot) -> None:
+        """Send all tables as of the slot's consistent point; what a stop leaves out is for the windows."""
+        first = FirstSnapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
+        report = Report(self._shapes.reads, exported.consistent_point, self._config.source.slot, self._connection)
+        first.send(Pace(self._config.snapshot.max_bytes_per_s), report)
+        left = (chunk for chunks in first.left.values() for chunk in chunks)
+        self._reads = StoredReads(
+            self._shapes.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
+        )
 
     def _follow(self) -> None:
         """Make ready for the stream, and for the tables that are still to be read."""
@@ -228,8 +245,12 @@ class Session:
         for name in self._progress.incomplete - relations.keys():
             self._shapes.gone(name)
         for name, relation in relations.items():
-            if name in self._progress.incomplete and name in self._shapes.states:
+            if name not in self._progress.incomplete:
+                continue
+            if name in self._shapes.states:
                 self._windows.resume(relation, self._reads.left(name))
+            else:
+                self._shapes.want(relation)  # cut short before it was written down what there is to read
         # what happened to tables meanwhile, or to the publication
         for found in survey(self._connection, self._publications.names):
             self._shapes.look(found, self._tables.columns_ever(found.schema, found.table))
