@@ -161,6 +161,7 @@ def test_locked_tables(
 ) -> None:
     """While we wait for one table, nobody waits for us on another; in the end all are read."""
     source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE a, b WITH (publish_via_partition_root = true)")
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     config = load(path)
     with psycopg.connect(database) as holder:
@@ -169,6 +170,7 @@ def test_locked_tables(
         with running(path) as daemon:
             while not _readers(source):
                 time.sleep(0.02)
+                assert daemon.process.poll() is None
             source.execute("SET lock_timeout = '20s'")
             source.execute("ALTER TABLE a ADD COLUMN n int DEFAULT 7")
             while not events(daemon, "waiting for tables that are locked"):
