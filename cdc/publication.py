@@ -17,7 +17,6 @@ from cdc.catalog import matching_tables, table_relation
 from cdc.keys import may_be_updated
 from schemas.errors import ConfigError, SourceError, StateError
 from schemas.relation import Relation
-from snapshot.reader import LOCK_TIMEOUT
 
 log = structlog.get_logger()
 
@@ -178,9 +177,10 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
     ]
     try:
         with connection.transaction():
-            connection.execute(LOCK_TIMEOUT)
             for statement in statements:
                 connection.execute(statement)
+    except psycopg.errors.LockNotAvailable:
+        raise
     except psycopg.Error as error:
         raise SourceError(
             "TR-207",
