@@ -128,7 +128,9 @@ def test_cut_short_at_half(
     before = _tuples_read(source)
     with running(path) as daemon:
         wait_for(config, lambda record: "public.wide" in record.incomplete_tables)
-        total = len(_chunks(config, done=False))
+        # planned in one Kafka transaction
+        while not (total := len(stored_reads(config).chunks)):
+            assert daemon.process.poll() is None
         while len(_chunks(config, done=True)) < total / 2:
             assert daemon.process.poll() is None
         if how == "disconnected":
