@@ -15,6 +15,7 @@ from tenacity import (
 )
 
 from cdc.connect import DECODING_FAILED, SLOT_IN_USE
+from cdc.locked import TABLES_LOCKED
 from cdc.memory import settle
 from cdc.session import Session
 from cdc.standby import wait_for_slot
@@ -89,7 +90,9 @@ class Service:
             self._config = self._config.model_copy(update={"source": source})
 
     def _passes(self, error: BaseException) -> bool:
-        return self._streamed and isinstance(error, TailraceError) and error.code in _PASSING
+        return isinstance(error, TailraceError) and (
+            error.code == TABLES_LOCKED or (self._streamed and error.code in _PASSING)
+        )
 
 
 def _log_retry(state: RetryCallState) -> None:

@@ -11,6 +11,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import structlog
 
 from cdc import publication, slot
@@ -21,6 +22,7 @@ from cdc.exported_snapshot import ExportedSnapshot
 from cdc.first_snapshot import FirstSnapshot
 from cdc.in_progress import InProgress
 from cdc.layouts import layout, survey
+from cdc.locked import tables_locked
 from cdc.look import look
 from cdc.messages import Messages
 from cdc.progress import Progress, before_slot, new_origin
@@ -82,7 +84,19 @@ class Session:
         self.begun = False
 
     def start(self) -> None:
-        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
+        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot.
+
+        SourceError TR-240 if somebody has a table for himself: nothing is lost by trying again.
+        """
+        # the catalog's views lock the tables that they show
+        self._connection.execute("SET lock_timeout = '2s'")
+        try:
+            self._start()
+        except psycopg.errors.LockNotAvailable:
+            raise tables_locked(self._connection) from None
+        self._connection.execute("RESET lock_timeout")
+
+    def _start(self) -> None:
         slot.begin_start(self._connection, self._config.source.slot)
         self._found = look(self._config, self._connection, owned=False)
         decide(self._found)
@@ -108,7 +122,7 @@ class Session:
         topic = Topics(config.kafka.prefix).progress
         send_alone(config.kafka, topic, position_key(config.source.slot), before_slot(origin).to_json())
         exported = ExportedSnapshot(
-            config, self._found.server.version, self._captured.relations, self._captured.without_key, self._stop
+            config, self._found.server.version, self._captured.relations, self._captured.without_key
         )
         try:
             self._own_slot()
