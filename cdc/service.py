@@ -15,6 +15,7 @@ from tenacity import (
 )
 
 from cdc.connect import DECODING_FAILED, SLOT_IN_USE
+from cdc.locked import TABLES_LOCKED
 from cdc.memory import settle
 from cdc.ops.health import Health
 from cdc.session import Session
@@ -25,7 +26,7 @@ from sinks.admin import FENCED
 
 log = structlog.get_logger()
 
-_PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-301", "TR-303", FENCED}
+_PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", "TR-301", "TR-303", "TR-330", FENCED}
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
 
 
@@ -76,6 +77,7 @@ class Service:
             raise
         finally:
             if session is not None:
+                self._streamed |= session.begun
                 session.close()
 
     def _stand_by(self, error: TailraceError) -> None:
@@ -94,7 +96,9 @@ class Service:
             self._config = self._config.model_copy(update={"source": source})
 
     def _passes(self, error: BaseException) -> bool:
-        return self._streamed and isinstance(error, TailraceError) and error.code in _PASSING
+        return isinstance(error, TailraceError) and (
+            error.code == TABLES_LOCKED or (self._streamed and error.code in _PASSING)
+        )
 
 
 def _log_retry(state: RetryCallState) -> None:

@@ -22,7 +22,7 @@ from cdc.connect import connect
 from cdc.messages import OWN
 from cdc.ops.forecast import Alarm, Growth, Level, level_of, seconds_to_full
 from cdc.ops.health import Health
-from cdc.ops.look import Look, look_at
+from cdc.ops.source_state import SourceState, source_state
 from cdc.ops.stall import Stall, Standstill, cause_of
 from schemas.config import Config
 from schemas.errors import TailraceError
@@ -81,32 +81,32 @@ class SlotWatch:
 
     def _look(self) -> None:
         health = self._health
-        before = health.look
-        look = self._ask()
+        before = health.source
+        source = self._ask()
         health.kafka_error = self._ping()
-        if look is not None:
-            health.look = look
-            self._reckon(look)
+        if source is not None:
+            health.source = source
+            self._reckon(source)
         # whoever waits as a standby leaves the rest to the one that works
         if health.state == "standby":
             health.stall = None
             self._standstill.look(time.monotonic(), None, behind=False)
             return
-        if look is not None:
-            self._warn(look)
-            self._beat(look)
-        self._see_stall(look, before)
+        if source is not None:
+            self._warn(source)
+            self._beat(source)
+        self._see_stall(source, before)
 
-    def _ask(self) -> Look | None:
+    def _ask(self) -> SourceState | None:
         try:
             if self._connection is None:
                 self._connection = connect(self._dsn, application_name="tailrace watch")
                 # a heartbeat need not wait for the disk, nor for a synchronous standby
                 self._connection.execute("SET synchronous_commit = off")
             with _deadline(self._connection, _ANSWER_S):
-                look = look_at(self._connection, self._slot)
+                source = source_state(self._connection, self._slot)
             self._health.source_error = None
-            return look
+            return source
         except TailraceError as error:
             self._health.source_error = error.message
         except psycopg.Error as error:
@@ -129,24 +129,24 @@ class SlotWatch:
             return f"{error.message}: {error.detail}"
         return None
 
-    def _reckon(self, look: Look) -> None:
+    def _reckon(self, source: SourceState) -> None:
         """Work out the forecast, and up to when the topics are complete."""
         health = self._health
-        if look.slot is not None and look.retained_bytes is not None:
-            self._growth.add(look.at, look.retained_bytes)
-            left_s = seconds_to_full(look.slot.safe_wal_size, self._growth.rate())
-            health.full_at = None if left_s is None else look.at + left_s
-        self._ends.append((look.at, look.wal_lsn))
+        if source.slot is not None and source.retained_bytes is not None:
+            self._growth.add(source.at, source.retained_bytes)
+            left_s = seconds_to_full(source.slot.safe_wal_size, self._growth.rate())
+            health.full_at = None if left_s is None else source.at + left_s
+        self._ends.append((source.at, source.wal_lsn))
         record = health.record
         while record is not None and self._ends and self._ends[0][1] <= record.here.flushed_lsn:
             health.complete_at = self._ends.popleft()[0]
 
-    def _warn(self, look: Look) -> None:
-        found, retained = look.slot, look.retained_bytes
+    def _warn(self, source: SourceState) -> None:
+        found, retained = source.slot, source.retained_bytes
         if found is None or retained is None:
             return
         full_at = self._health.full_at
-        left_s = None if full_at is None else full_at - look.at
+        left_s = None if full_at is None else full_at - source.at
         level = level_of(found, retained, left_s)
         if not self._alarm.speaks(time.monotonic(), level):
             return
@@ -158,22 +158,22 @@ class SlotWatch:
             safe_wal_bytes=found.safe_wal_size,
             wal_status=found.wal_status,
             hours_to_full=None if left_s is None else round(left_s / 3600, 1),
-            oldest=str(look.oldest) if look.oldest else None,
+            oldest=str(source.oldest) if source.oldest else None,
         )
 
-    def _see_stall(self, look: Look | None, before: Look | None) -> None:
+    def _see_stall(self, source: SourceState | None, before: SourceState | None) -> None:
         health = self._health
         record = health.record
         position = None if record is None else (record.here.position, record.here.flushed_lsn)
         # without an answer there may be WAL, and without a record there is a start that takes long
-        behind = look is None or record is None or look.wal_lsn > record.here.flushed_lsn
+        behind = source is None or record is None or source.wal_lsn > record.here.flushed_lsn
         stood_s = self._standstill.look(time.monotonic(), position, behind=behind)
         if stood_s is None:
             if health.stall is not None:
                 log.info("the stall is over", lasted_s=round(time.time() - health.stall.since))
             health.stall = self._stall_said = None
             return
-        cause = cause_of(health, look, before)
+        cause = cause_of(health, source, before)
         health.stall = Stall(health.stall.since if health.stall else time.time() - stood_s, cause)
         said = self._stall_said
         if said is None or said[0] != cause or time.monotonic() - said[1] > _STALL_AGAIN_S:
@@ -183,16 +183,18 @@ class SlotWatch:
                 cause=cause,
                 for_s=round(stood_s),
                 flushed_lsn=format_lsn(record.here.flushed_lsn) if record else None,
-                wal_lsn=format_lsn(look.wal_lsn) if look else None,
+                wal_lsn=format_lsn(source.wal_lsn) if source else None,
             )
 
-    def _beat(self, look: Look) -> None:
+    def _beat(self, source: SourceState) -> None:
         """Write a logical message where nothing else moves the slot: other databases' WAL reaches us by it only."""
         health, record = self._health, self._health.record
-        if self._quiet is None or record is None or health.state != "streaming" or look.read_only:
+        if self._quiet is None or record is None or health.state != "streaming" or source.read_only:
             return
         flushed_lsn = record.here.flushed_lsn
-        stood_s = self._quiet.look(time.monotonic(), flushed_lsn, behind=look.wal_lsn - flushed_lsn >= _HEARTBEAT_BYTES)
+        stood_s = self._quiet.look(
+            time.monotonic(), flushed_lsn, behind=source.wal_lsn - flushed_lsn >= _HEARTBEAT_BYTES
+        )
         if stood_s is None or flushed_lsn < self._beat_lsn:
             return
         assert self._connection is not None

@@ -11,7 +11,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
-from cdc.ops.look import Look
+from cdc.ops.source_state import SourceState
 from cdc.ops.stall import Stall
 from schemas.errors import TailraceError
 from schemas.progress import PositionRecord
@@ -46,7 +46,7 @@ class Health:
         self.error: TailraceError | None = None
         self.errors: Counter[str] = Counter()
 
-        self.look: Look | None = None
+        self.source: SourceState | None = None
         self.source_error: str | None = None
         self.kafka_error: str | None = None
         self.complete_at: float | None = None

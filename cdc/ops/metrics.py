@@ -72,18 +72,18 @@ class HealthCollector(Collector):
         yield records
 
     def _source(self) -> Iterator[Metric]:
-        health, look = self._health, self._health.look
+        health, source = self._health, self._health.source
         yield _counter("heartbeats", "Logical messages written to move the slot.", health.heartbeats)
-        if look is None:
+        if source is None:
             return
-        yield _gauge("server_wal_lsn_bytes", "LSN of the end of the server's WAL.", look.wal_lsn)
-        yield _gauge("looked_timestamp_seconds", "When the source was last asked for what follows.", look.at)
-        slot = look.slot
+        yield _gauge("server_wal_lsn_bytes", "LSN of the end of the server's WAL.", source.wal_lsn)
+        yield _gauge("looked_timestamp_seconds", "When the source was last asked for what follows.", source.at)
+        slot = source.slot
         if slot is None:
             return
         yield _gauge("slot_confirmed_flush_lsn_bytes", "LSN confirmed to the server.", slot.confirmed_flush_lsn)
-        if look.retained_bytes is not None:
-            yield _gauge("slot_retained_wal_bytes", "WAL that the server keeps for the slot.", look.retained_bytes)
+        if source.retained_bytes is not None:
+            yield _gauge("slot_retained_wal_bytes", "WAL that the server keeps for the slot.", source.retained_bytes)
         if slot.safe_wal_size is not None:
             yield _gauge(
                 "slot_safe_wal_bytes", "WAL until the slot may be lost, if there is a limit.", slot.safe_wal_size

@@ -10,7 +10,7 @@ from schemas.lsn import format_lsn
 
 if TYPE_CHECKING:
     from cdc.ops.health import Health
-    from cdc.ops.look import Look
+    from cdc.ops.source_state import SourceState
 
 _IDLE_WAITS: Final = ("walsenderwaitforwal", "walsendermain")
 _SEND_WAIT: Final = "walsenderwritedata"
@@ -41,30 +41,31 @@ class Standstill:
         return stood if stood >= self._patience_s else None
 
 
-def cause_of(health: Health, look: Look | None, before: Look | None) -> str:
+def cause_of(health: Health, source: SourceState | None, before: SourceState | None) -> str:
     """Say what the position waits for, by what is known of Kafka, of the walsender and of ourselves.
 
-    `look` is the newest at the source, `before` the one before it; None where it did not answer.
+    `source` is the newest at the source, `before` the one before it; None where it did not answer.
     """
     if health.state in ("starting", "retrying"):
         if health.error is not None:
             return f"starting again after {health.error.code}: {health.error.message}"
-        if look is not None and look.oldest is not None:
-            return f"starting; the slot cannot be made before the end of {look.oldest}"
+        made = source is not None and source.slot is not None and source.slot.confirmed_flush_lsn > 0
+        if source is not None and source.oldest is not None and not made:
+            return f"starting; the slot cannot be made before the end of {source.oldest}"
         return "starting"
     if health.kafka_error is not None:
         return health.kafka_error
     if health.committing_since is not None and (taken := time.monotonic() - health.committing_since) > _LONG_CALL_S:
         return f"a commit to Kafka has taken {taken:.0f} s so far"
-    if look is None:
+    if source is None:
         return health.source_error or "PostgreSQL has not been asked yet"
-    if look.slot is None or look.slot.active_pid is None:
+    if source.slot is None or source.slot.active_pid is None:
         return "nobody reads the slot"
-    if look.sent_lsn is not None and before is not None and look.sent_lsn != before.sent_lsn:
-        return f"reading: WAL up to {format_lsn(look.sent_lsn)} has come, but no end of a transaction for Kafka"
-    wait = (look.wait_event or "").casefold()
+    if source.sent_lsn is not None and before is not None and source.sent_lsn != before.sent_lsn:
+        return f"reading: WAL up to {format_lsn(source.sent_lsn)} has come, but no end of a transaction for Kafka"
+    wait = (source.wait_event or "").casefold()
     if wait == _SEND_WAIT:
         return "the walsender waits for this process to read"
     if wait in _IDLE_WAITS:
         return "all WAL has been sent to this process"
-    return f"a large transaction is being decoded by the walsender (process {look.slot.active_pid})"
+    return f"a large transaction is being decoded by the walsender (process {source.slot.active_pid})"

@@ -20,7 +20,6 @@ import structlog
 
 from cdc.copydata import XLOGDATA
 from cdc.memory import settle
-from cdc.ops.health import Health
 from cdc.session import Session
 from schemas.configfile import load
 from schemas.lsn import parse_lsn
@@ -75,7 +74,7 @@ def main(config_path: str, target: str) -> None:
     config = load(Path(config_path))
     goal = parse_lsn(target)
     settle()
-    session = Session(config, stop, Health(config.source.slot))
+    session = Session(config, stop)
     # imports and connections are no part of the clock: it runs from START_REPLICATION
     own_slot = session._own_slot
     clock: dict[str, float] = {}

@@ -78,7 +78,7 @@ class Producer:
 
 def install(killer: Killer) -> None:
     """Wrap the method that a point means. AttributeError if the product has it no more: then mend this list."""
-    from cdc.first_snapshot import RowSender
+    from cdc.snapshot_rows import RowSender
     from cdc.spool import Spool
     from cdc.transaction import Assembler
     from cdc.wal import Wal
@@ -109,7 +109,7 @@ def install(killer: Killer) -> None:
         setattr(producer, name, killer.around(getattr(producer, name), always))
         sink._producer = producer
 
-    KafkaSink.__init__ = init  # type: ignore[method-assign]
+    KafkaSink.__init__ = init  # type: ignore[method-assign,assignment]
 
 
 def _wrap_record(sink_class: Any, killer: Killer) -> None:

@@ -80,7 +80,7 @@ def test_wal_level_not_logical(tmp_path: Path, servers: Servers, prefix: str) ->
 def test_no_broker(tmp_path: Path, config: Path, database: str, prefix: str) -> None:
     port = free_port()
     write_config(tmp_path, database, f"127.0.0.1:{port}", prefix)
-    assert_refused(config, "TR-301", 5, f"127.0.0.1:{port}")
+    assert_refused(config, "TR-330", 5, f"127.0.0.1:{port}")
     assert slots(database, prefix) == 0
 
 

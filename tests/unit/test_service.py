@@ -18,6 +18,7 @@ class _Session:
     """Fails in mid-stream while it streams, and stops the service when it does not."""
 
     streamed: ClassVar[list[bool]] = []
+    begun = True
 
     def __init__(self, config: Config, stop: threading.Event, health: Health) -> None:
         self._stop = stop

@@ -28,7 +28,7 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SourceState:
     """`at` is a time.time(); `wal_lsn` the end of the WAL that is on disk, on a standby of what it has replayed.
 
     `sent_lsn` and `wait_event` are those of the slot's walsender, None while there is none, or while it works.
@@ -50,7 +50,7 @@ class Look:
         return max(0, self.wal_lsn - self.slot.restart_lsn)
 
 
-def look_at(connection: psycopg.Connection, slot_name: str) -> Look:
+def source_state(connection: psycopg.Connection, slot_name: str) -> SourceState:
     """Ask for all of it. Without pg_monitor other people's transactions stay unseen."""
     # The slot first: what it holds is then never ahead of the WAL's end.
     found = slot.inspect(connection, slot_name)
@@ -72,7 +72,7 @@ def look_at(connection: psycopg.Connection, slot_name: str) -> Look:
         " UNION ALL SELECT transaction::text, NULL, 'prepared', prepared FROM pg_prepared_xacts"
         ") open (xid, pid, state, since) WHERE since IS NOT NULL ORDER BY since LIMIT 1"
     ).fetchone()
-    return Look(
+    return SourceState(
         at=time.time(),
         wal_lsn=parse_lsn(row[0]),
         read_only=row[1],
