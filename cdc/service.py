@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import psycopg
 import structlog
 from tenacity import (
     RetryCallState,
@@ -14,7 +15,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from cdc.connect import DECODING_FAILED
+from cdc.connect import DECODING_FAILED, connection_lost
 from cdc.memory import settle
 from cdc.session import Session
 from schemas.config import Config
@@ -51,6 +52,9 @@ class Service:
                     session.start()
                     self._streamed = True
                     session.run()
+                except psycopg.OperationalError as error:
+                    # of a query for the catalog, or for a row: where it was asked is of no matter
+                    raise connection_lost(str(error)) from None
                 except TailraceError as error:
                     if error.code == DECODING_FAILED:
                         self._go_on_without_streaming()

@@ -109,7 +109,7 @@ def install(killer: Killer) -> None:
         setattr(producer, name, killer.around(getattr(producer, name), always))
         sink._producer = producer
 
-    KafkaSink.__init__ = init  # type: ignore[method-assign]
+    KafkaSink.__init__ = init  # type: ignore[method-assign,assignment]
 
 
 def _wrap_record(sink_class: Any, killer: Killer) -> None:

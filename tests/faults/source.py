@@ -157,7 +157,7 @@ class Pair:
             each.stop()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+def come_true(condition: Callable[[], bool], seconds: float) -> bool:
     """Say whether `condition` came true within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
