@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import psycopg
 import structlog
 from tenacity import (
     RetryCallState,
@@ -14,7 +15,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from cdc.connect import DECODING_FAILED, SLOT_IN_USE
+from cdc.connect import DECODING_FAILED, SLOT_IN_USE, connection_lost
 from cdc.locked import TABLES_LOCKED
 from cdc.memory import settle
 from cdc.ops.health import Health
@@ -67,6 +68,9 @@ class Service:
             self._waiting = False
             session.run()
             return True
+        except psycopg.OperationalError as error:
+            # of a query for the catalog, or for a row: where it was asked is of no matter
+            raise connection_lost(str(error)) from None
         except TailraceError as error:
             if error.code == SLOT_IN_USE:
                 self._stand_by(error)
