@@ -141,7 +141,29 @@ def test_a_heartbeat_moves_the_slot_of_a_quiet_database(
         wait_until(lambda: metrics(daemon).get(("tailrace_slot_confirmed_flush_lsn_bytes",), 0) > end, 40)
         assert daemon.stop() == 0
     # nobody else sees them
-    assert read_topic(servers.bootstrap, prefix, "message") == []
+    assert not [record for record in read_topic(servers.bootstrap, prefix, "message") if record.key != ("test",)]
+
+
+def test_a_frozen_backend_does_not_hold_the_watch_up(source: psycopg.Connection[Any], config_path: Path) -> None:
+    def backend() -> int | None:
+        row = source.execute(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'tailrace watch'"
+            " AND datname = current_database() ORDER BY backend_start DESC LIMIT 1"
+        ).fetchone()
+        return row[0] if row else None
+
+    with running(config_path) as daemon:
+        wait_for_state(load(config_path), source)
+        frozen = backend()
+        assert frozen is not None
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            wait_until(lambda: backend() != frozen)
+            asked = metrics(daemon)["tailrace_looked_timestamp_seconds",]
+            wait_until(lambda: metrics(daemon)["tailrace_looked_timestamp_seconds",] > asked)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        assert daemon.stop() == 0
 
 
 def test_a_frozen_broker(
