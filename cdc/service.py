@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import psycopg
 import structlog
 from tenacity import (
     RetryCallState,
@@ -14,7 +15,8 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from cdc.connect import DECODING_FAILED, SLOT_IN_USE
+from cdc.connect import DECODING_FAILED, SLOT_IN_USE, connection_lost
+from cdc.locked import TABLES_LOCKED
 from cdc.memory import settle
 from cdc.session import Session
 from cdc.standby import wait_for_slot
@@ -63,6 +65,9 @@ class Service:
             self._waiting = False
             session.run()
             return True
+        except psycopg.OperationalError as error:
+            # of a query for the catalog, or for a row: where it was asked is of no matter
+            raise connection_lost(str(error)) from None
         except TailraceError as error:
             if error.code == SLOT_IN_USE:
                 self._stand_by(error)
@@ -71,6 +76,7 @@ class Service:
                 self._go_on_without_streaming()
             raise
         finally:
+            self._streamed |= session.begun
             session.close()
 
     def _stand_by(self, error: TailraceError) -> None:
@@ -88,7 +94,9 @@ class Service:
             self._config = self._config.model_copy(update={"source": source})
 
     def _passes(self, error: BaseException) -> bool:
-        return self._streamed and isinstance(error, TailraceError) and error.code in _PASSING
+        return isinstance(error, TailraceError) and (
+            error.code == TABLES_LOCKED or (self._streamed and error.code in _PASSING)
+        )
 
 
 def _log_retry(state: RetryCallState) -> None:

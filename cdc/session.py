@@ -11,22 +11,26 @@ import time
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import structlog
 
 from cdc import publication, slot
 from cdc.captured import capture
 from cdc.connect import connect
 from cdc.delivery import Delivery
-from cdc.first_snapshot import ExportedSnapshot, send_first_snapshot
+from cdc.exported_snapshot import ExportedSnapshot
+from cdc.first_snapshot import FirstSnapshot
 from cdc.in_progress import InProgress
 from cdc.layouts import layout, survey
+from cdc.locked import tables_locked
 from cdc.look import look
 from cdc.messages import Messages
 from cdc.progress import Progress, before_slot, new_origin
 from cdc.recovery import copy_anew
 from cdc.reread import Reread
 from cdc.schema_ids import SchemaIds
-from cdc.shapes import Shapes
+from cdc.shapes import FIRST_RUN, Shapes
+from cdc.snapshot_report import Report
 from cdc.spool import Spool
 from cdc.start import EPOCH, decide
 from cdc.stored_reads import StoredReads, stored_reads
@@ -45,6 +49,7 @@ from schemas.topics import Topics
 from sinks.alone import send_alone
 from sinks.kafka import KafkaSink
 from sinks.progress import read_schemas
+from snapshot.pace import Pace
 
 log = structlog.get_logger()
 
@@ -61,7 +66,7 @@ _TICK_S = 0.2
 
 
 class Session:
-    """Connections, producer, and what they know."""
+    """Connections, producer, and what they know. `begun`: the slot and what goes with it are there."""
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
         self._config = config
@@ -76,9 +81,22 @@ class Session:
         self._toast: Toast | None = None
         self._unchanged: Unchanged | None = None
         self._idle_at = 0.0
+        self.begun = False
 
     def start(self) -> None:
-        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
+        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot.
+
+        SourceError TR-240 if somebody has a table for himself: nothing is lost by trying again.
+        """
+        # the catalog's views lock the tables that they show
+        self._connection.execute("SET lock_timeout = '2s'")
+        try:
+            self._start()
+        except psycopg.errors.LockNotAvailable:
+            raise tables_locked(self._connection) from None
+        self._connection.execute("RESET lock_timeout")
+
+    def _start(self) -> None:
         slot.begin_start(self._connection, self._config.source.slot)
         self._found = look(self._config, self._connection, owned=False)
         decide(self._found)
@@ -113,7 +131,8 @@ class Session:
         except BaseException:
             exported.workers.close()
             raise
-        send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
+        self.begun = True
+        self._copy(exported)
 
     def _origin(self, consistent_point: int) -> PositionRecord:
         identity = self._found.identity
@@ -147,6 +166,7 @@ class Session:
         self._shapes = Shapes(
             config.source, self._columns, self._progress, partial(self._sink.send_plain, topics.tables), reads.states
         )
+        self._shapes.reads = reads.progress()
         self._toast = Toast(config, self._connection, self._found.identity.timeline, stored, topics.progress)
         self._tables = Tables(
             config.kafka,
@@ -164,6 +184,16 @@ class Session:
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+
+    def _copy(self, exported: ExportedSnapshot) -> None:
+        """Send all tables as of the slot's consistent point; what a stop leaves out is for the windows."""
+        first = FirstSnapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
+        report = Report(self._shapes.reads, exported.consistent_point, self._config.source.slot, self._connection)
+        first.send(Pace(self._config.snapshot.max_bytes_per_s), report)
+        left = (chunk for chunks in first.left.values() for chunk in chunks)
+        self._reads = StoredReads(
+            self._shapes.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
+        )
 
     def _follow(self) -> None:
         """Make ready for the stream, and for the tables that are still to be read."""

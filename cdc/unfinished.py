@@ -29,5 +29,9 @@ def take_up(
     for name in progress.incomplete - relations.keys():
         shapes.gone(name)
     for name, relation in relations.items():
-        if name in progress.incomplete and name in shapes.states:
+        if name not in progress.incomplete:
+            continue
+        if name in shapes.states:
             windows.resume(relation, reads.left(name))
+        else:
+            shapes.want(relation)  # cut short before it was written down what there is to read

@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import psycopg
 from psycopg import pq, sql
@@ -23,6 +24,9 @@ BATCH_BYTES = 262_144
 
 _NAP_S = 0.001
 """The server sends some fifty rows at a time, and waking up costs more than reading them."""
+
+LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
+"""So long we stand in the queue for a table, and all who want it for themselves stand behind us."""
 
 Lines = list[bytes]
 
@@ -84,7 +88,12 @@ def _wait(sockets: Sequence[int], seconds: float | None) -> None:
 
 
 def lock_tables(connection: psycopg.Connection, relations: Iterable[Relation]) -> None:
-    """Take ACCESS SHARE on all tables: a table that is rewritten shows an older snapshot no rows at all."""
+    """Take ACCESS SHARE on all tables: a table that is rewritten shows an older snapshot no rows at all.
+
+    Raises LockNotAvailable if somebody has one for himself, and goes on having it.
+    """
+    # no query, which would take a snapshot
+    connection.execute(LOCK_TIMEOUT)
     names = sql.SQL(", ").join(sql.Identifier(relation.schema, relation.name) for relation in relations)
     connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
 
@@ -95,12 +104,7 @@ class SnapshotWorkers:
     Memory: what libpq and the sockets hold of each, and the batches that one `poll` returns.
     """
 
-    def __init__(self, connect: Callable[[], psycopg.Connection], count: int, relations: Sequence[Relation]) -> None:
-        """Open transactions that hold ACCESS SHARE on all tables, and see nothing yet.
-
-        A lock is the one thing that a transaction may ask for before it is told its snapshot. So whoever waits for a
-        table by then waits for us, and cannot come between the slot and its workers.
-        """
+    def __init__(self, connect: Callable[[], psycopg.Connection], count: int) -> None:
         self.connections: list[psycopg.Connection] = []
         self._todo: Iterator[Chunk] = iter(())
         self._relations: Mapping[str, Relation] = {}
@@ -110,11 +114,19 @@ class SnapshotWorkers:
             for _ in range(count):
                 connection = connect()
                 self.connections.append(connection)
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                lock_tables(connection, relations)
         except BaseException:
             self.close()
             raise
+
+    def lock(self, relations: Sequence[Relation]) -> None:
+        """Begin transactions that hold ACCESS SHARE on all tables, and see nothing yet.
+
+        A lock is the one thing that a transaction may ask for before it is told its snapshot. So nobody who wants a
+        table for himself can come between the slot and its workers.
+        """
+        for connection in self.connections:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            lock_tables(connection, relations)
 
     def see(self, snapshot_name: str) -> None:
         """Have all of them see the exported snapshot: the exporting transaction may end then."""

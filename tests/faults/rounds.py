@@ -19,16 +19,18 @@ from confluent_kafka.admin import AdminClient
 from psycopg import sql
 
 from cdc.dev import postgres
+from cdc.ops.verify_log import verify_log
 from schemas.config import Config
 from schemas.configfile import load
 from tests.daemon import ROOT, wait_for, wait_for_state, write_config
 from tests.faults.checker import Violation, check
 from tests.faults.cluster import Cluster
 from tests.faults.collect import SlotWatch, collect
+from tests.faults.evidence import Evidence
 from tests.faults.machine import Clock, SmallDisk
 from tests.faults.nemesis import Nemesis
 from tests.faults.plan import Plan
-from tests.faults.source import Pair, Postgres
+from tests.faults.source import Pair, Postgres, come_true
 from tests.faults.supervisor import Supervisor
 from tests.faults.workload import TABLES, create_tables
 from tests.faults.world import World
@@ -36,6 +38,9 @@ from tests.servers import drop_database
 
 _LOAD_S = 4.0
 """So long the load goes on at least, counted from the first fault."""
+
+_CHANGES = 500
+"""So many changes the load writes at least; on a busy machine that takes longer."""
 
 _CAUGHT_UP_S = 90.0
 _SPOOL_BYTES = "16384"
@@ -67,25 +72,47 @@ class _Site:
     pair: Pair | None
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a plan left behind; `broken` is what was seen to be wrong on the way."""
+
+    evidence: Evidence
+    faults: Counter[str]
+    transactions: int
+    broken: tuple[Violation, ...]
+
+
 def run_round(world: World, plan: Plan) -> Round:
-    """Play a round. Its folder, with the logs and the evidence, is kept only if something was broken."""
+    """Play a round and judge it. Its folder, with logs and evidence, is kept only if something was broken."""
     began = time.monotonic()
-    name = f"r{plan.seed % 1_000_000}x{uuid.uuid4().hex[:6]}"
-    folder = world.folder / name
+    folder = world.folder / f"r{plan.seed % 1_000_000}x{uuid.uuid4().hex[:6]}"
     folder.mkdir()
-    with ExitStack() as stack:
-        site = stack.enter_context(_site(world, plan, name))
-        result = _play(world, plan, name, folder, site, stack)
-    faults, transactions, changes, violations = result
+    played = play(world, plan, folder)
+    violations = (*played.broken, *check(played.evidence))
     if violations:
-        return Round(plan, faults, transactions, changes, time.monotonic() - began, tuple(violations), folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    return Round(plan, faults, transactions, changes, time.monotonic() - began, (), None)
+        (folder / "evidence").write_bytes(pickle.dumps(played.evidence))
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Round(
+        plan,
+        played.faults,
+        played.transactions,
+        len(played.evidence.journal),
+        time.monotonic() - began,
+        violations,
+        folder if violations else None,
+    )
 
 
-def _play(
-    world: World, plan: Plan, name: str, folder: Path, site: _Site, stack: ExitStack
-) -> tuple[Counter[str], int, int, list[Violation]]:
+def play(world: World, plan: Plan, folder: Path) -> Played:
+    """Do what the plan says, with a database and topics that have the folder's name; read what is left then."""
+    with ExitStack() as stack:
+        site = stack.enter_context(_site(world, plan, folder.name))
+        return _play(world, plan, folder, site, stack)
+
+
+def _play(world: World, plan: Plan, folder: Path, site: _Site, stack: ExitStack) -> Played:
+    name = folder.name
     disk = SmallDisk(folder / "spool") if plan.kind == "full disk" else None
     if disk:
         stack.callback(disk.remove)
@@ -113,14 +140,18 @@ def _play(
     broken: list[str] = []
     transactions = 0
     try:
+        _wait_for_load(site.dsn, 1)
         if not plan.early:
             wait_for(_direct(config, site), lambda record: record.is_state, _CAUGHT_UP_S)
         first = time.monotonic()
         nemesis.work(plan.steps)
+        _wait_for_load(site.dsn, _CHANGES)
         time.sleep(max(0.0, first + _LOAD_S - time.monotonic()))
         transactions = int(load_process.communicate(b"\n", timeout=60)[0])
         daemon.disarm()
         with psycopg.connect(site.dsn, autocommit=True) as connection:
+            # a daemon that has died meanwhile must take this, too
+            connection.execute("SELECT pg_logical_emit_message(true, 'end of load', '')")
             wait_for_state(_direct(config, site), connection, _CAUGHT_UP_S)
         if (code := daemon.stop()) != 0:
             broken.append(f"asked to stop, the daemon ended with exit code {code}")
@@ -129,11 +160,22 @@ def _play(
     daemon.end()
     watch.stop()
     evidence = collect(config, site.dsn, site.bootstrap, watch.samples)
-    violations = [Violation("alive", what) for what in (*daemon.unexpected, *broken)] + check(evidence)
-    if violations:
-        (folder / "evidence").write_bytes(pickle.dumps(evidence))
-    faults = nemesis.done + Counter({f"kill {point}": count for point, count in daemon.died.items()})
-    return faults, transactions, len(evidence.journal), violations
+    broken += [f"verify --log: {finding}" for finding in verify_log(_direct(config, site)).tally.findings]
+    return Played(
+        evidence,
+        nemesis.done + Counter({f"kill {point}": count for point, count in daemon.died.items()}),
+        transactions,
+        tuple(Violation("other", what) for what in (*daemon.unexpected, *broken)),
+    )
+
+
+def _wait_for_load(dsn: str, changes: int) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def written() -> bool:
+            return connection.execute("SELECT count(*) >= %s FROM journal", (changes,)).fetchone() == (True,)
+
+        assert come_true(written, _CAUGHT_UP_S), f"the load has not written {changes} changes"
 
 
 def _direct(config: Config, site: _Site) -> Config:

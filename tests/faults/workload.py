@@ -16,7 +16,6 @@ import hashlib
 import random
 import sys
 import threading
-import time
 from typing import Any
 
 import psycopg
@@ -27,6 +26,8 @@ ACCOUNTS = 60
 BALANCE = 1000
 _WRITERS = 2
 _LARGE = 600
+_FAST = 800
+"""After so many transactions a writer slows down: a round whose faults last long need not check more."""
 
 _TABLES = """
 CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL, version int NOT NULL);
@@ -112,7 +113,7 @@ class Writer:
                 self.committed += 1
         except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
             connection.rollback()
-        time.sleep(self._random.choice((0.001, 0.003, 0.005, 0.02)))
+        self._stop.wait(self._random.choice((0.001, 0.003, 0.005, 0.02)) if self.committed < _FAST else 0.1)
 
     def _transaction(self, connection: psycopg.Connection[Any]) -> None:
         pick = self._random
