@@ -58,8 +58,10 @@ def test_goes_on_with_the_promoted_standby(tmp_path: Path, servers: Servers, pre
             pair.kill_primary()
             pair.promote()
             os.kill(daemon.process.pid, signal.SIGCONT)
-            with Writer(pair.dsn, 22, 200).writing() as writer:
-                wait_for(config, lambda record: record.here.timeline == 2 and writer.transactions > 50)
+            writer = Writer(pair.dsn, 22, 200)
+            writer.transactions = 1_000_000  # keys of its own
+            with writer.writing():
+                wait_for(config, lambda record: record.here.timeline == 2 and writer.transactions > 1_000_050)
             with psycopg.connect(pair.dsn, autocommit=True) as connection:
                 assert_equal(servers.bootstrap, config, connection)
             assert daemon.stop() == 0
