@@ -78,7 +78,7 @@ class Producer:
 
 def install(killer: Killer) -> None:
     """Wrap the method that a point means. AttributeError if the product has it no more: then mend this list."""
-    from cdc.first_snapshot import RowSender
+    from cdc.snapshot_rows import RowSender
     from cdc.spool import Spool
     from cdc.transaction import Assembler
     from cdc.wal import Wal
