@@ -17,6 +17,7 @@ class _Session:
     """Fails in mid-stream while it streams, and stops the service when it does not."""
 
     streamed: ClassVar[list[bool]] = []
+    begun = False
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
         self._stop = stop
