@@ -25,6 +25,7 @@ from cdc.layouts import layout, survey
 from cdc.locked import tables_locked
 from cdc.look import look
 from cdc.messages import Messages
+from cdc.ops.health import Health
 from cdc.progress import Progress, before_slot, new_origin
 from cdc.recovery import copy_anew
 from cdc.reread import Reread
@@ -68,10 +69,11 @@ _TICK_S = 0.2
 class Session:
     """Connections, producer, and what they know. `begun`: the slot and what goes with it are there."""
 
-    def __init__(self, config: Config, stop: threading.Event) -> None:
+    def __init__(self, config: Config, stop: threading.Event, health: Health | None = None) -> None:
         self._config = config
         self._dsn = config.source.dsn.get_secret_value()
         self._stop = stop
+        self._health = health or Health(config.source.slot)
         self._columns = ColumnOptions(config.source)
         self._connection = connect(self._dsn)
         self._wal: Wal | None = None
@@ -132,6 +134,7 @@ class Session:
             exported.workers.close()
             raise
         self.begun = True
+        self._health.state = "copying"
         self._copy(exported)
 
     def _origin(self, consistent_point: int) -> PositionRecord:
@@ -183,7 +186,15 @@ class Session:
             self._toast,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
+        self._delivery.on_flushed = self._flushed
+        self._health.begin(self._sink, stored)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+
+    def _flushed(self, lsn: int) -> None:
+        """Kafka holds everything committed before `lsn`."""
+        assert self._wal is not None
+        self._wal.confirm(lsn)
+        self._health.committed(self._progress.newest)
 
     def _copy(self, exported: ExportedSnapshot) -> None:
         """Send all tables as of the slot's consistent point; what a stop leaves out is for the windows."""
@@ -212,7 +223,6 @@ class Session:
             messages,
             self._delivery.refusals,
         )
-        self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
         self._windows = Windows(
             self._config,
@@ -234,7 +244,9 @@ class Session:
         assert self._wal is not None
         assert self._windows is not None
         deadline: float | None = None
+        self._health.streaming()
         while True:
+            self._health.turned_at = time.monotonic()
             more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._commit_when_due(drained=not more)
             self._windows.poll()
@@ -272,7 +284,9 @@ class Session:
     def _commit(self) -> None:
         assembler = self._assembler
         rows = assembler.rows
+        self._health.committing_since = time.monotonic()
         self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
+        self._health.committing_since = None
         self._idle_at = 0.0
         assert self._unchanged is not None
         self._unchanged.report()
@@ -293,6 +307,7 @@ class Session:
 
     def close(self) -> None:
         """Let go of the slot, of the producer and of the connections."""
+        self._health.end()
         if self._windows is not None:
             self._windows.close()
         if self._wal is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 ToastWay = Literal["cache", "reread"]
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
@@ -79,6 +79,12 @@ class Source(Section):
     )
     spool_dir: str | None = Field(
         None, description="folder for transactions in progress; default: the system's for temporary files"
+    )
+    heartbeat_s: float = Field(
+        30,
+        ge=0,
+        description="a logical message is written when the slot has not moved for so long although the server writes"
+        " WAL; 0 is never",
     )
     toast: ToastWay = Field(
         "cache",
@@ -153,6 +159,32 @@ class Delivery(Section):
     max_transaction_ms: int = Field(500, ge=1, description="a Kafka transaction is committed at the latest after this")
 
 
+class Health(Section):
+    """What the daemon tells about itself over HTTP (/livez, /readyz, /metrics), and when it calls itself stalled."""
+
+    listen: str = Field(
+        "127.0.0.1:9464",
+        description="address; port 0 is any that is free, empty is off; the default gives way to another port if taken",
+    )
+    stall_s: float = Field(
+        60, ge=15, description="a position that has not moved for so long although there is WAL is a stall"
+    )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return host and port of `listen`."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @field_validator("listen")
+    @classmethod
+    def _an_address(cls, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
+        if listen and not (host and port.isdecimal() and int(port) < 65536):
+            raise ValueError('write host:port, for example "127.0.0.1:9464"')
+        return listen
+
+
 class Warehouse(Section):
     """An Iceberg catalog for `target = "warehouse"`."""
 
@@ -204,6 +236,7 @@ class Config(Section):
     kafka: Kafka = Field(default_factory=lambda: Kafka())
     snapshot: Snapshot = Field(default_factory=lambda: Snapshot())
     delivery: Delivery = Field(default_factory=lambda: Delivery())
+    health: Health = Field(default_factory=lambda: Health())
     warehouse: Warehouse | None = None
     search: Search | None = None
     spark: Spark = Field(default_factory=lambda: Spark())

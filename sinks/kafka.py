@@ -93,6 +93,13 @@ class KafkaSink:
         self._committed_at = time.monotonic()
         self.outbox.close()
 
+    def ping(self, seconds: float) -> None:
+        """SinkError if Kafka does not answer within so many seconds. Any thread may ask."""
+        try:
+            self._producer.list_topics(self._progress_topic, timeout=seconds)
+        except KafkaException as error:
+            raise kafka_error(self._kafka, error.args[0]) from None
+
     def _flush(self) -> int:
         """Return how many records have no answer after the time-out."""
         try:
