@@ -29,9 +29,6 @@ def take_up(
     for name in progress.incomplete - relations.keys():
         shapes.gone(name)
     for name, relation in relations.items():
-        if name not in progress.incomplete:
-            continue
-        if name in shapes.states:
+        # one of which nothing is known yet is wanted by `shapes.look`, with its entry in the publication
+        if name in progress.incomplete and name in shapes.states:
             windows.resume(relation, reads.left(name))
-        else:
-            shapes.want(relation)  # cut short before it was written down what there is to read
