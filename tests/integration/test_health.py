@@ -109,6 +109,22 @@ def test_turned_off(source: psycopg.Connection[Any], config_path: Path) -> None:
         assert daemon.stop() == 0
 
 
+def test_a_start_that_waits_for_an_open_transaction(
+    source: psycopg.Connection[Any], database: str, config_path: Path
+) -> None:
+    source.execute("CREATE TABLE other (id int)")
+    with psycopg.connect(database) as forgotten, running(config_path) as daemon:
+        forgotten.execute("INSERT INTO other VALUES (1)")
+        pid = forgotten.info.backend_pid
+        wait_until(lambda: ready(daemon)[1].get("reason") == "the slot is not attached yet")
+        wait_until(lambda: "stalled_since" in ready(daemon)[1], 60)
+        assert f"of process {pid} (idle in transaction), open since" in ready(daemon)[1]["reason"]
+        assert ask(daemon, "/livez")[0] == 200
+        forgotten.rollback()
+        wait_until(lambda: ready(daemon)[0] == 200)
+        assert daemon.stop() == 0
+
+
 @contextmanager
 def writing_wal(dsn: str) -> Iterator[None]:
     """Write to another database without a pause."""
