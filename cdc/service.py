@@ -15,7 +15,7 @@ from tenacity import (
 )
 
 from cdc.connect import DECODING_FAILED, SLOT_IN_USE
-from cdc.memory import settle
+from cdc.memory import reclaim, settle
 from cdc.session import Session
 from cdc.standby import wait_for_slot
 from schemas.config import Config
@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 _PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-301", "TR-303", FENCED}
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
+
+_KAFKA_FAILED = {"TR-301", "TR-303"}
 
 
 class Service:
@@ -67,11 +69,15 @@ class Service:
             if error.code == SLOT_IN_USE:
                 self._stand_by(error)
                 return False
+            if error.code in _KAFKA_FAILED:
+                session.outlast_kafka()
             if error.code == DECODING_FAILED:
                 self._go_on_without_streaming()
             raise
         finally:
             session.close()
+            del session
+            reclaim()
 
     def _stand_by(self, error: TailraceError) -> None:
         """Say once that another daemon is at work; from now on a server's restart is waited for, too."""

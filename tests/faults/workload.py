@@ -61,9 +61,7 @@ END $$;
 def create_tables(connection: psycopg.Connection[Any]) -> None:
     """Make the tables, some rows, and from then on the journal."""
     connection.execute(_TABLES)
-    connection.execute(
-        "INSERT INTO account SELECT g, %s, 0 FROM generate_series(1, %s) g", (BALANCE, ACCOUNTS)
-    )
+    connection.execute("INSERT INTO account SELECT g, %s, 0 FROM generate_series(1, %s) g", (BALANCE, ACCOUNTS))
     connection.execute("INSERT INTO mirror SELECT id, balance, version, 0, body_of(id, 0) FROM account")
     connection.execute(
         "INSERT INTO entry SELECT 1 + (g + side) %% %s, g, CASE side WHEN 0 THEN 5 ELSE -5 END"
