@@ -26,6 +26,7 @@ from cdc.locked import tables_locked
 from cdc.look import look
 from cdc.messages import Messages
 from cdc.ops.health import Health
+from cdc.outage import Outage
 from cdc.progress import Progress, before_slot, new_origin
 from cdc.recovery import copy_anew
 from cdc.reread import Reread
@@ -61,7 +62,6 @@ _STOP_S = 3.0
 """After a signal we go on to the end of the source transaction at hand for so long, then split it."""
 
 _READ_MESSAGES = 500
-_SPOOL_BYTES = 33_554_432
 _TICK_S = 0.2
 """How long the loop waits for the WAL before it looks after the rest."""
 
@@ -156,8 +156,10 @@ class Session:
         slot.end_start(self._connection, source.slot)
 
     def _new_sink(self) -> KafkaSink:
-        kafka, slot_name = self._config.kafka, self._config.source.slot
-        return KafkaSink(kafka, f"tailrace-{kafka.prefix}-{slot_name}", Topics(kafka.prefix).progress)
+        config, kafka = self._config, self._config.kafka
+        exactly_once = config.delivery.guarantee == "exactly-once"
+        name = f"tailrace-{kafka.prefix}-{config.source.slot}" if exactly_once else None
+        return KafkaSink(kafka, name, Topics(kafka.prefix).progress, config.memory.queue_bytes)
 
     def _open(self, stored: PositionRecord, reads: StoredReads) -> None:
         """Put the parts together so that they go on from `stored`."""
@@ -211,7 +213,7 @@ class Session:
         assert self._wal is not None
         assert self._sink is not None
         self._unchanged = Unchanged(Reread(self._connection), self._progress, self._tables.want)
-        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
+        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), self._config.memory.spool_bytes)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel)
         messages = Messages(self._config, self._found.server.database, self._tables, self._sink.outbox)
         self._assembler = Assembler(
@@ -304,6 +306,16 @@ class Session:
         if assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:
             self._commit()
             self._idle_at = now
+
+    def outlast_kafka(self) -> None:
+        """When Kafka has failed, keep the slot until it answers; what was on its way is given up."""
+        if self._sink is None or self._wal is None:
+            return
+        self._health.end()
+        self._sink.abandon()
+        outage = Outage(self._config.kafka, self._stop)
+        while not outage.over():
+            pass
 
     def close(self) -> None:
         """Let go of the slot, of the producer and of the connections."""

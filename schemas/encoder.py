@@ -17,7 +17,7 @@ except ModuleNotFoundError:
 
 from schemas.envelope import framing
 from schemas.errors import DecodeError
-from schemas.rowcodec import ColumnRefused
+from schemas.refused import UNBOUNDED, ColumnRefused, RecordTooLarge
 from schemas.types import EXCLUDED, ValueType
 
 if cython.compiled:
@@ -77,12 +77,17 @@ class TableEncoder:
         key_columns: Sequence[int],
         key_schema_id: int,
         value_schema_id: int,
+        most: int = UNBOUNDED,
     ) -> None:
-        """Without `key_columns` keys are empty, and a change is one record."""
+        """Without `key_columns` keys are empty, and a change is one record.
+
+        A record with more than `most` bytes is refused by RecordTooLarge.
+        """
+        self.most = most
         self.row = RowCodec(columns)
         self.old = RowCodec(columns)
         self.keys = RowCodec([column if i in key_columns else EXCLUDED for i, column in enumerate(columns)])
-        self.out, self.old_out, self.spare, self.key_out = Buffer(), Buffer(), Buffer(), Buffer()
+        self.out, self.old_out, self.spare, self.key_out = Buffer(most), Buffer(most), Buffer(most), Buffer(most)
         self.key_columns = list(key_columns)
         self.key_frame = framing(key_schema_id) if self.key_columns else b""
         self.value_frame = framing(value_schema_id)
@@ -258,7 +263,7 @@ class TableEncoder:
         out.put_byte(0)
         out.put_all(_READ)
         out.put_all(self.now)
-        return 0
+        return self._check(out)
 
     def begin_snapshot(self, commit_lsn: int, snapshot_ms: int, now_ms: int) -> None:
         """Make ready what all rows of a snapshot that stands at `commit_lsn` share."""
@@ -385,6 +390,15 @@ class TableEncoder:
         out.put_all(b'"]')
         out.put_all(op)
         out.put_all(self.now)
+        return self._check(out)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _check(self, out: Buffer) -> cython.int:
+        """Refuse a record that Kafka would not take."""
+        if out.end() + self.key_out.end() > self.most:
+            out.clear()
+            raise RecordTooLarge(self.most)
         return 0
 
     @cython.cfunc
