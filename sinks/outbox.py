@@ -138,14 +138,16 @@ class Outbox:
         held = to.held[partition]
         if held is not None:
             to.held[partition] = None
-            self._hand_over(to, partition, held)
+            if cython.compiled and self.direct:
+                return self._hand_over(to, partition, held)
+            self.produce(to.topic, partition, held, None)
         return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
     def _hand_over(self, to: Destination, partition: cython.Py_ssize_t, held: Any) -> cython.int:
-        """Hand a record to librdkafka, without asking for a report."""
-        if cython.compiled and self.direct:
+        """Hand a record to librdkafka directly, without asking for a report."""
+        if cython.compiled:
             if isinstance(held, Slot):
                 slot: Slot = held
                 if self._direct.produce(
