@@ -12,17 +12,16 @@ import psycopg
 import structlog
 
 from cdc import pgoutput
-from cdc.connect import connect
+from cdc.connect import cannot_read, connect
 from cdc.delivery import Delivery
-from cdc.first_snapshot import RowSender
 from cdc.layouts import describe, survey
 from cdc.progress import Progress
 from cdc.shapes import Shapes
+from cdc.snapshot_rows import RowSender
 from cdc.tables import CapturedTable, Tables
 from cdc.transaction import Assembler
 from schemas.config import Config
 from schemas.envelope import TRUNCATE_KEY
-from schemas.errors import SourceError
 from schemas.lsn import PARTS_PER_CHANGE
 from schemas.relation import Relation
 from snapshot.plan import Chunk, plan_chunks
@@ -58,7 +57,7 @@ class Windows:
             f"tailrace:{config.source.slot}",
             uuid.uuid4().hex,
             lambda connection, schema, name: describe(connection, publications, schema, name),
-            lambda connection, relation: plan_chunks(connection, publications, relation, config.snapshot.chunk_bytes),
+            lambda connection, relation: plan_chunks(connection, publications, relation, config.snapshot),
             lambda connection: survey(connection, publications),
         )
         assembler.rows.on_commit = self._commit
@@ -87,7 +86,7 @@ class Windows:
         try:
             plan = self._reader.planned()
         except psycopg.Error as error:
-            raise _cannot_read(error) from None
+            raise cannot_read(error) from None
         if plan is not None and self._is_current(plan):
             self._planned(plan)
 
@@ -208,14 +207,3 @@ class Windows:
 
 def _columns(relation: Relation) -> list[tuple[str, int, int]]:
     return [(column.name, column.type_oid, column.typmod) for column in relation.columns]
-
-
-def _cannot_read(error: psycopg.Error) -> SourceError:
-    """Keep the server's own words; a lost connection is one that a restart explains."""
-    lost = isinstance(error, psycopg.OperationalError)
-    return SourceError(
-        "TR-211" if lost else "TR-227",
-        "the connection that reads tables was lost" if lost else "PostgreSQL refused to have a table read",
-        detail=" ".join((error.diag.message_primary or str(error)).split()) + ".",
-        hint=error.diag.message_hint or "The role needs SELECT on every captured table: GRANT SELECT ON ... TO ...;",
-    )

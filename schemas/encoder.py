@@ -258,22 +258,29 @@ class TableEncoder:
         self._finish(self.out, lsn, ordinal, op)
         return self.out.whole()
 
-    def snapshot(self, fields: Sequence[bytes | None], ordinal: int) -> tuple[bytes, bytes]:
-        """Encode a snapshot row given as texts, after `begin_snapshot`. Returns key and value."""
+    def snapshot(self, line: bytes, ordinal: int) -> tuple[bytes, bytes]:
+        """Encode a snapshot row, a line of COPY's text format, after `begin_snapshot`. Returns key and value."""
         if not cython.compiled:
-            record = self.plain.snapshot(fields, ordinal, _READ)
+            record = self.plain.snapshot(line, ordinal, _READ)
             if record is not None:
                 return record
+        self.put_snapshot(line, ordinal)
+        return self.key_out.whole(), self.out.whole()
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put_snapshot(self, line: bytes, ordinal: cython.longlong) -> cython.int:
+        """The same, into `key_out` and `out`."""
         out = self.out
         self._start(out)
-        self.row.put_fields(fields, out)
-        key = self._key(self.row, out)
+        self.row.put_line(line, out)
+        self._put_key(self.row, out)
         out.put_all(self.transaction)
         out.put_long(ordinal)
         out.put_byte(0)
         out.put_all(_READ)
         out.put_all(self.now)
-        return key, out.whole()
+        return 0
 
     def begin_snapshot(self, commit_lsn: int, snapshot_ms: int, now_ms: int) -> None:
         """Make ready what all rows of a snapshot that stands at `commit_lsn` share."""

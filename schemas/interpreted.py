@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from schemas.buffer import Buffer
+from schemas.copytext import split_copy
 from schemas.putvalue import put_value
 from schemas.types import Kind, ValueType
 from schemas.values import date_days, time_micros
@@ -92,12 +93,12 @@ class InterpretedEncoder:
         except _REFUSED:
             return None
 
-    def snapshot(self, fields: Sequence[bytes | None], ordinal: int, op: bytes) -> tuple[bytes, bytes] | None:
-        """Encode a row of a snapshot."""
+    def snapshot(self, line: bytes, ordinal: int, op: bytes) -> tuple[bytes, bytes] | None:
+        """Encode a row of a snapshot, a line of COPY."""
         try:
             row = [
                 null if field is None else write(field)
-                for (write, null), field in zip(self._columns, fields, strict=True)
+                for (write, null), field in zip(self._columns, split_copy(line), strict=True)
             ]
             source = (self._transaction, zigzag(ordinal), _NULL)
             return self._key(row), b"".join([self._frame, b"\x00\x02", *row, *source, op, self._now])

@@ -15,7 +15,7 @@ from schemas.layout import Layout
 from schemas.lsn import parse_lsn
 from schemas.relation import Relation
 from snapshot.plan import Chunk
-from snapshot.reader import read_lines
+from snapshot.reader import read_chunk
 from snapshot.window import Found, Plan, VisibleXids, Window, moved
 
 _IDLE_S = 5.0
@@ -207,7 +207,7 @@ class WindowReader:
                     window.moved = True
                 else:
                     window.relation = found[0]
-                    for lines in read_lines(self._connection, chunk, window.relation):
+                    for lines in read_chunk(self._connection, chunk, window.relation):
                         window.lines += lines
         except _GONE:
             window.moved = True
