@@ -175,7 +175,9 @@ class Outbox:
         if held is not None:
             to.held[partition] = None
             self._held_count -= 1
-            self._hand_over(to, partition, held)
+            if cython.compiled and self.direct:
+                return self._hand_over(to, partition, held)
+            self.produce(to.topic, partition, held, None)
         elif self._held_count >= _MOST_HELD:
             self._release()
         return 0
@@ -183,8 +185,8 @@ class Outbox:
     @cython.cfunc
     @cython.exceptval(-1)
     def _hand_over(self, to: Destination, partition: cython.Py_ssize_t, held: Any) -> cython.int:
-        """Hand a record to librdkafka, without asking for a report."""
-        if cython.compiled and self.direct:
+        """Hand a record to librdkafka directly, without asking for a report."""
+        if cython.compiled:
             if isinstance(held, Slot):
                 slot: Slot = held
                 if self._direct.produce(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
+import sys
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -42,7 +42,7 @@ class Finding(AssertionError):
 def forms() -> list[dict[str, ModuleType]]:
     """Return the modules as they are installed, and interpreted."""
     plain = interpreted()
-    return [{name: importlib.import_module(name) for name in plain}, plain]
+    return [{name: sys.modules[name] for name in plain if name in sys.modules}, plain]
 
 
 def agreed(outcomes: list[Outcome]) -> Outcome:
