@@ -40,6 +40,7 @@ class ExportedSnapshot:
         """ACCESS SHARE is held from before the slot is made until the workers hold theirs, and the connection that
         exports runs nothing until all of them have imported."""
         dsn = config.source.dsn.get_secret_value()
+        self.names = {relation.qualified_name for relation in relations}
         self.chunks: list[Chunk] = []
         self.layouts: dict[str, Layout] = {}
         with connect(dsn) as guard:
@@ -156,7 +157,7 @@ def send_first_snapshot(
             if (toast := tables[relation.oid].toast) is not None:
                 toast.vouch()
         # a partitioned table may have no partition yet
-        progress.incomplete &= {chunk.table for chunk in exported.chunks}
+        progress.incomplete -= exported.names - {chunk.table for chunk in exported.chunks}
         for chunk in exported.chunks:
             shapes.note_chunk(chunk, FIRST_RUN, done=False)
         delivery.commit(progress.newest.here.position, point, 0, None)

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from cdc.catalog import matching_tables, table_relation
 from cdc.keys import may_be_updated
+from cdc.slot import REFILL
 from schemas.errors import ConfigError, SourceError, StateError
 from schemas.relation import Relation
 
@@ -53,7 +54,7 @@ class Publications:
                     f'publication "{name}" {what}',
                     detail="Changes that were committed meanwhile, or rows that its tables had before, are not on the"
                     " topics.",
-                    hint="To copy all tables anew: drop the slot, and take another kafka.prefix or delete the topics.",
+                    hint=REFILL,
                 )
 
 

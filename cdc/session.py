@@ -8,25 +8,27 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from cdc import catalog, publication, slot
+from cdc import catalog, publication, recovery, slot
 from cdc.connect import connect
 from cdc.delivery import Delivery
-from cdc.first_snapshot import ExportedSnapshot, send_first_snapshot
+from cdc.first_snapshot import send_first_snapshot
 from cdc.in_progress import InProgress
 from cdc.keys import Keys
 from cdc.layouts import layout, survey
 from cdc.messages import Messages
-from cdc.progress import Progress, new_origin
+from cdc.progress import Progress, new_origin, origin_behind_gap
 from cdc.refusals import make_dead_topic
 from cdc.reread import Reread
 from cdc.schema_ids import SchemaIds
 from cdc.shapes import Shapes
+from cdc.snapshot_requests import SnapshotRequests
 from cdc.spool import Spool
 from cdc.stored_reads import StoredReads, stored_reads
 from cdc.tables import Tables, make_topics
@@ -38,11 +40,14 @@ from cdc.windows import Windows
 from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import StateError
+from schemas.layout import Asked
 from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord
+from schemas.relation import Relation
 from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 from sinks.progress import read_position, read_schemas
+from sinks.requests import RequestTail
 
 log = structlog.get_logger()
 
@@ -74,6 +79,7 @@ class Session:
         self._in_progress: InProgress | None = None
         self._toast: Toast | None = None
         self._unchanged: Unchanged | None = None
+        self._tail: RequestTail | None = None
         self._idle_at = 0.0
 
     def start(self) -> None:
@@ -92,15 +98,27 @@ class Session:
         self._partitions = make_topics(config.kafka, self._relations, self._keys)
         if source.on_error == "divert":
             make_dead_topic(config)
-        found = slot.inspect(self._connection, source.slot)
+        self._tail = RequestTail(config.kafka, source.slot)
+        try:
+            self._go_on()
+        except StateError as error:
+            if error.code not in recovery.MENDED or not self._tail.asks_for_recovery:
+                raise
+            log.warning("a new slot, all tables read again: a person has said so", code=error.code, error=error.message)
+            self._recover()
+        self._follow()
+
+    def _go_on(self) -> None:
+        """Go on from what slot and topics hold. StateError if they do not fit together."""
+        found = slot.inspect(self._connection, self._config.source.slot)
         if found is None:
             self._first_start()
-        else:
-            slot.check(found, self._server.database, None)
-            self._own_slot()
-            stored = self._stored_for(found)
-            self._open(stored, stored_reads(config))
-        self._follow()
+            return
+        slot.check(found, self._server.database, None)
+        self._own_slot()
+        stored = self._stored_for(found)
+        self._open(stored, stored_reads(self._config))
+        self._refuse_windows_without_key(self._shapes.keyless & self._progress.incomplete)
 
     def _check_columns(self) -> None:
         """Refuse column options that cannot be before anything is made; a pattern without a column may be a slip."""
@@ -110,24 +128,67 @@ class Session:
             log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
 
     def _first_start(self) -> None:
-        """Make the slot and copy all tables as of its consistent point."""
+        """Make the slot and copy all tables as of its consistent point, or have them read while the stream runs."""
         config = self._config
         if read_position(config.kafka, Topics(config.kafka.prefix), config.source.slot) is not None:
             raise StateError(
                 "TR-402",
                 f'slot "{config.source.slot}" is gone, but its topics are there',
                 detail="Changes since the slot was dropped are not in the WAL that a new one would read.",
-                hint="Take another kafka.prefix, or delete the topics of this one, to copy all tables anew.",
+                hint=slot.REFILL,
             )
         self._sink = self._new_sink()
-        exported = ExportedSnapshot(config, self._server.version, self._relations)
+        interleaved = [relation for relation in self._relations if self._is_interleaved(relation)]
+        self._make_slot([relation for relation in self._relations if relation not in interleaved])
+        with self._workers_closed():
+            self._open(self._origin(self._point), StoredReads())
+            for relation in interleaved:
+                self._shapes.want(relation)
+        self._first_copy()
+
+    def _is_interleaved(self, relation: Relation) -> bool:
+        return self._config.snapshot.mode == "interleaved" and bool(self._keys.of(relation))
+
+    def _make_slot(self, relations: Sequence[Relation]) -> None:
+        self._point, self._exported = recovery.make_slot(self._config, self._server.version, relations)
+
+    @contextmanager
+    def _workers_closed(self) -> Iterator[None]:
+        """Let go of the exported snapshot if something fails before it is copied."""
         try:
-            self._open(self._origin(exported.consistent_point), StoredReads())
+            yield
         except BaseException:
-            exported.workers.close()
+            if self._exported is not None:
+                self._exported.workers.close()
             raise
-        send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
+
+    def _first_copy(self) -> None:
+        """Store where the new slot begins, copy what its snapshot is to show, then read the stream."""
+        if self._exported is not None:
+            send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, self._exported)
+        else:
+            self._delivery.commit(self._progress.newest.here.position, self._point, 0, None)
         self._own_slot()
+
+    def _recover(self) -> None:
+        """Make a slot anew behind a gap: tables with a key are reconciled, the topics of others are filled anew."""
+        config, topics = self._config, Topics(self._config.kafka.prefix)
+        self._let_go()
+        with recovery.alone(self._connection, config.source.slot):
+            self._sink = self._new_sink()
+            stored = read_position(config.kafka, topics, config.source.slot)
+            keyless = [relation for relation in self._relations if not self._keys.of(relation)]
+            self._make_slot(keyless)
+            with self._workers_closed():
+                origin = self._origin(self._point)
+                self._open(origin_behind_gap(stored, origin) if stored else origin, stored_reads(config))
+                offsets = self._progress.newest.here.offsets
+                for relation in self._relations:
+                    if relation not in keyless:
+                        since = tuple(offsets.get(topics.table(relation.schema, relation.name), []))
+                        self._shapes.ask(relation, Asked(since=since))
+                recovery.empty_topics(self._sink.outbox, self._tables, keyless, self._progress.newest.here.position)
+            self._first_copy()
 
     def _origin(self, consistent_point: int) -> PositionRecord:
         return new_origin(
@@ -161,7 +222,7 @@ class Session:
                 "this is not the server that the topics were filled from",
                 detail=f"System identifier {self._server.system_identifier}, topics have"
                 f" {stored.here.system_identifier}.",
-                hint="Check source.dsn; for another server take another kafka.prefix.",
+                hint=f"Check source.dsn. If the data has moved to this server: {slot.REFILL}",
             )
         self._publications.check((stored.publication_oid, stored.nokey_oid))
         return stored
@@ -191,6 +252,7 @@ class Session:
             self._columns,
             self._toast,
         )
+        self._shapes.keyless |= {r.qualified_name for r in self._relations if not self._keys.of(r)}
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
 
@@ -221,15 +283,27 @@ class Session:
             self._shapes,
             self._progress,
             self._assembler,
+            self._wal.ask,
         )
         relations = {relation.qualified_name: relation for relation in self._relations}
-        self._shapes.keyless |= {name for name, relation in relations.items() if not self._keys.of(relation)}
-        self._refuse_windows_without_key(self._shapes.keyless & self._progress.incomplete)
         for name in self._progress.incomplete - relations.keys():
             self._shapes.gone(name)
         for name, relation in relations.items():
-            if name in self._progress.incomplete and name in self._shapes.states:
+            state = self._shapes.states.get(name)
+            if name in self._progress.incomplete and state is None:
+                self._shapes.want(relation)  # cut short before anything of it was stored
+            elif state is not None and (name in self._progress.incomplete or state.asked is not None):
                 self._windows.resume(relation, self._reads.left(name))
+        assert self._tail is not None
+        self._requests = SnapshotRequests(
+            self._tail,
+            partial(self._sink.send_plain, Topics(self._config.kafka.prefix).requests),
+            Topics(self._config.kafka.prefix),
+            self._connection,
+            self._shapes,
+            self._progress,
+            lambda: publication.relations(self._connection, self._publications)[0],
+        )
         # what happened to tables meanwhile, or to the publication
         for found in survey(self._connection, self._publications.names):
             self._shapes.look(found, self._tables.columns_ever(found.schema, found.table))
@@ -241,8 +315,7 @@ class Session:
                 "TR-405",
                 f'the first snapshot was cut short in table "{table}", which has no key',
                 detail="Rows of such a table would come twice, or not at all, if they were read anew.",
-                hint=f"To copy all tables anew: SELECT pg_drop_replication_slot('{self._config.source.slot}');"
-                "  -- and take another kafka.prefix, or delete its topics",
+                hint=slot.REFILL,
             )
 
     def run(self) -> None:
@@ -253,6 +326,7 @@ class Session:
         while True:
             more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._commit_when_due(drained=not more)
+            self._requests.poll()
             self._windows.poll()
             self._delivery.refusals.report()
             if self._stop.is_set():
@@ -309,6 +383,13 @@ class Session:
 
     def close(self) -> None:
         """Let go of the slot, of the producer and of the connections."""
+        self._let_go()
+        if self._tail is not None:
+            self._tail.close()
+        self._connection.close()
+
+    def _let_go(self) -> None:
+        """Close all but the connection and the requests."""
         if self._windows is not None:
             self._windows.close()
         if self._wal is not None:
@@ -321,4 +402,4 @@ class Session:
             self._toast.close()
         if self._sink is not None:
             self._sink.abandon()
-        self._connection.close()
+        self._windows = self._wal = self._in_progress = self._unchanged = self._toast = self._sink = None

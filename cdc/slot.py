@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import psycopg
 from psycopg import pq
@@ -10,6 +11,12 @@ from psycopg import pq
 from cdc.connect import command
 from schemas.errors import SourceError, StateError
 from schemas.lsn import format_lsn, parse_lsn
+
+REFILL: Final = (
+    "tailrace snapshot start --all --reconcile  # a new slot; all tables are read again, what is gone is deleted\n"
+    "       tailrace run"
+)
+"""The hint where the topics lack changes that no WAL has any more; see `cdc.recovery`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ def check(slot: Slot, database: str, flushed_lsn: int | None) -> None:
             "TR-204",
             f'slot "{slot.name}" was invalidated by the server',
             detail=f"The WAL behind {format_lsn(flushed_lsn or slot.confirmed_flush_lsn)} is gone.",
-            hint="Drop the slot and the topics, then start anew: see README, 'When a slot is lost'.",
+            hint=REFILL,
         )
     if flushed_lsn is not None and slot.confirmed_flush_lsn > flushed_lsn:
         raise StateError(
@@ -81,7 +88,7 @@ def check(slot: Slot, database: str, flushed_lsn: int | None) -> None:
             f'slot "{slot.name}" is ahead of the topics: changes between them are lost',
             detail=f"Topics end at {format_lsn(flushed_lsn)}, the slot was confirmed up to"
             f" {format_lsn(slot.confirmed_flush_lsn)}, {slot.confirmed_flush_lsn - flushed_lsn} bytes of WAL further.",
-            hint="Was the slot advanced or made again by hand? The topics must be filled anew from a snapshot.",
+            hint=REFILL,
         )
 
 

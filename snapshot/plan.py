@@ -45,11 +45,15 @@ class Chunk:
 
 
 def plan_chunks(
-    connection: psycopg.Connection, publications: Sequence[str], relation: Relation, chunk_bytes: int
+    connection: psycopg.Connection,
+    publications: Sequence[str],
+    relation: Relation,
+    chunk_bytes: int,
+    only: str | None = None,
 ) -> list[Chunk]:
     """Cut a table, or each partition of it, into chunks of `chunk_bytes`; at least one each.
 
-    The publications' row filter holds for the snapshot, too.
+    The publications' row filter holds for the snapshot, too, and so does the condition `only`.
     """
     leaves = connection.execute(
         "SELECT n.nspname, c.relname, pg_relation_size(c.oid) / current_setting('block_size')::int,"
@@ -58,7 +62,7 @@ def plan_chunks(
         " c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf)) ORDER BY 1, 2",
         {"oid": relation.oid},
     ).fetchall()
-    where = _row_filter(connection, publications, relation)
+    where = both(_row_filter(connection, publications, relation), only)
     chunks: list[Chunk] = []
     for schema, name, blocks, block_size in leaves:
         step = max(chunk_bytes // block_size, 1)
@@ -67,6 +71,13 @@ def plan_chunks(
             end = None if first == starts[-1] else first + step
             chunks.append(Chunk(relation.qualified_name, len(chunks), (schema, name), first, end, where))
     return chunks
+
+
+def both(condition: str | None, other: str | None) -> str | None:
+    """Return the condition that two make up; None is none."""
+    # a line of its own: it may end with a comment
+    parts = [f"({each}\n)" for each in (condition, other) if each]
+    return " AND ".join(parts) or None
 
 
 def _row_filter(connection: psycopg.Connection, publications: Sequence[str], relation: Relation) -> str | None:
@@ -87,7 +98,7 @@ def copy_statement(chunk: Chunk, columns: Sequence[str]) -> sql.Composed:
     if chunk.end is not None:
         conditions.append(sql.SQL("ctid < {}").format(sql.Literal(f"({chunk.end},0)")))
     if chunk.where:
-        # the server printed this expression itself, in pg_get_expr's form
+        # the server printed this expression itself, in pg_get_expr's form, or has parsed it as one
         conditions.append(sql.SQL("({})").format(sql.SQL(chunk.where)))
     return sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
         sql.SQL(", ").join(map(sql.Identifier, columns)),
