@@ -15,13 +15,32 @@ _WHOLE_TABLES = {
 
 _REPLICATION_SETTINGS = {
     # a standby daemon waits for the slot: the server must notice soon that we are gone
-    "wal_sender_timeout": "8s",
+    "wal_sender_timeout": "6s",
+}
+
+_SERVER_KEEPALIVES = {
+    # so that locks and snapshots of a host that is gone do not stay. No tcp_user_timeout: it would also end the
+    # connection of a reader that rests while Kafka is slow.
+    "tcp_keepalives_idle": "4",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "4",
+}
+
+_KEEPALIVES = {
+    # and here, to notice a server that is gone: libpq's own defaults are hours
+    "keepalives_idle": "4",
+    "keepalives_interval": "1",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "10000",
 }
 
 
 def conninfo_for(dsn: str, *, replication: bool = False, application_name: str = "tailrace") -> str:
-    """Return `dsn` with the pinned settings and, if asked, as a logical replication connection."""
-    settings = RENDERING | _WHOLE_TABLES
+    """Return `dsn` with the pinned settings and, if asked, as a logical replication connection.
+
+    Either end notices within 10 s that the other is gone, host and all.
+    """
+    settings = RENDERING | _WHOLE_TABLES | _SERVER_KEEPALIVES
     del settings["client_encoding"]
     if replication:
         settings |= _REPLICATION_SETTINGS
@@ -32,6 +51,7 @@ def conninfo_for(dsn: str, *, replication: bool = False, application_name: str =
         "options": f"{given['options']} {options}" if given.get("options") else options,
         "application_name": application_name,
         "connect_timeout": given.get("connect_timeout") or 10,
+        **{name: given.get(name) or value for name, value in _KEEPALIVES.items()},
     }
     if replication:
         extra["replication"] = "database"
@@ -67,6 +87,9 @@ def command(pgconn: pq.abc.PGconn, text: str) -> list[tuple[bytes | None, ...]]:
 DECODING_FAILED = "TR-212"
 """The code of an internal error of the server; in mid-stream that is its logical decoding."""
 
+SLOT_IN_USE = "TR-206"
+"""The code for a slot that somebody else reads, or is about to."""
+
 
 def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
     """Turn a failed result into an error that keeps PostgreSQL's own message, detail and hint."""
@@ -77,9 +100,9 @@ def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
     sqlstate = field(pq.DiagnosticField.SQLSTATE)
     message = field(pq.DiagnosticField.MESSAGE_PRIMARY)
     hint = field(pq.DiagnosticField.MESSAGE_HINT)
-    if sqlstate == "55006":
+    if sqlstate in ("55006", "42710"):  # object_in_use; duplicate_object: it was made a moment ago
         return SourceError(
-            "TR-206", message, hint=hint or "Stop the other consumer, or give this one a slot of its own."
+            SLOT_IN_USE, message, hint=hint or "Stop the other consumer, or give this one a slot of its own."
         )
     return SourceError(
         DECODING_FAILED if sqlstate == "XX000" else "TR-209",

@@ -121,3 +121,8 @@ def new_origin(
     )
     oid, nokey_oid = publication_oids
     return PositionRecord(here=cut, publication_oid=oid, nokey_oid=nokey_oid, incomplete_tables=tuple(sorted(tables)))
+
+
+def before_slot(origin: PositionRecord) -> PositionRecord:
+    """Return the record that comes before a slot is made: with it, one that is found without another record is ours."""
+    return replace(origin, here=replace(origin.here, position=Position(origin.here.position.epoch, 0, 0)))

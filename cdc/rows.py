@@ -234,7 +234,7 @@ class RowPath:
             encoder.put_insert(message, pos + 1, lsn, ordinal)
         elif kind != _UPDATE or not encoder.put_update(message, pos, lsn, ordinal):
             return False
-        self._outbox.send_encoded(self._destination, encoder.key_out, encoder.out, self._header, ordinal)
+        self._outbox.send_encoded(self._destination, encoder.key_out, encoder.out, self._header, ordinal, b"")
         self.sent(ordinal)
         return True
 

@@ -14,15 +14,17 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from cdc.connect import DECODING_FAILED
+from cdc.connect import DECODING_FAILED, SLOT_IN_USE
 from cdc.memory import settle
 from cdc.session import Session
+from cdc.standby import wait_for_slot
 from schemas.config import Config
 from schemas.errors import TailraceError
+from sinks.admin import FENCED
 
 log = structlog.get_logger()
 
-_PASSING = {"TR-201", "TR-206", "TR-209", "TR-211", DECODING_FAILED, "TR-301", "TR-303"}
+_PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", "TR-301", "TR-303", "TR-330", FENCED}
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
 
 
@@ -33,6 +35,7 @@ class Service:
         self._config = config
         self._stop = stop
         self._streamed = False
+        self._waiting = False
 
     def run(self) -> None:
         """Stream until told to stop. Raises TailraceError for what a person must see."""
@@ -46,17 +49,35 @@ class Service:
             reraise=True,
         ):
             with attempt:
-                session = Session(self._config, self._stop)
-                try:
-                    session.start()
-                    self._streamed = True
-                    session.run()
-                except TailraceError as error:
-                    if error.code == DECODING_FAILED:
-                        self._go_on_without_streaming()
-                    raise
-                finally:
-                    session.close()
+                while not self._one_session():
+                    wait_for_slot(self._config.source.dsn.get_secret_value(), self._config.source.slot, self._stop)
+
+    def _one_session(self) -> bool:
+        """Stream until told to stop; False if the slot has another owner, for whom to wait."""
+        if self._stop.is_set():
+            return True
+        session = Session(self._config, self._stop)
+        try:
+            session.start()
+            self._streamed = True
+            self._waiting = False
+            session.run()
+            return True
+        except TailraceError as error:
+            if error.code == SLOT_IN_USE:
+                self._stand_by(error)
+                return False
+            if error.code == DECODING_FAILED:
+                self._go_on_without_streaming()
+            raise
+        finally:
+            session.close()
+
+    def _stand_by(self, error: TailraceError) -> None:
+        """Say once that another daemon is at work; from now on a server's restart is waited for, too."""
+        if not self._waiting:
+            log.info("waiting as standby", slot=self._config.source.slot, reason=error.message)
+        self._waiting = self._streamed = True
 
     def _go_on_without_streaming(self) -> None:
         """What PostgreSQL cannot decode of a transaction in progress (DDL, messages of rolled-back parts) it can of the

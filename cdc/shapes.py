@@ -124,7 +124,8 @@ class Shapes:
         if relation.qualified_name in self.keyless or (state is not None and found.lsn <= state.lsn):
             return
         if state is None or not _is_of(state, relation.oid, found.layout):
-            if relation.qualified_name not in self._progress.incomplete:
+            # one that is incomplete is being read already, unless nothing is known of it
+            if state is None or relation.qualified_name not in self._progress.incomplete:
                 self.want(relation, found.layout)
         elif self._rows_differ(state, found.layout, self._with_options(relation.qualified_name, found.columns), ever):
             self.want(relation)

@@ -17,7 +17,7 @@ from cdc.connect import connect_replication, server_refused
 from cdc.pgoutput import POSTGRES_EPOCH_US
 from schemas.errors import DecodeError, SourceError
 
-_STATUS_INTERVAL_S = 2.0
+_STATUS_INTERVAL_S = 1.5
 """A quarter of the `wal_sender_timeout` that we ask for, so that one late update does no harm."""
 
 _keepalive_at = struct.Struct(">QqB").unpack_from
@@ -42,7 +42,7 @@ class Wal:
     """A stream that owns its slot from `__init__` to `close`.
 
     `server_wal_end` is how far the server has decoded and sent all there was to send, `parallel` says in which form it
-    reports aborts of transactions in progress. A thread of its own sends status updates every two seconds, whatever the
+    reports aborts of transactions in progress. A thread of its own sends status updates every 1.5 s, whatever the
     caller is busy with, and never more than `confirm` was told.
     """
 

@@ -18,14 +18,14 @@ import structlog
 from cdc import pgoutput
 from cdc.connect import connect
 from cdc.delivery import Delivery
-from cdc.first_snapshot import RowSender
 from cdc.layouts import describe, survey
 from cdc.progress import Progress
 from cdc.reconcile import Deletes, Reconcile
 from cdc.shapes import Shapes
+from cdc.snapshot_rows import RowSender
 from cdc.tables import CapturedTable, Tables
 from cdc.transaction import Assembler
-from schemas.config import Config
+from schemas.config import Config, Snapshot
 from schemas.envelope import TRUNCATE_KEY
 from schemas.errors import SourceError
 from schemas.layout import Asked
@@ -88,12 +88,15 @@ class Windows:
         self._asked_at = 0.0
         dsn = config.source.dsn.get_secret_value()
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
+        self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
         self._reader = WindowReader(
             lambda: connect(dsn, application_name="tailrace window"),
             f"tailrace:{config.source.slot}",
             uuid.uuid4().hex,
             lambda connection, schema, name: describe(connection, publications, schema, name),
-            lambda connection, relation, where: plan_chunks(connection, publications, relation, chunk_bytes, where),
+            lambda connection, relation, where: plan_chunks(
+                connection, publications, relation, self._how(relation), where
+            ),
             lambda connection: survey(connection, publications),
         )
         assembler.rows.on_commit = self._commit
@@ -163,6 +166,12 @@ class Windows:
             if read.left:
                 self._reader.read(read.plan, read.left[0])
                 return
+
+    def _how(self, relation: Relation) -> Snapshot:
+        """Return how to cut a table into chunks: all of it, if what is not found is to be deleted."""
+        if self._asked(relation.qualified_name).since is None:
+            return self._snapshot
+        return self._snapshot.model_copy(update={"where": {}})
 
     def _asked(self, name: str) -> Asked:
         return self._shapes.states[name].asked or Asked()

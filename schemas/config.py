@@ -141,7 +141,14 @@ class Snapshot(Section):
         " the stream runs: topics are live at once and the slot holds no WAL back, but no cut is a state until the end",
     )
     workers: int = Field(2, ge=1, le=32, description="connections that COPY at the same time")
-    chunk_bytes: int = Field(16_777_216, ge=8192, description="size of table that one COPY reads")
+    chunk_bytes: int = Field(16_777_216, ge=8192, description="size of table, with TOAST, that one COPY reads")
+    max_bytes_per_s: int | None = Field(
+        None, ge=1024, description="how fast the first copy reads, as bytes of COPY's text; default: as fast as it can"
+    )
+    where: dict[str, Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description='condition in SQL on the rows to copy, by "schema.table"; changes are streamed of all rows',
+    )
 
 
 class Delivery(Section):

@@ -31,6 +31,8 @@ cdef class TableEncoder:
     cdef int put_insert(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal) except? -1
     cdef bint put_update(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal) except? -1
 
+    cdef int put_snapshot(self, bytes line, long long ordinal) except? -1
+
     cdef int _start(self, Buffer out) except? -1
     cdef Py_ssize_t _old_image(self, bytes message, Py_ssize_t pos) except? -1
     cdef list _changed(self, bytes old_key, unsigned long long lsn, long long ordinal)

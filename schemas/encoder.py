@@ -240,18 +240,25 @@ class TableEncoder:
         self._finish(self.out, lsn, ordinal, op)
         return self.out.whole()
 
-    def snapshot(self, fields: Sequence[bytes | None], ordinal: int) -> tuple[bytes, bytes]:
-        """Encode a snapshot row given as texts, after `begin_snapshot`. Returns key and value."""
+    def snapshot(self, line: bytes, ordinal: int) -> tuple[bytes, bytes]:
+        """Encode a snapshot row, a line of COPY's text format, after `begin_snapshot`. Returns key and value."""
+        self.put_snapshot(line, ordinal)
+        return self.key_out.whole(), self.out.whole()
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put_snapshot(self, line: bytes, ordinal: cython.longlong) -> cython.int:
+        """The same, into `key_out` and `out`."""
         out = self.out
         self._start(out)
-        self.row.put_fields(fields, out)
-        key = self._key(self.row, out)
+        self.row.put_line(line, out)
+        self._put_key(self.row, out)
         out.put_all(self.transaction)
         out.put_long(ordinal)
         out.put_byte(0)
         out.put_all(_READ)
         out.put_all(self.now)
-        return key, out.whole()
+        return 0
 
     def snapshot_delete(self, before: bytes, ordinal: int) -> bytes:
         """Return the event of a delete that a snapshot finds, after `begin_snapshot`; `before` is a union's bytes."""

@@ -82,6 +82,16 @@ class PositionRecord:
     generation: int = 1
 
     @property
+    def is_begun(self) -> bool:
+        """Whether a slot goes with it: the first record of all comes before the slot is made, and has no position."""
+        return self.here.position.commit_lsn > 0
+
+    @property
+    def end_lsn(self) -> int:
+        """All transactions of which the topics hold anything began their commit before it."""
+        return max(self.here.flushed_lsn, self.here.position.commit_lsn + 1)
+
+    @property
     def is_state(self) -> bool:
         return self.open is None and not self.incomplete_tables
 

@@ -18,6 +18,7 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
+from schemas.copytext import split_copy, unescape
 from schemas.errors import DecodeError
 from schemas.types import Kind, ValueType
 from schemas.values import ValueRefused
@@ -154,6 +155,60 @@ class RowCodec:
                 self.ends[i] = out.end()
         except (ValueError, OverflowError) as refused:
             raise ColumnRefused(i, str(refused) if isinstance(refused, ValueRefused) else "malformed") from None
+        return 0
+
+    @cython.cfunc
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    @cython.initializedcheck(False)
+    @cython.exceptval(-1)
+    def put_line(self, line: bytes, out: Buffer) -> cython.int:
+        """Append the record of a line of COPY's text format, with its line end or without. Raises ColumnRefused."""
+        if not cython.compiled:
+            return self.put_fields(split_copy(line), out)
+        size: cython.Py_ssize_t = len(line)
+        if size > 0 and line[size - 1] == 10:
+            size -= 1
+        i: cython.Py_ssize_t = 0
+        pos: cython.Py_ssize_t = 0
+        start: cython.Py_ssize_t
+        kind: cython.int
+        escaped: cython.bint
+        self.start = out.end()
+        if self.unchanged:
+            self.unchanged = []
+        try:
+            while True:
+                start = pos
+                escaped = False
+                while pos < size and line[pos] != 9:
+                    if line[pos] == 92:
+                        escaped = True
+                    pos += 1
+                if i < self.count:
+                    kind = self.kinds[i]
+                    if kind == _EXCLUDED:
+                        pass
+                    elif not escaped:
+                        out.put_byte(2)
+                        put_value(kind, self.columns[i], line, start, pos, out)
+                    elif pos - start == 2 and line[start] == 92 and line[start + 1] == 78:  # \N
+                        out.put_byte(0)
+                    else:
+                        text: bytes = unescape(line[start:pos])
+                        out.put_byte(2)
+                        put_value(kind, self.columns[i], text, 0, len(text), out)
+                    self.ends[i] = out.end()
+                i += 1
+                if pos >= size:
+                    break
+                pos += 1
+        except (ValueError, OverflowError) as refused:
+            if line.count(b"\t") + 1 == self.count:
+                raise ColumnRefused(i, str(refused) if isinstance(refused, ValueRefused) else "malformed") from None
+            i = line.count(b"\t") + 1
+        if i != self.count:
+            raise DecodeError("row's number of columns", 0, self.count, i)
         return 0
 
     @cython.cfunc

@@ -17,6 +17,9 @@ from sinks.options import client_options
 
 _TIMEOUT_S = 15.0
 
+FENCED = "TR-305"
+"""The code for a producer that a newer one of the same transactional id has put out of action."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
@@ -117,5 +120,12 @@ def kafka_error(kafka: Kafka, error: KafkaError) -> SinkError:
             f"no answer from Kafka at {kafka.bootstrap}",
             detail=f"{error.name()}: {error.str()}.",
             hint="Check that the broker runs and that kafka.bootstrap and kafka.options fit its listener.",
+        )
+    if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+        return SinkError(
+            FENCED,
+            "this producer was fenced: another daemon has taken over, or Kafka gave up waiting for us",
+            detail=f"{error.name()}: {error.str()}.",
+            hint="Nothing is lost or doubled: what was not committed is aborted, and the owner of the slot goes on.",
         )
     return SinkError("TR-303", f"Kafka refused: {error.str()}", detail=f"{error.name()}.")

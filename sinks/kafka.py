@@ -21,6 +21,12 @@ from sinks.outbox import Destination, Outbox
 _COMMIT_TIMEOUT_S = 30.0
 """Under the broker's transaction.timeout.ms: when it passes, the outcome is not known."""
 
+_MARKERS_S = 0.005
+"""About how long the markers of a transaction take after the answer to its commit.
+
+Until then Kafka does not let the next one begin, and librdkafka, once refused, asks again after 20 ms.
+"""
+
 
 class KafkaSink:
     """A transactional producer. After any error it is of no more use: `abandon` it and make a new one, which fences it.
@@ -32,6 +38,7 @@ class KafkaSink:
         self._kafka = kafka
         self._progress_topic = progress_topic
         self._failed: KafkaError | None = None
+        self._committed_at = 0.0
         self._producer = Producer(
             client_options(kafka)
             | {
@@ -75,7 +82,7 @@ class KafkaSink:
         self._open()
         counts = self.outbox.flush(self._report)
         try:
-            left = self._producer.flush(_COMMIT_TIMEOUT_S)
+            left = self._flush()
             if left or self._failed:
                 raise self._error(self._failed)
             key, value = progress(counts)
@@ -83,7 +90,18 @@ class KafkaSink:
             self._producer.commit_transaction(_COMMIT_TIMEOUT_S)
         except KafkaException as error:
             raise self._error(error.args[0]) from None
+        self._committed_at = time.monotonic()
         self.outbox.close()
+
+    def _flush(self) -> int:
+        """Return how many records have no answer after the time-out."""
+        try:
+            return self._producer.flush(_COMMIT_TIMEOUT_S)
+        except SystemError:
+            # confluent-kafka 2.16 runs delivery reports while the error of a fenced producer is set, and loses it;
+            # this names it again, and is itself refused in any case
+            self._producer.begin_transaction()
+            raise
 
     def abandon(self) -> None:
         """Let go of the producer without a word to the broker: an open transaction is aborted by whoever comes next."""
@@ -96,6 +114,8 @@ class KafkaSink:
             self.outbox.open = True
 
     def _begin(self) -> None:
+        if (left := self._committed_at + _MARKERS_S - time.monotonic()) > 0:
+            time.sleep(left)
         try:
             self._producer.begin_transaction()
         except KafkaException as error:

@@ -30,7 +30,9 @@ cdef class Outbox:
 
     cpdef int send(self, Destination to, bytes key, bytes value, object headers) except? -1
     cpdef int send_to(self, Destination to, Py_ssize_t partition, bytes key, bytes value, object headers) except? -1
-    cdef int send_encoded(self, Destination to, Buffer key, Buffer value, bytes position, long long ordinal) except? -1
+    cdef int send_encoded(
+        self, Destination to, Buffer key, Buffer value, bytes position, long long ordinal, bytes run
+    ) except? -1
     cdef int _make_room(self, Destination to, Py_ssize_t partition, Py_ssize_t size) except? -1
     cdef int _hand_over(self, Destination to, Py_ssize_t partition, object held) except? -1
     cpdef int produce(self, str topic, Py_ssize_t partition, tuple record, object on_delivery) except? -1

@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
-from schemas.envelope import POSITION_HEADER
+from schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
@@ -28,7 +28,9 @@ else:
     from sinks.direct import Direct
 
 Headers = bytes | list[tuple[str, str | bytes | None]]
-"""Of a record; bytes are the position header alone, as most records have it."""
+"""Of a record; bytes are the position header alone, as most records have it, or with the snapshot header behind it."""
+
+_POSITION_SIZE = cython.declare(cython.Py_ssize_t, 20)
 
 _SLOT_BYTES = cython.declare(cython.Py_ssize_t, 4096)
 """A slot stays as large as the largest record that it has held, and there is one for every partition written."""
@@ -101,11 +103,11 @@ class Outbox:
     @cython.cfunc
     @cython.exceptval(-1)
     def send_encoded(
-        self, to: Destination, key: Buffer, value: Buffer, position: bytes, ordinal: cython.longlong
+        self, to: Destination, key: Buffer, value: Buffer, position: bytes, ordinal: cython.longlong, run: bytes
     ) -> cython.int:
         """Put the record in those buffers on the partition of its key, without making objects of it; if `direct` only.
 
-        Its header is `position`, which has 12 bytes, and the ordinal.
+        Its headers are `position`, which has 12 bytes, and the ordinal; on a snapshot row the 4 bytes of `run`, too.
         """
         if cython.compiled:
             partition: cython.Py_ssize_t = partition_at(key.at, key.size, len(to.held))
@@ -114,6 +116,7 @@ class Outbox:
             slot.position.clear()
             slot.position.put_all(position)
             slot.position.put_be64(ordinal)
+            slot.position.put_all(run)
             if value.size > _SLOT_BYTES or key.size > _SLOT_BYTES:
                 to.held[partition] = (key.whole(), value.whole(), slot.position.whole())
                 return 0
@@ -149,12 +152,26 @@ class Outbox:
             if isinstance(held, Slot):
                 slot: Slot = held
                 if self._direct.produce(
-                    to.c_topic, partition, slot.key.at, slot.key.size, slot.value.at, slot.value.size, slot.position.at
+                    to.c_topic,
+                    partition,
+                    slot.key.at,
+                    slot.key.size,
+                    slot.value.at,
+                    slot.value.size,
+                    slot.position.at,
+                    slot.position.size,
                 ):
                     return 0
                 held = slot.record()
             elif isinstance(held[2], bytes) and self._direct.produce(
-                to.c_topic, partition, _at(held[0]), len(held[0]), _at(held[1]), _size(held[1]), _at(held[2])
+                to.c_topic,
+                partition,
+                _at(held[0]),
+                len(held[0]),
+                _at(held[1]),
+                _size(held[1]),
+                _at(held[2]),
+                len(held[2]),
             ):
                 return 0
         return self.produce(to.topic, partition, held, None)
@@ -166,7 +183,7 @@ class Outbox:
     ) -> cython.int:
         """Hand a record to librdkafka by way of confluent-kafka; an empty key is null to Kafka."""
         key, value, headers = record
-        named = [(POSITION_HEADER, headers)] if isinstance(headers, bytes) else headers
+        named = _named(headers) if isinstance(headers, bytes) else headers
         try:
             self._produce(topic, value, key or None, partition, on_delivery, None, 0, named)
         except Exception as error:
@@ -196,6 +213,13 @@ class Outbox:
     def forget(self) -> None:
         """Let go of the producer."""
         self._produce = self._begin = self._again = self._direct = None
+
+
+def _named(headers: bytes) -> list[tuple[str, str | bytes | None]]:
+    named: list[tuple[str, str | bytes | None]] = [(POSITION_HEADER, headers[:_POSITION_SIZE])]
+    if len(headers) > _POSITION_SIZE:
+        named.append((SNAPSHOT_HEADER, headers[_POSITION_SIZE:]))
+    return named
 
 
 @cython.cfunc

@@ -17,7 +17,7 @@ from schemas.layout import Layout
 from schemas.lsn import WAL_END, parse_lsn
 from schemas.relation import Relation
 from snapshot.plan import Chunk
-from snapshot.reader import read_lines
+from snapshot.reader import read_chunk
 from snapshot.window import Found, Plan, VisibleXids, Window, moved
 
 _IDLE_S = 5.0
@@ -262,7 +262,7 @@ class WindowReader:
             window.void = True
         else:
             window.relation = found[0]
-            for lines in read_lines(self._connection, window.chunk, window.relation):
+            for lines in read_chunk(self._connection, window.chunk, window.relation):
                 window.lines += lines
 
     def _ask(self, what: LiteralString) -> Any:

@@ -20,7 +20,6 @@ from cdc.spool import Spool
 from cdc.tables import CapturedTable
 from schemas.avro import value_schema
 from schemas.config import Config, Source
-from schemas.copytext import split_copy
 from schemas.errors import SourceError
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.types import TypeInfo, ValueType, value_type
@@ -219,7 +218,7 @@ def copied(form: dict[str, ModuleType], line: bytes) -> Outcome:
     encoder = encoder_of(form, [value_type(column, TYPES) for column in relation.columns], [0])
     encoder.begin_snapshot(5000, 1, 2)
     try:
-        return encoder.snapshot(split_copy(line), 1), None
+        return encoder.snapshot(line, 1), None
     except Exception as error:
         return None, _error(error)
 
