@@ -8,6 +8,7 @@ import psycopg
 import structlog
 
 from cdc import catalog, publication
+from cdc.exported_snapshot import check_conditions
 from cdc.keys import Keys
 from cdc.publication import Publications
 from cdc.refusals import make_dead_topic
@@ -46,6 +47,7 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
         columns.applied(relation, keys.of(relation))
     for key, pattern, nearest in columns.unmatched(captured):
         log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
+    check_conditions(connection, config, captured)
     partitions = make_topics(config.kafka, captured, keys)
     if source.on_error == "divert":
         make_dead_topic(config)

@@ -66,6 +66,19 @@ def connect(dsn: str, *, application_name: str = "tailrace") -> psycopg.Connecti
         raise cannot_connect(dsn, str(error)) from None
 
 
+def connect_to_read(dsn: str, *, application_name: str) -> psycopg.Connection:
+    """Return a connection like that of `connect` for reading tables: no limit of the role's or the database's ends it.
+
+    A lock it waits for a little only: see `snapshot.reader`.
+    """
+    connection = connect(dsn, application_name=application_name)
+    connection.execute(
+        "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout',"
+        " 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')"
+    )
+    return connection
+
+
 def connect_replication(dsn: str) -> pq.abc.PGconn:
     """Return a logical replication connection, on libpq's level. SourceError like `connect`."""
     pgconn = pq.PGconn.connect(conninfo_for(dsn, replication=True).encode())
@@ -130,4 +143,16 @@ def cannot_connect(dsn: str, reason: str) -> SourceError:
         f"cannot connect to PostgreSQL at {where}",
         detail=text,
         hint="Check that the server runs and that source.dsn names its host, port, database and user.",
+    )
+
+
+def cannot_read(error: psycopg.Error) -> SourceError:
+    """Keep the server's own words; a lost connection is one that a restart explains."""
+    # without a code, or with one of those of a server that ends
+    lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P")[:3] in ("57P", "080")
+    return SourceError(
+        "TR-211" if lost else "TR-227",
+        "the connection that reads tables was lost" if lost else "PostgreSQL refused to have a table read",
+        detail=" ".join((error.diag.message_primary or str(error)).split()) + ".",
+        hint=error.diag.message_hint or "The role needs SELECT on every captured table: GRANT SELECT ON ... TO ...;",
     )

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import psycopg
 import structlog
 
-from cdc import slot
-from cdc.connect import connect, connect_replication
+from cdc.connect import cannot_read
 from cdc.delivery import Delivery
-from cdc.layouts import describe
+from cdc.exported_snapshot import ExportedSnapshot
 from cdc.progress import Progress
-from cdc.publication import nokey_name
 from cdc.refusals import RefusedRow
 from cdc.shapes import FIRST_RUN, Shapes
+from cdc.snapshot_report import Report
 from cdc.snapshot_rows import RowSender
-from cdc.tables import Tables
-from schemas.config import Config
-from schemas.layout import Layout
+from cdc.tables import CapturedTable, Tables
 from schemas.lsn import format_lsn
-from schemas.relation import Relation
-from snapshot.plan import Chunk, TablePlan, in_order, plan_table
-from snapshot.reader import SnapshotWorkers
+from snapshot.pace import Pace
+from snapshot.plan import Chunk
+from snapshot.reader import Lines
 
 log = structlog.get_logger()
 
@@ -30,88 +27,103 @@ _WAIT_S = 0.2
 """How long the loop waits for rows before it looks after the rest."""
 
 
-class ExportedSnapshot:
-    """A new slot, and workers that see the database at its consistent point."""
+@dataclass(slots=True)
+class _Open:
+    """What has come of a chunk so far; `refused` is bounded as the chunk is."""
 
-    def __init__(self, config: Config, version: int, relations: Sequence[Relation], keyless: set[str]) -> None:
-        """The workers hold ACCESS SHARE from before the slot is made, and the connection that exports runs nothing
-        until all of them have imported."""
-        dsn = config.source.dsn.get_secret_value()
-        self.names = {relation.qualified_name for relation in relations}
-        self.workers = SnapshotWorkers(
-            lambda: connect(dsn, application_name="tailrace snapshot"), config.snapshot.workers, relations
+    rows: int = 0
+    copied: int = 0
+    refused: list[RefusedRow] = field(default_factory=list)
+
+
+class FirstSnapshot:
+    """Sends what the workers read. `left` are the chunks that are not read, by table."""
+
+    def __init__(
+        self, delivery: Delivery, tables: Tables, shapes: Shapes, progress: Progress, exported: ExportedSnapshot
+    ) -> None:
+        self._delivery = delivery
+        self._tables = tables
+        self._shapes = shapes
+        self._progress = progress
+        self._exported = exported
+        self._point = exported.consistent_point
+        self._sender = RowSender(delivery, progress.epoch, self._point - 1, 1, FIRST_RUN)
+        self._open: dict[Chunk, _Open] = {}
+        self.left = {plan.relation.qualified_name: set(plan.chunks) for plan in exported.plans}
+
+    def send(self, pace: Pace, report: Report) -> None:
+        """Copy all tables into Kafka; when `delivery` is told to stop, the rest is left for windows.
+
+        SourceError if the server refuses to have a table read, or if a connection is lost, and with it what it sees:
+        what is read by then is with Kafka, and the next start goes on with the rest.
+        """
+        exported, delivery, workers = self._exported, self._delivery, self._exported.workers
+        log.info(
+            "first snapshot begins",
+            lsn=format_lsn(self._point),
+            tables=len(exported.relations),
+            chunks=len(exported.chunks),
         )
         try:
-            exporter = connect_replication(dsn)
-            try:
-                created = slot.create(exporter, config.source.slot, version)
-                self.consistent_point = created.consistent_point
-                self.workers.see(created.snapshot_name)
-            finally:
-                exporter.finish()
-            self._plan(config, relations, keyless)
-        except BaseException:
-            self.workers.close()
-            raise
+            self._begin()
+            workers.read(exported.chunks, exported.relations)
+            while workers.busy and not delivery.stop.is_set():
+                if rest := pace.rest():
+                    delivery.stop.wait(min(rest, _WAIT_S))
+                else:
+                    for chunk, lines in workers.poll(_WAIT_S):
+                        pace.read(self._take(chunk, lines))
+                        if delivery.due():
+                            self._commit()
+                if delivery.due():
+                    self._commit()
+                report.show()
+        except psycopg.Error as error:
+            self._commit()
+            raise cannot_read(error) from None
+        finally:
+            workers.close()
+            report.close()
+        self._commit()
+        delivery.refusals.report(now=True)
 
-    def _plan(self, config: Config, relations: Sequence[Relation], keyless: set[str]) -> None:
-        """Ask for the tables once more: what was asked before the lock may have been altered since."""
-        publications = [config.source.publication, nokey_name(config.source.publication)]
-        self.relations: dict[str, Relation] = {}
-        self.layouts: dict[str, Layout] = {}
-        plans: list[TablePlan] = []
-        connection = self.workers.connections[0]
-        for each in relations:
-            found = describe(connection, publications, each.schema, each.name)
-            if found is not None:
-                self.relations[each.qualified_name], self.layouts[each.qualified_name] = found
-                plans.append(plan_table(connection, publications, found[0], config.snapshot))
-        self.plans = in_order(plans, keyless)
-        self.chunks = [chunk for plan in self.plans for chunk in plan.chunks]
-
-
-def send_first_snapshot(
-    delivery: Delivery, tables: Tables, shapes: Shapes, progress: Progress, exported: ExportedSnapshot
-) -> None:
-    """Copy all tables into Kafka. When `delivery` is told to stop it ends early; the rest is read by windows then."""
-    point = exported.consistent_point
-    log.info(
-        "first snapshot begins",
-        lsn=format_lsn(point),
-        tables=len(exported.relations),
-        chunks=len(exported.chunks),
-    )
-    workers = exported.workers
-    try:
-        for name, relation in exported.relations.items():
-            tables.see(relation)
-            shapes.first(relation, exported.layouts[name], point)
-            if (toast := tables[relation.oid].toast) is not None:
+    def _begin(self) -> None:
+        """Say what is to be read, and as what, before anything is."""
+        for name, relation in self._exported.relations.items():
+            self._tables.see(relation)
+            self._shapes.first(relation, self._exported.layouts[name], self._point)
+            if (toast := self._tables[relation.oid].toast) is not None:
                 toast.vouch()
         # a partitioned table may have no partition yet
-        progress.incomplete -= exported.names - {chunk.table for chunk in exported.chunks}
-        for chunk in exported.chunks:
-            shapes.note_chunk(chunk, FIRST_RUN, done=False)
-        delivery.commit(progress.newest.here.position, point, 0, None)
-        sender = RowSender(delivery, progress.epoch, point - 1, 1, FIRST_RUN)
-        left = {plan.relation.qualified_name: len(plan.chunks) for plan in exported.plans}
-        # bounded by the chunks at hand, one for each worker
-        refused: defaultdict[Chunk, list[RefusedRow]] = defaultdict(list)
-        workers.read(exported.chunks, exported.relations)
-        while workers.busy and not delivery.stop.is_set():
-            for chunk, lines in workers.poll(_WAIT_S):
-                if lines is not None:
-                    refused[chunk] += sender.send(tables[exported.relations[chunk.table].oid], lines)
-                else:
-                    sender.divert(refused.pop(chunk, []))
-                    shapes.note_chunk(chunk, FIRST_RUN, done=True)
-                    left[chunk.table] -= 1
-                    if not left[chunk.table]:
-                        progress.incomplete.discard(chunk.table)
-                        log.info("table copied", table=chunk.table)
-                if delivery.due():
-                    delivery.commit(sender.position, point, 0, None)
-        delivery.commit(sender.position, point, 0, None)
-        delivery.refusals.report(now=True)
-    finally:
-        workers.close()
+        self._progress.incomplete -= self._exported.names - {chunk.table for chunk in self._exported.chunks}
+        for chunk in self._exported.chunks:
+            self._shapes.note_chunk(chunk, FIRST_RUN, done=False)
+        self._delivery.commit(self._progress.newest.here.position, self._point, 0, None)
+
+    def _take(self, chunk: Chunk, lines: Lines | None) -> int:
+        """Send rows of a chunk, or take note of its end; return how many bytes came."""
+        if lines is None:
+            self._done(chunk, self._open.pop(chunk, _Open()))
+            return 0
+        there = self._open.setdefault(chunk, _Open())
+        there.refused += self._sender.send(self._table(chunk), lines)
+        size = sum(map(len, lines))
+        there.rows += len(lines)
+        there.copied += size
+        return size
+
+    def _done(self, chunk: Chunk, read: _Open) -> None:
+        self._sender.divert(read.refused)
+        self._shapes.note_chunk(chunk, FIRST_RUN, done=True, rows=read.rows, copied=read.copied)
+        left = self.left[chunk.table]
+        left.discard(chunk)
+        if not left:
+            self._progress.incomplete.discard(chunk.table)
+            log.info("table copied", table=chunk.table, rows=self._shapes.reads[chunk.table].rows)
+
+    def _table(self, chunk: Chunk) -> CapturedTable:
+        return self._tables[self._exported.relations[chunk.table].oid]
+
+    def _commit(self) -> None:
+        self._delivery.commit(self._sender.position, self._point, 0, None)

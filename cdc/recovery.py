@@ -6,6 +6,7 @@ has the slot made anew and all tables read again and reconciled; nothing is drop
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -14,7 +15,7 @@ import psycopg
 
 from cdc import slot
 from cdc.connect import SLOT_IN_USE, connect_replication
-from cdc.first_snapshot import ExportedSnapshot
+from cdc.exported_snapshot import ExportedSnapshot
 from cdc.tables import Tables
 from schemas.config import Config
 from schemas.envelope import TRUNCATE_KEY
@@ -63,11 +64,11 @@ def drop(connection: psycopg.Connection, name: str) -> None:
 
 
 def make_slot(
-    config: Config, version: int, relations: Sequence[Relation], keyless: set[str]
+    config: Config, version: int, relations: Sequence[Relation], keyless: set[str], stop: threading.Event
 ) -> tuple[int, ExportedSnapshot | None]:
     """Make the slot; return its consistent point, and the snapshot of `relations` at it if there are any."""
     if relations:
-        exported = ExportedSnapshot(config, version, relations, keyless)
+        exported = ExportedSnapshot(config, version, relations, keyless, stop)
         return exported.consistent_point, exported
     exporter = connect_replication(config.source.dsn.get_secret_value())
     try:

@@ -71,6 +71,7 @@ class Service:
                 self._go_on_without_streaming()
             raise
         finally:
+            self._streamed |= session.begun
             session.close()
 
     def _stand_by(self, error: TailraceError) -> None:

@@ -20,7 +20,8 @@ from cdc.captured import capture
 from cdc.connect import connect
 from cdc.cut_topics import check_cut
 from cdc.delivery import Delivery
-from cdc.first_snapshot import ExportedSnapshot, send_first_snapshot
+from cdc.exported_snapshot import ExportedSnapshot
+from cdc.first_snapshot import FirstSnapshot
 from cdc.in_progress import InProgress
 from cdc.layouts import layout, survey
 from cdc.look import look
@@ -28,7 +29,8 @@ from cdc.messages import Messages
 from cdc.progress import Progress, before_slot, new_origin, origin_behind_gap
 from cdc.reread import Reread
 from cdc.schema_ids import SchemaIds
-from cdc.shapes import Shapes
+from cdc.shapes import FIRST_RUN, Shapes
+from cdc.snapshot_report import Report
 from cdc.snapshot_requests import SnapshotRequests
 from cdc.spool import Spool
 from cdc.start import EPOCH, decide
@@ -52,6 +54,7 @@ from sinks.alone import send_alone
 from sinks.kafka import KafkaSink
 from sinks.progress import read_schemas
 from sinks.requests import RequestTail
+from snapshot.pace import Pace
 
 log = structlog.get_logger()
 
@@ -68,7 +71,7 @@ _TICK_S = 0.2
 
 
 class Session:
-    """Connections, producer, and what they know."""
+    """Connections, producer, and what they know. `begun`: the slot and what goes with it are there."""
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
         self._config = config
@@ -84,6 +87,7 @@ class Session:
         self._unchanged: Unchanged | None = None
         self._tail: RequestTail | None = None
         self._idle_at = 0.0
+        self.begun = False
 
     def start(self) -> None:
         """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
@@ -137,7 +141,7 @@ class Session:
     def _new_slot(self, relations: Sequence[Relation]) -> Iterator[tuple[int, ExportedSnapshot | None]]:
         """Make and own a slot; give its consistent point, and the snapshot of `relations` at it if there are any."""
         version, keyless = self._found.server.version, self._captured.without_key
-        point, exported = recovery.make_slot(self._config, version, relations, keyless)
+        point, exported = recovery.make_slot(self._config, version, relations, keyless, self._stop)
         try:
             self._own_slot()
             self._sink = self._new_sink()
@@ -148,8 +152,9 @@ class Session:
 
     def _first_copy(self, point: int, exported: ExportedSnapshot | None) -> None:
         """Store where the slot begins; copy what its snapshot is to show."""
+        self.begun = True
         if exported is not None:
-            send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
+            self._copy(exported)
         else:
             self._delivery.commit(self._progress.newest.here.position, point, 0, None)
 
@@ -210,6 +215,7 @@ class Session:
         self._shapes = Shapes(
             config.source, self._columns, self._progress, partial(self._sink.send_plain, topics.tables), reads.states
         )
+        self._shapes.reads = reads.progress()
         self._toast = Toast(config, self._connection, self._found.identity.timeline, stored, topics.progress)
         self._tables = Tables(
             config.kafka,
@@ -227,6 +233,16 @@ class Session:
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+
+    def _copy(self, exported: ExportedSnapshot) -> None:
+        """Send all tables as of the slot's consistent point; what a stop leaves out is for the windows."""
+        first = FirstSnapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
+        report = Report(self._shapes.reads, exported.consistent_point, self._config.source.slot, self._connection)
+        first.send(Pace(self._config.snapshot.max_bytes_per_s), report)
+        left = (chunk for chunks in first.left.values() for chunk in chunks)
+        self._reads = StoredReads(
+            self._shapes.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
+        )
 
     def _follow(self) -> None:
         """Make ready for the stream, and for the tables that are still to be read."""

@@ -7,9 +7,11 @@ So nothing rests on the two being of one moment: in doubt the table is read agai
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import orjson
 import structlog
 
 from cdc.progress import Progress
@@ -22,6 +24,7 @@ from schemas.progress import chunk_key, table_key
 from schemas.relation import Relation, ReplicaIdentity
 from schemas.types import EXCLUDED, ValueType
 from snapshot.plan import Chunk
+from snapshot.progress import Counted, ReadProgress
 from snapshot.window import Found
 
 log = structlog.get_logger()
@@ -45,6 +48,7 @@ class Shapes:
     """The state of each table's topic, kept by `send` on the tables topic; bounded by the number of tables.
 
     `wanted` are tables that must be read (again) and that nobody has begun to read yet, `keyless` those that cannot be.
+    `reads` says how far reads are, for people and metrics.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Shapes:
         self.states = states
         self.wanted: dict[str, Relation] = {}
         self.keyless: set[str] = set()
+        self.reads = ReadProgress()
         self._source = source
         self._options = options
         self._progress = progress
@@ -196,9 +201,19 @@ class Shapes:
             self._store(name, replace(state, asked=None))
         self._progress.incomplete.discard(name)
 
-    def note_chunk(self, chunk: Chunk, run: int, *, done: bool) -> None:
-        """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on."""
-        self._send(chunk_key(self._source.slot, chunk.table, run, chunk.n), chunk.to_json(done=done))
+    def note_chunk(self, chunk: Chunk, run: int, *, done: bool, rows: int = 0, copied: int = 0) -> None:
+        """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on.
+
+        `rows` and `copied`, bytes of COPY's text, are what came out of it.
+        """
+        value = chunk.to_dict() | {"done": done}
+        if done:
+            counted = Counted(rows, copied, time.time_ns() // 1_000_000)
+            self.reads.read(chunk, run, counted)
+            value |= counted.to_dict()
+        else:
+            self.reads.planned(chunk, run)
+        self._send(chunk_key(self._source.slot, chunk.table, run, chunk.n), orjson.dumps(value))
 
     def planned(self, relation: Relation, layout: Layout, lsn: int) -> None:
         """Note how a table lies that is read now, with everything that was committed before `lsn`."""

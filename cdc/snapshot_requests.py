@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import psycopg
 import structlog
-from psycopg import sql
 
 from cdc.progress import Progress
 from cdc.shapes import Shapes
@@ -19,6 +18,7 @@ from schemas.relation import Relation
 from schemas.requests import Outcome, Request, RequestRecord
 from schemas.topics import Topics
 from sinks.requests import RequestTail
+from snapshot.plan import check_condition
 
 log = structlog.get_logger()
 
@@ -94,13 +94,9 @@ class SnapshotRequests:
         return Outcome(name, "started", self._shapes.ask(relation, Asked(whole, where, request.rate, since=since)))
 
     def _error_in(self, relation: Relation, where: str) -> str:
-        """Return what the server says of a condition; it is parsed as one, not as a part of something else."""
-        query = sql.SQL("SELECT 1 FROM {} WHERE ({}\n) LIMIT 0").format(
-            sql.Identifier(relation.schema, relation.name), sql.SQL(where)
-        )
+        """Return what the server has against a condition, nothing if it takes it."""
         try:
-            # by the extended protocol, which takes one statement only
-            self._connection.execute(query, binary=True)
+            check_condition(self._connection, relation, where)
         except psycopg.errors.OperationalError:
             raise
         except psycopg.Error as error:

@@ -16,7 +16,7 @@ import psycopg
 import structlog
 
 from cdc import pgoutput
-from cdc.connect import connect
+from cdc.connect import cannot_read, connect
 from cdc.delivery import Delivery
 from cdc.layouts import describe, survey
 from cdc.progress import Progress
@@ -27,7 +27,6 @@ from cdc.tables import CapturedTable, Tables
 from cdc.transaction import Assembler
 from schemas.config import Config, Snapshot
 from schemas.envelope import TRUNCATE_KEY
-from schemas.errors import SourceError
 from schemas.layout import Asked
 from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.relation import Relation
@@ -129,7 +128,7 @@ class Windows:
         try:
             plan = self._reader.planned()
         except psycopg.Error as error:
-            raise _cannot_read(error) from None
+            raise cannot_read(error) from None
         if plan is not None and (current := self._current(plan)) is not None:
             self._planned(current, plan)
         if self._assembler.open_xid is None:
@@ -284,7 +283,8 @@ class Windows:
         run = window.plan.run
         sender = RowSender(self._delivery, behind.epoch, behind.commit_lsn, behind.ordinal, run)
         sender.divert(sender.send(destined, window.lines, window.keys))
-        self._shapes.note_chunk(window.chunk, run, done=True)
+        copied = sum(map(len, window.lines))
+        self._shapes.note_chunk(window.chunk, run, done=True, rows=len(window.lines), copied=copied)
         self._assembler.sent(sender.position)
         read.left.remove(window.chunk)
         rate = self._asked(window.chunk.table).rate
@@ -341,14 +341,3 @@ class Windows:
 
 def _columns(relation: Relation) -> list[tuple[str, int, int]]:
     return [(column.name, column.type_oid, column.typmod) for column in relation.columns]
-
-
-def _cannot_read(error: psycopg.Error) -> SourceError:
-    """Keep the server's own words; a lost connection is one that a restart explains."""
-    lost = isinstance(error, psycopg.OperationalError)
-    return SourceError(
-        "TR-211" if lost else "TR-227",
-        "the connection that reads tables was lost" if lost else "PostgreSQL refused to have a table read",
-        detail=" ".join((error.diag.message_primary or str(error)).split()) + ".",
-        hint=error.diag.message_hint or "The role needs SELECT on every captured table: GRANT SELECT ON ... TO ...;",
-    )

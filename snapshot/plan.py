@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import orjson
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
 from schemas.config import Snapshot
 from schemas.relation import Relation
@@ -18,7 +18,7 @@ from schemas.relation import Relation
 class Chunk:
     """Blocks `first` to `end` (exclusive; None: to the last, however long the table grows) of a table or partition.
 
-    `size` is about how many bytes they have, with the large values that lie elsewhere.
+    `size` is about how many bytes they have, with the large values that lie elsewhere; `planned_ms` is since 1970.
     """
 
     table: str
@@ -28,6 +28,7 @@ class Chunk:
     end: int | None
     where: str | None = None
     size: int = 0
+    planned_ms: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -38,11 +39,8 @@ class Chunk:
             "end": self.end,
             "where": self.where,
             "bytes": self.size,
+            "planned_ms": self.planned_ms,
         }
-
-    def to_json(self, *, done: bool) -> bytes:
-        """Return the value of the chunk's record on the tables topic."""
-        return orjson.dumps(self.to_dict() | {"done": done})
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
@@ -55,6 +53,7 @@ class Chunk:
             value["end"],
             value["where"],
             value.get("bytes", 0),
+            value.get("planned_ms", 0),
         )
 
 
@@ -91,6 +90,7 @@ def plan_table(
         {"oid": relation.oid},
     ).fetchall()
     where = _all_of(_row_filter(connection, publications, relation), snapshot.where.get(relation.qualified_name), only)
+    now_ms = time.time_ns() // 1_000_000
     chunks: list[Chunk] = []
     estimates: list[float | None] = []
     for schema, name, main_bytes, all_bytes, pages, tuples, block_size in leaves:
@@ -102,7 +102,7 @@ def plan_table(
         for first in starts:
             end = None if first == starts[-1] else first + step
             size = (min(first + step, blocks) - first) * block_bytes
-            chunks.append(Chunk(relation.qualified_name, len(chunks), (schema, name), first, end, where, size))
+            chunks.append(Chunk(relation.qualified_name, len(chunks), (schema, name), first, end, where, size, now_ms))
     known = [estimate for estimate in estimates if estimate is not None]
     return TablePlan(relation, tuple(chunks), round(sum(known)) if len(known) == len(estimates) else None)
 
@@ -116,6 +116,16 @@ def plan_chunks(
 ) -> list[Chunk]:
     """Return the chunks of `plan_table` alone."""
     return list(plan_table(connection, publications, relation, snapshot, only).chunks)
+
+
+def check_condition(connection: psycopg.Connection, relation: Relation, condition: str) -> None:
+    """Raise psycopg.Error unless it is a condition on the rows of that table; nothing is run."""
+    statement = sql.SQL("SELECT FROM {} WHERE ({}\n)").format(
+        sql.Identifier(relation.schema, relation.name), sql.SQL(condition)
+    )
+    result = connection.pgconn.prepare(b"", statement.as_bytes(connection))
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(result)
 
 
 def in_order(plans: Iterable[TablePlan], keyless: Iterable[str]) -> list[TablePlan]:

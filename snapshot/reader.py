@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import psycopg
 from psycopg import pq, sql
@@ -23,6 +24,9 @@ BATCH_BYTES = 262_144
 
 _NAP_S = 0.001
 """The server sends some fifty rows at a time, and waking up costs more than reading them."""
+
+LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
+"""So long we stand in the queue for a table, and all who want it for themselves stand behind us."""
 
 Lines = list[bytes]
 
@@ -84,7 +88,12 @@ def _wait(sockets: Sequence[int], seconds: float | None) -> None:
 
 
 def lock_tables(connection: psycopg.Connection, relations: Iterable[Relation]) -> None:
-    """Take ACCESS SHARE on all tables: a table that is rewritten shows an older snapshot no rows at all."""
+    """Take ACCESS SHARE on all tables: a table that is rewritten shows an older snapshot no rows at all.
+
+    Raises LockNotAvailable if somebody has one for himself, and goes on having it.
+    """
+    # no query, which would take a snapshot
+    connection.execute(LOCK_TIMEOUT)
     names = sql.SQL(", ").join(sql.Identifier(relation.schema, relation.name) for relation in relations)
     connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
 

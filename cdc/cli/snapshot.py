@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.cli import output
+from cdc.cli import output, snapshot_plan
 from cdc.cli.options import ConfigFile, Json
 
 if TYPE_CHECKING:
     from schemas.requests import Outcome, Request
 
 app = typer.Typer(help="Read tables again while the stream goes on; see, pause and resume reads.", no_args_is_help=True)
+
+app.command()(snapshot_plan.plan)
 
 Tables = Annotated[
     list[str] | None, typer.Argument(metavar="TABLE...", help='"schema.table"; "table" is public.table.')
