@@ -23,7 +23,7 @@ from schemas.evolution import key_column_names
 from schemas.layout import Layout
 from schemas.refused import ColumnRefused, RecordTooLarge
 from schemas.relation import Column, Relation
-from schemas.topics import LONGEST, Topics, compacted, kept, messages
+from schemas.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
 from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Destination
@@ -148,6 +148,13 @@ class Tables:
     def has_key(self, relation: Relation) -> bool:
         return bool(self._keys.of(relation))
 
+    def key_schema(self, table: CapturedTable) -> tuple[int, str]:
+        """Return the id and the schema of a table's keys; it must have one."""
+        subject = f"{table.destination.topic}-key"
+        schema = self._schema_ids.newest(subject)
+        assert schema is not None
+        return self._schema_ids.id_of(subject, schema), schema
+
     def columns_ever(self, schema: str, table: str) -> set[str]:
         """Return every name that a column has ever had on the topic of a table."""
         return self._schema_ids.columns_ever(f"{self._topics.table(schema, table)}-value")
@@ -252,6 +259,7 @@ def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> di
     by_key = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
     events = kept(kafka.max_message_bytes)
     specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas, topics.tables)]
+    specs.append(TopicSpec(topics.requests, 1, REQUESTS))
     specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
     for relation in relations:
         topic = topics.table(relation.schema, relation.name)

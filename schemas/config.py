@@ -145,6 +145,11 @@ class Kafka(Section):
 class Snapshot(Section):
     """The first copy."""
 
+    mode: Literal["exported", "interleaved"] = Field(
+        "exported",
+        description="the first copy is of one moment, and the stream waits for it; or it is read chunk by chunk while"
+        " the stream runs: topics are live at once and the slot holds no WAL back, but no cut is a state until the end",
+    )
     workers: int = Field(2, ge=1, le=32, description="connections that COPY at the same time")
     chunk_bytes: int = Field(16_777_216, ge=8192, description="size of table, with TOAST, that one COPY reads")
     max_bytes_per_s: int | None = Field(

@@ -287,6 +287,17 @@ class TableEncoder:
         out.put_all(self.now)
         return self._check(out)
 
+    def snapshot_delete(self, before: bytes, ordinal: int) -> bytes:
+        """Return the event of a delete that a snapshot finds, after `begin_snapshot`; `before` is a union's bytes."""
+        out = self.out
+        out.clear()
+        out.put_all(self.value_frame + before + b"\x00" + self.transaction)
+        out.put_long(ordinal)
+        out.put_byte(0)
+        out.put_all(_DELETE)
+        out.put_all(self.now)
+        return out.whole()
+
     def begin_snapshot(self, commit_lsn: int, snapshot_ms: int, now_ms: int) -> None:
         """Make ready what all rows of a snapshot that stands at `commit_lsn` share."""
         self.current = _NO_TRANSACTION

@@ -88,7 +88,7 @@ class KafkaSink:
         """How large the open transaction is."""
         return self.outbox.pending_bytes
 
-    def send_plain(self, topic: str, key: bytes, value: bytes) -> None:
+    def send_plain(self, topic: str, key: bytes, value: bytes | None) -> None:
         """Put a record on a one-partition topic that no cut speaks of."""
         self._open()
         self.outbox.produce(topic, 0, (key, value, []), None)
