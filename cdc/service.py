@@ -17,7 +17,7 @@ from tenacity import (
 
 from cdc.connect import DECODING_FAILED, SLOT_IN_USE, connection_lost
 from cdc.locked import TABLES_LOCKED
-from cdc.memory import settle
+from cdc.memory import reclaim, settle
 from cdc.ops.health import Health
 from cdc.session import Session
 from cdc.standby import wait_for_slot
@@ -29,6 +29,8 @@ log = structlog.get_logger()
 
 _PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", "TR-301", "TR-303", "TR-330", FENCED}
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
+
+_KAFKA_FAILED = {"TR-301", "TR-303"}
 
 
 class Service:
@@ -76,6 +78,8 @@ class Service:
                 self._stand_by(error)
                 return False
             self._health.failed(error)
+            if session is not None and error.code in _KAFKA_FAILED:
+                session.outlast_kafka()
             if error.code == DECODING_FAILED:
                 self._go_on_without_streaming()
             raise
@@ -83,6 +87,8 @@ class Service:
             if session is not None:
                 self._streamed |= session.begun
                 session.close()
+            del session
+            reclaim()
 
     def _stand_by(self, error: TailraceError) -> None:
         """Say once that another daemon is at work; from now on a server's restart is waited for, too."""
