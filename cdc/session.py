@@ -361,7 +361,7 @@ class Session:
     def _commit(self) -> None:
         assembler = self._assembler
         rows = assembler.rows
-        self._health.committing_since = time.monotonic()
+        self._health.committing_since = time.time()
         self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
         self._health.committing_since = None
         self._idle_at = 0.0

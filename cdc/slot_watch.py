@@ -187,7 +187,10 @@ class SlotWatch:
             )
 
     def _beat(self, source: SourceState) -> None:
-        """Write a logical message where nothing else moves the slot: other databases' WAL reaches us by it only."""
+        """Write a logical message where nothing else moves the slot.
+
+        Keepalives do as a rule, but a walsender that never catches up with the WAL of others sends none.
+        """
         health, record = self._health, self._health.record
         if self._quiet is None or record is None or health.state != "streaming" or source.read_only:
             return
@@ -203,10 +206,12 @@ class SlotWatch:
                 row = self._connection.execute(
                     "SELECT pg_logical_emit_message(true, %s, '')::text", (f"{OWN}{self._slot}:heartbeat",)
                 ).fetchone()
-        except psycopg.Error as error:
-            log.warning("no heartbeat could be written", slot=self._slot, error=" ".join(str(error).split()))
+        except psycopg.errors.InsufficientPrivilege as error:
+            log.warning("no heartbeats: they are not allowed", slot=self._slot, error=" ".join(str(error).split()))
             self._quiet = None
-            self._drop_connection()
+            return
+        except psycopg.Error:
+            self._drop_connection()  # the next look says what is wrong
             return
         assert row is not None
         self._beat_lsn = parse_lsn(row[0])

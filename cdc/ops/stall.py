@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
-
-from schemas.lsn import format_lsn
 
 if TYPE_CHECKING:
     from cdc.ops.health import Health
@@ -44,7 +43,8 @@ class Standstill:
 def cause_of(health: Health, source: SourceState | None, before: SourceState | None) -> str:
     """Say what the position waits for, by what is known of Kafka, of the walsender and of ourselves.
 
-    `source` is the newest at the source, `before` the one before it; None where it did not answer.
+    The same cause is always in the same words. `source` is what was seen last, `before` what was before that; None
+    where PostgreSQL did not answer.
     """
     if health.state in ("starting", "retrying"):
         if health.error is not None:
@@ -55,14 +55,15 @@ def cause_of(health: Health, source: SourceState | None, before: SourceState | N
         return "starting"
     if health.kafka_error is not None:
         return health.kafka_error
-    if health.committing_since is not None and (taken := time.monotonic() - health.committing_since) > _LONG_CALL_S:
-        return f"a commit to Kafka has taken {taken:.0f} s so far"
+    began = health.committing_since
+    if began is not None and time.time() - began > _LONG_CALL_S:
+        return f"Kafka has not answered a commit of {datetime.fromtimestamp(began, UTC):%Y-%m-%d %H:%M:%SZ}"
     if source is None:
         return health.source_error or "PostgreSQL has not been asked yet"
     if source.slot is None or source.slot.active_pid is None:
         return "nobody reads the slot"
     if source.sent_lsn is not None and before is not None and source.sent_lsn != before.sent_lsn:
-        return f"reading: WAL up to {format_lsn(source.sent_lsn)} has come, but no end of a transaction for Kafka"
+        return "reading: WAL keeps coming, but no end of a transaction that Kafka does not have yet"
     wait = (source.wait_event or "").casefold()
     if wait == _SEND_WAIT:
         return "the walsender waits for this process to read"

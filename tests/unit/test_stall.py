@@ -63,7 +63,7 @@ def streaming() -> Health:
         (source(wait_event="WalSenderWaitForWal"), source(), "all WAL has been sent"),
         (source(wait_event="ReorderBufferRead"), source(), "a large transaction is being decoded"),
         (source(), source(), "a large transaction is being decoded"),
-        (source(sent_lsn=600), source(), "reading: WAL up to 0/258"),
+        (source(sent_lsn=600), source(), "reading: WAL keeps coming"),
         (source(active_pid=None), source(), "nobody reads the slot"),
         (None, source(), "PostgreSQL has not been asked"),
     ],
@@ -74,8 +74,8 @@ def test_causes_at_the_source(now: SourceState | None, before: SourceState, caus
 
 def test_kafka_is_named_before_the_source() -> None:
     health = streaming()
-    health.committing_since = time.monotonic() - 30
-    assert "a commit to Kafka has taken 30 s" in cause_of(health, source(), source())
+    health.committing_since = time.time() - 30
+    assert "Kafka has not answered a commit of 20" in cause_of(health, source(), source())
     health.kafka_error = "no answer from Kafka at here"
     assert cause_of(health, source(), source()) == "no answer from Kafka at here"
 
