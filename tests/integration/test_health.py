@@ -109,6 +109,22 @@ def test_turned_off(source: psycopg.Connection[Any], config_path: Path) -> None:
         assert daemon.stop() == 0
 
 
+def test_a_start_that_waits_for_an_open_transaction(
+    source: psycopg.Connection[Any], database: str, config_path: Path
+) -> None:
+    source.execute("CREATE TABLE other (id int)")
+    with psycopg.connect(database) as forgotten, running(config_path) as daemon:
+        forgotten.execute("INSERT INTO other VALUES (1)")
+        pid = forgotten.info.backend_pid
+        wait_until(lambda: ready(daemon)[1].get("reason") == "the slot is not attached yet")
+        wait_until(lambda: "stalled_since" in ready(daemon)[1], 60)
+        assert f"of process {pid} (idle in transaction), open since" in ready(daemon)[1]["reason"]
+        assert ask(daemon, "/livez")[0] == 200
+        forgotten.rollback()
+        wait_until(lambda: ready(daemon)[0] == 200)
+        assert daemon.stop() == 0
+
+
 @contextmanager
 def writing_wal(dsn: str) -> Iterator[None]:
     """Write to another database without a pause."""
@@ -141,7 +157,29 @@ def test_a_heartbeat_moves_the_slot_of_a_quiet_database(
         wait_until(lambda: metrics(daemon).get(("tailrace_slot_confirmed_flush_lsn_bytes",), 0) > end, 40)
         assert daemon.stop() == 0
     # nobody else sees them
-    assert read_topic(servers.bootstrap, prefix, "message") == []
+    assert not [record for record in read_topic(servers.bootstrap, prefix, "message") if record.key != ("test",)]
+
+
+def test_a_frozen_backend_does_not_hold_the_watch_up(source: psycopg.Connection[Any], config_path: Path) -> None:
+    def backend() -> int | None:
+        row = source.execute(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'tailrace watch'"
+            " AND datname = current_database() ORDER BY backend_start DESC LIMIT 1"
+        ).fetchone()
+        return row[0] if row else None
+
+    with running(config_path) as daemon:
+        wait_for_state(load(config_path), source)
+        frozen = backend()
+        assert frozen is not None
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            wait_until(lambda: backend() != frozen)
+            asked = metrics(daemon)["tailrace_looked_timestamp_seconds",]
+            wait_until(lambda: metrics(daemon)["tailrace_looked_timestamp_seconds",] > asked)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        assert daemon.stop() == 0
 
 
 def test_a_frozen_broker(
