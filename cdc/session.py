@@ -234,7 +234,7 @@ class Session:
         self._shapes = Shapes(
             config.source, self._columns, self._progress, partial(self._sink.send_plain, topics.tables), reads.states
         )
-        self._shapes.reads = reads.progress()
+        self._shapes.reads = self._health.reads = reads.progress()
         self._toast = Toast(config, self._connection, self._found.identity.timeline, stored, topics.progress)
         self._tables = Tables(
             config.kafka,

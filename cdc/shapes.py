@@ -223,7 +223,8 @@ class Shapes:
             # rows at rest are as they were until the run is done: of some, perhaps, it reads nothing
             self._store(name, replace(state, asked=replace(state.asked, layout=layout, lsn=lsn, columns=columns)))
         else:
-            self._store(name, replace(state, layout=layout, lsn=lsn, columns=columns))
+            member = state.member or layout.member
+            self._store(name, replace(state, layout=layout, lsn=lsn, columns=columns, member=member))
 
     def gone(self, name: str) -> None:
         """Let go of a table that is not there (under this name) any more; its topic stays as it is."""
@@ -286,9 +287,11 @@ class Shapes:
 def _is_of(state: TableState, oid: int, now: Layout | None) -> bool:
     """Whether a topic holds this very table, with all changes since it was read.
 
-    One that is not in the publication by now may come back: then it has another entry.
+    One that is not in the publication by now may come back: then it has another entry. Before a table is planned for
+    the first time its entry is not known.
     """
-    return state.oid == oid and (now is None or now.member in (0, state.member))
+    unknown = state.layout is None and state.member == 0
+    return state.oid == oid and (now is None or now.member in (0, state.member) or unknown)
 
 
 def _names(columns: Iterable[str]) -> list[str]:

@@ -37,7 +37,7 @@ from snapshot.window_reader import WindowReader
 
 log = structlog.get_logger()
 
-_WINDOW_BYTES: Final = 2_097_152
+_WINDOW_BYTES: Final = 1_048_576
 """The most of a table that one window reads: its rows go into the stream at once, and changes wait meanwhile."""
 
 _AGAIN_S: Final = 0.2
@@ -282,7 +282,7 @@ class Windows:
         behind = self._assembler.behind
         run = window.plan.run
         sender = RowSender(self._delivery, behind.epoch, behind.commit_lsn, behind.ordinal, run)
-        sender.divert(sender.send(destined, window.lines, window.keys))
+        sender.divert(sender.send(destined, window.lines, window.keys or None))
         copied = sum(map(len, window.lines))
         self._shapes.note_chunk(window.chunk, run, done=True, rows=len(window.lines), copied=copied)
         self._assembler.sent(sender.position)

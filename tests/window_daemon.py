@@ -58,7 +58,8 @@ _WORDS = [
     "'",
     "é1",
 ]
-_HELD = 5
+_HELD = (3, 24)
+"""Steps that a commit waits: a window has six, so some wait for longer than one."""
 
 
 def key(table: str, number: int) -> tuple[Any, ...]:
@@ -104,10 +105,10 @@ class Changes:
     def step(self) -> None:
         """Make some changes; let go of one that waits since some steps."""
         self._step += 1
-        while self._held and self._held[0][0] <= self._step:
-            _, pid = self._held.pop(0)
+        for pid in [pid for until, pid in self._held if until <= self._step]:
             self._connection.execute("SELECT pg_cancel_backend(%s)", (pid,))
             self._connection.commit()
+        self._held = [held for held in self._held if held[0] > self._step]
         for _ in range(self._pick.randint(1, 3)):
             with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation):
                 for _ in range(self._pick.randint(1, 3)):
@@ -140,7 +141,7 @@ class Changes:
             self._connection.commit()
             if row is None or row[0]:
                 break
-        self._held.append((self._step + _HELD, pid))
+        self._held.append((self._step + self._pick.randint(*_HELD), pid))
 
     def _change(self, connection: psycopg.Connection[Any]) -> None:
         table = self._pick.choice(list(TABLES))

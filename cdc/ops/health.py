@@ -16,6 +16,7 @@ from cdc.ops.stall import Stall
 from schemas.errors import TailraceError
 from schemas.progress import PositionRecord
 from sinks.kafka import KafkaSink
+from snapshot.progress import ReadProgress
 
 State = Literal["starting", "copying", "streaming", "standby", "retrying"]
 STATES: Final[tuple[State, ...]] = get_args(State)
@@ -45,6 +46,7 @@ class Health:
         self.sessions = 0
         self.error: TailraceError | None = None
         self.errors: Counter[str] = Counter()
+        self.reads = ReadProgress()
 
         self.source: SourceState | None = None
         self.source_error: str | None = None

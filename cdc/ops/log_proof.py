@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from schemas.envelope import TRUNCATE_KEY
@@ -196,12 +196,19 @@ def _follows(before: PositionRecord, record: PositionRecord) -> Iterator[tuple[s
     then, now = before.here, record.here
     if (now.position, now.flushed_lsn) < (then.position, then.flushed_lsn):
         yield "", f"{now.position} at {_at(record)} is behind {then.position} at {_at(before)}"
-    if not record.is_state and record.newest_state != before.state:
+    if not record.is_state and not _same(record.newest_state, before.state):
         yield "", f"{_at(record)} names another newest state than {_state(before.state)}: {_state(record.newest_state)}"
     for topic, ends in then.offsets.items():
         later = now.offsets.get(topic, [])
         if len(later) < len(ends) or any(b < a for a, b in zip(ends, later, strict=False)):
             yield topic, f"the cut goes back from {ends} at {_at(before)} to {later} at {_at(record)}"
+
+
+def _same(one: Cut | None, other: Cut | None) -> bool:
+    """Whether two cuts are one; after a promotion it goes by the timeline that went on from it."""
+    if one is None or other is None:
+        return one is other
+    return replace(one, timeline=0) == replace(other, timeline=0)
 
 
 def _state(cut: Cut | None) -> str:

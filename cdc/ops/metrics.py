@@ -28,6 +28,7 @@ class HealthCollector(Collector):
         yield _labelled("build_info", "1, with the version.", "version", {version("tailrace"): 1})
         yield from self._daemon()
         yield from self._topics()
+        yield from self._reads()
         yield from self._source()
 
     def _daemon(self) -> Iterator[Metric]:
@@ -70,6 +71,20 @@ class HealthCollector(Collector):
         for topic, count in dict(health.records).items():
             records.add_metric([topic], count)
         yield records
+
+    def _reads(self) -> Iterator[Metric]:
+        chunks = GaugeMetricFamily(
+            "tailrace_snapshot_chunks", "Chunks of the newest read of a table.", labels=["table", "state"]
+        )
+        rows = GaugeMetricFamily("tailrace_snapshot_rows", "Rows that read has sent.", labels=["table"])
+        size = GaugeMetricFamily("tailrace_snapshot_bytes", "Bytes of table in its chunks.", labels=["table", "state"])
+        for each in list(self._health.reads.values()):
+            chunks.add_metric([each.table, "done"], each.chunks_done)
+            chunks.add_metric([each.table, "left"], each.chunks - each.chunks_done)
+            size.add_metric([each.table, "done"], each.size_done)
+            size.add_metric([each.table, "left"], each.size - each.size_done)
+            rows.add_metric([each.table], each.rows)
+        yield from (chunks, size, rows)
 
     def _source(self) -> Iterator[Metric]:
         health, source = self._health, self._health.source

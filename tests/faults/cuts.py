@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from schemas.lsn import format_lsn
 from schemas.progress import Cut, PositionRecord
@@ -61,7 +62,11 @@ def check_cuts(evidence: Evidence) -> Iterator[Finding]:
 
 def _follows(where: str, before: Cut | None, position: PositionRecord, newest_state: Cut | None) -> Iterator[Finding]:
     here = position.here
-    if not position.is_state and position.newest_state != newest_state:
+    named = position.newest_state
+    # after a promotion a cut goes by the timeline that went on from it
+    if named and newest_state:
+        named = replace(named, timeline=newest_state.timeline)
+    if not position.is_state and named != newest_state:
         yield "cut", f"{where} names {position.newest_state} as the newest state, not {newest_state}"
     if before is None:
         return

@@ -11,7 +11,7 @@ WHEN is `before`, `after` or `during` (within 10 ms of the call's begin, from an
     record     the position record is made (before), it is with the broker, the transaction still open (after)
     commit     the Kafka transaction is committed: before the request, while it is under way, after the answer
     confirm    PostgreSQL is told what it may forget
-    snapshot   rows of the first copy are handed to librdkafka
+    snapshot   rows of the first copy are handed to librdkafka, or the end of their chunk is noted
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Producer:
 
 
 def install(killer: Killer) -> None:
-    """Wrap the method that a point means. AttributeError if the product has it no more: then mend this list."""
-    from cdc.snapshot_rows import RowSender
+    """Wrap the method that a point means. An error if the product has it no more, or compiled: then mend this list."""
+    from cdc.first_snapshot import FirstSnapshot
     from cdc.spool import Spool
     from cdc.transaction import Assembler
     from cdc.wal import Wal
@@ -91,7 +91,7 @@ def install(killer: Killer) -> None:
         "spool": (Spool, "append", always),
         "produce": (Assembler, "feed", brings),
         "confirm": (Wal, "confirm", always),
-        "snapshot": (RowSender, "send", always),
+        "snapshot": (FirstSnapshot, "_take", always),
     }
     if killer.point in methods:
         owner, name, counts = methods[killer.point]

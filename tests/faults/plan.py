@@ -92,7 +92,7 @@ def plan(seed: int, kinds: Sequence[str] = KINDS, kind: str | None = None) -> Pl
 def _death(pick: random.Random, streaming: bool) -> str:
     point = pick.choice([point for point in POINTS if streaming or point != "spool"])
     when = pick.choice(("before", "after", *(("during",) * 2 if point == "commit" else ())))
-    most = {"spool": 2000, "receive": 200, "produce": 200, "snapshot": 2}.get(point, 25)
+    most = {"spool": 2000, "receive": 200, "produce": 200, "snapshot": 40}.get(point, 25)
     return f"{point}:{when}:{pick.randint(1, most)}"
 
 

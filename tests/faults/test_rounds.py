@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
+from tests.faults.checker import check
+from tests.faults.daemon import POINTS
 from tests.faults.plan import KINDS, plan
 from tests.faults.rounds import run_round
+from tests.faults.source import come_true
+from tests.faults.stage import Stage
 from tests.faults.world import World, why_not
 
 
@@ -27,3 +33,23 @@ def test_nothing_is_lost(world: World, kind: str) -> None:
     assert not result.violations, f"{result.plan}, see {result.folder}"
     assert result.changes >= 500
     assert sum(result.faults.values()) >= 1 or kind == "kill at a point"
+
+
+@pytest.mark.timeout(600)  # seventeen starts of the daemon
+def test_killed_at_each_point(world: World) -> None:
+    # the first copy comes first; what is left of it then is read beside the stream
+    points = sorted(POINTS, key=lambda point: point != "snapshot")
+    deaths = [f"{point}:{when}" for point in points for when in ("before", "after")] + ["commit:during"]
+    settings = replace(
+        plan(0, kind="kill at a point"), early=True, streaming=True, deaths=tuple(f"{death}:1" for death in deaths)
+    )
+    folder = world.folder / "points"
+    folder.mkdir()
+    with ExitStack() as stack:
+        stage = Stage(world, settings, (), folder, stack)
+        reached = come_true(lambda: stage.daemon.died.total() == len(deaths), 450)
+        assert reached, f"only at {sorted(stage.daemon.died)}"
+        stage.come_to_rest()
+        played = stage.finish()
+    assert not played.broken
+    assert check(played.evidence) == []

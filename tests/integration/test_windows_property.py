@@ -57,6 +57,7 @@ def _equal(servers: Servers, config: Config, connection: psycopg.Connection[Any]
         topic = f"{config.kafka.prefix}.public.{table}"
         records = read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}", cut.offsets[topic])
         assert_once_in_order(records)
+        assert () not in {record.key for record in records}, "nothing was emptied"
         cursor = connection.cursor(row_factory=dict_row)
         key = "(b, a)" if table == "by_two" else "id"
         rows = cursor.execute(f"SELECT * FROM {table} ORDER BY {key}".encode()).fetchall()
