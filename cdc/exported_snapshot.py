@@ -19,7 +19,10 @@ from snapshot.reader import SnapshotWorkers
 
 
 class ExportedSnapshot:
-    """`relations` and `layouts` are those of the consistent point, by name; `plans` come in the order of reading."""
+    """`names` are the tables asked for; `relations` and `layouts` are those of the consistent point, by name.
+
+    `plans` come in the order of reading.
+    """
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class ExportedSnapshot:
         that was made by then is dropped again.
         """
         dsn = config.source.dsn.get_secret_value()
+        self.names = {relation.qualified_name for relation in relations}
         created: slot.CreatedSlot | None = None
         self.workers = SnapshotWorkers(
             lambda: connect_to_read(dsn, application_name="tailrace snapshot"), config.snapshot.workers

@@ -96,7 +96,7 @@ class FirstSnapshot:
             if (toast := self._tables[relation.oid].toast) is not None:
                 toast.vouch()
         # a partitioned table may have no partition yet
-        self._progress.incomplete &= {chunk.table for chunk in self._exported.chunks}
+        self._progress.incomplete -= self._exported.names - {chunk.table for chunk in self._exported.chunks}
         for chunk in self._exported.chunks:
             self._shapes.note_chunk(chunk, FIRST_RUN, done=False)
         self._delivery.commit(self._progress.newest.here.position, self._point, 0, None)

@@ -82,7 +82,7 @@ class RowPath:
         self._toast_size = _NEVER
         self.open = False
         self.number = 0
-        self.final_lsn = 0
+        self.final_lsn = self.begin_us = self.xid = self.now_ms = 0
         self.position_lsn = stored.here.position.commit_lsn
         self.position_ordinal = stored.here.position.ordinal
         self.flushed_lsn = progress.flushed_lsn

@@ -19,7 +19,7 @@ from schemas.columns import ColumnOptions
 from schemas.config import Source
 from schemas.errors import StateError
 from schemas.evolution import Break, breaks, key_breaks
-from schemas.layout import Layout, TableState
+from schemas.layout import Asked, Layout, TableState
 from schemas.progress import chunk_key, table_key
 from schemas.relation import Relation, ReplicaIdentity
 from schemas.types import EXCLUDED, ValueType
@@ -153,10 +153,53 @@ class Shapes:
         """Have a table read (again): until that is done, no cut is a state."""
         name = relation.qualified_name
         state = self.states.get(name) or TableState(0, relation.oid, member=now.member if now else 0)
-        self._store(name, TableState(state.run + 1, state.oid, member=state.member))
+        asked = state.asked
+        if asked is not None:  # goes on to hold, but for what would leave rows out
+            asked = replace(asked, whole=False, where=None, layout=None, lsn=0, columns=())
+        self._store(name, TableState(state.run + 1, state.oid, member=state.member, asked=asked))
         self._progress.incomplete.add(name)
         self.wanted[name] = relation
         log.info("table to be read", table=name, run=state.run + 1)
+
+    def ask(self, relation: Relation, asked: Asked) -> int:
+        """Have a table read because a person wants it; return the number of the run.
+
+        `asked.whole` is what the caller knows of the topic: if it lacks nothing, it goes on to be a state.
+        """
+        name = relation.qualified_name
+        state = self.states.get(name) or TableState(0, relation.oid)
+        run = state.run + 1
+        if asked.whole:
+            self._store(name, replace(state, run=run, asked=asked))
+        else:
+            self._store(name, TableState(run, state.oid, member=state.member, asked=asked))
+            self._progress.incomplete.add(name)
+        self.wanted[name] = relation
+        log.info("table to be read", table=name, run=run, reconcile=asked.since is not None)
+        return run
+
+    def pause(self, name: str, *, paused: bool) -> None:
+        """Note whether a run is to wait."""
+        state = self.states[name]
+        self._store(name, replace(state, asked=replace(state.asked or Asked(), paused=paused)))
+
+    def cancel(self, name: str) -> None:
+        """Leave a run of a topic that lacks nothing: what has been read stays there, and is right."""
+        state = self.states[name]
+        assert state.asked is not None
+        assert state.asked.whole
+        self._store(name, replace(state, run=state.run + 1, asked=None))
+        self.wanted.pop(name, None)
+
+    def copied(self, name: str) -> None:
+        """Note that a run has read all that it was to read."""
+        state = self.states[name]
+        asked = state.asked
+        if asked is not None and asked.whole and asked.where is None:
+            state = replace(state, layout=asked.layout, lsn=asked.lsn, columns=asked.columns)
+        if asked is not None:
+            self._store(name, replace(state, asked=None))
+        self._progress.incomplete.discard(name)
 
     def note_chunk(self, chunk: Chunk, run: int, *, done: bool, rows: int = 0, copied: int = 0) -> None:
         """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on.
@@ -174,8 +217,13 @@ class Shapes:
 
     def planned(self, relation: Relation, layout: Layout, lsn: int) -> None:
         """Note how a table lies that is read now, with everything that was committed before `lsn`."""
-        name = relation.qualified_name
-        self._store(name, replace(self.states[name], layout=layout, lsn=lsn, columns=self._captured(relation)))
+        name, columns = relation.qualified_name, self._captured(relation)
+        state = self.states[name]
+        if state.asked is not None and state.asked.whole:
+            # rows at rest are as they were until the run is done: of some, perhaps, it reads nothing
+            self._store(name, replace(state, asked=replace(state.asked, layout=layout, lsn=lsn, columns=columns)))
+        else:
+            self._store(name, replace(state, layout=layout, lsn=lsn, columns=columns))
 
     def gone(self, name: str) -> None:
         """Let go of a table that is not there (under this name) any more; its topic stays as it is."""
@@ -188,6 +236,7 @@ class Shapes:
         """Let a table be that has no key: its rows could not be told from those that the stream brings."""
         log.warning("table without a key: rows from before it was published are not on its topic", table=name)
         self.keyless.add(name)
+        self._store(name, replace(self.states[name], asked=None))
         self._progress.incomplete.discard(name)
 
     def _replaced(self, relation: Relation, state: TableState, now: Layout | None) -> bool:

@@ -46,7 +46,7 @@ from cdc.catalog import Server
 from cdc.cut_topics import check_cut, check_unused
 from cdc.progress import new_origin
 from cdc.publication import Publications
-from cdc.recovery import copy_anew
+from cdc.recovery import REFILL, copy_anew
 from cdc.slot import Slot
 from cdc.timeline import Identity
 from schemas.errors import SourceError, StateError
@@ -111,7 +111,7 @@ def _begin(found: Found, hint: str) -> Start:
             publication.check_publishes(found.publications, begun=False, hint=hint)
         return Start(None)
     slot.check(found.server.database)
-    slot.check_not_lost(slot.confirmed_flush_lsn, now.lsn, hint)
+    slot.check_not_lost(slot.confirmed_flush_lsn, now.lsn, REFILL)
     if not found.owned:
         return Start(None)
     # ours was made after this record, and nobody has confirmed anything to it since
@@ -122,7 +122,7 @@ def _begin(found: Found, hint: str) -> Start:
     ):
         raise _unknown(found, slot)
     publications = publication.check_same(
-        found.publications, found.publication_name, (stored.publication_oid, stored.nokey_oid), hint
+        found.publications, found.publication_name, (stored.publication_oid, stored.nokey_oid), REFILL
     )
     publication.check_publishes(publications, begun=True, hint=hint)
     origin = new_origin(
@@ -138,15 +138,15 @@ def _begin(found: Found, hint: str) -> Start:
 
 def _go_on(found: Found, stored: PositionRecord, hint: str) -> Start:
     here, slot, now = stored.here, found.slot, found.identity
-    now.check(stored, hint)
+    now.check(stored, REFILL)
     if slot is None or slot.is_half_synced:
-        raise slots.missing(found.slot_name, here.flushed_lsn, now.lsn, _why_missing(found, here.timeline), hint)
+        raise slots.missing(found.slot_name, here.flushed_lsn, now.lsn, _why_missing(found, here.timeline), REFILL)
     slot.check(found.server.database)
-    slot.check_not_lost(here.flushed_lsn, now.lsn, hint)
+    slot.check_not_lost(here.flushed_lsn, now.lsn, REFILL)
     if found.owned:
-        slot.check_not_ahead(here.flushed_lsn, hint)
+        slot.check_not_ahead(here.flushed_lsn, REFILL)
     publications = publication.check_same(
-        found.publications, found.publication_name, (stored.publication_oid, stored.nokey_oid), hint
+        found.publications, found.publication_name, (stored.publication_oid, stored.nokey_oid), REFILL
     )
     publication.check_publishes(publications, begun=True, hint=hint)
     check_cut(here, Topics(found.prefix), found.tables, found.topics, hint)

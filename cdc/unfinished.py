@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from cdc.captured import Captured
 from cdc.progress import Progress
+from cdc.recovery import REFILL
 from cdc.shapes import Shapes
 from cdc.stored_reads import StoredReads
 from cdc.windows import Windows
 from schemas.errors import StateError
 
 
-def take_up(
-    captured: Captured, reads: StoredReads, shapes: Shapes, progress: Progress, windows: Windows, hint: str
-) -> None:
+def take_up(captured: Captured, reads: StoredReads, shapes: Shapes, progress: Progress, windows: Windows) -> None:
     """Go on with them in windows, and let go of tables that are not captured any more.
 
     StateError for one without a key: rows that the stream and a window both bring can be told apart by their key only.
@@ -23,15 +22,16 @@ def take_up(
             "TR-405",
             f'the first snapshot was cut short in table "{table}", which has no key',
             detail="Rows of such a table would come twice, or not at all, if they were read anew.",
-            hint=hint,
+            hint=REFILL,
         )
     relations = {relation.qualified_name: relation for relation in captured.relations}
     for name in progress.incomplete - relations.keys():
         shapes.gone(name)
+    for name, state in list(shapes.states.items()):
+        if state.asked is not None and name not in relations:
+            shapes.cancel(name)
     for name, relation in relations.items():
-        if name not in progress.incomplete:
-            continue
-        if name in shapes.states:
+        now = shapes.states.get(name)
+        # one of which nothing is known yet is wanted by `shapes.look`, with its entry in the publication
+        if now is not None and (name in progress.incomplete or now.asked is not None):
             windows.resume(relation, reads.left(name))
-        else:
-            shapes.want(relation)  # cut short before it was written down what there is to read

@@ -14,6 +14,8 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
+from schemas.refused import UNBOUNDED, RecordTooLarge
+
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -28,10 +30,14 @@ _SMALL = cython.declare(cython.Py_ssize_t, 1_048_576)
 @cython.final
 @cython.cclass
 class Buffer:
-    """A growing sequence of bytes. It is bounded by the largest row, and gives room above 1 MiB back after each."""
+    """A growing sequence of bytes, bounded by `most`. It gives room above 1 MiB back after each row.
 
-    def __init__(self) -> None:
+    What is not compiled keeps to `most` only where the encoder looks.
+    """
+
+    def __init__(self, most: int = UNBOUNDED) -> None:
         self.data = bytearray()
+        self.most = most
         self.room = 0
         self.size = 0
 
@@ -59,6 +65,8 @@ class Buffer:
     def reserve(self, more: cython.Py_ssize_t) -> cython.int:
         """Make room for `more` bytes. Only what is compiled needs it."""
         if self.size + more > self.room:
+            if self.size + more > self.most:
+                raise RecordTooLarge(self.most)
             self.room = 2 * self.room + more + 256
             PyByteArray_Resize(self.data, self.room)
             self.at = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.data))

@@ -17,7 +17,7 @@ except ModuleNotFoundError:
 
 from schemas.envelope import framing
 from schemas.errors import DecodeError
-from schemas.rowcodec import ColumnRefused
+from schemas.refused import UNBOUNDED, ColumnRefused, RecordTooLarge
 from schemas.types import EXCLUDED, ValueType
 
 if cython.compiled:
@@ -78,12 +78,17 @@ class TableEncoder:
         key_columns: Sequence[int],
         key_schema_id: int,
         value_schema_id: int,
+        most: int = UNBOUNDED,
     ) -> None:
-        """Without `key_columns` keys are empty, and a change is one record."""
+        """Without `key_columns` keys are empty, and a change is one record.
+
+        A record with more than `most` bytes is refused by RecordTooLarge.
+        """
+        self.most = most
         self.row = RowCodec(columns)
         self.old = RowCodec(columns)
         self.keys = RowCodec([column if i in key_columns else EXCLUDED for i, column in enumerate(columns)])
-        self.out, self.old_out, self.spare, self.key_out = Buffer(), Buffer(), Buffer(), Buffer()
+        self.out, self.old_out, self.spare, self.key_out = Buffer(most), Buffer(most), Buffer(most), Buffer(most)
         self.key_columns = list(key_columns)
         self.key_frame = framing(key_schema_id) if self.key_columns else b""
         self.value_frame = framing(value_schema_id)
@@ -280,7 +285,18 @@ class TableEncoder:
         out.put_byte(0)
         out.put_all(_READ)
         out.put_all(self.now)
-        return 0
+        return self._check(out)
+
+    def snapshot_delete(self, before: bytes, ordinal: int) -> bytes:
+        """Return the event of a delete that a snapshot finds, after `begin_snapshot`; `before` is a union's bytes."""
+        out = self.out
+        out.clear()
+        out.put_all(self.value_frame + before + b"\x00" + self.transaction)
+        out.put_long(ordinal)
+        out.put_byte(0)
+        out.put_all(_DELETE)
+        out.put_all(self.now)
+        return out.whole()
 
     def begin_snapshot(self, commit_lsn: int, snapshot_ms: int, now_ms: int) -> None:
         """Make ready what all rows of a snapshot that stands at `commit_lsn` share."""
@@ -409,6 +425,15 @@ class TableEncoder:
         out.put_all(b'"]')
         out.put_all(op)
         out.put_all(self.now)
+        return self._check(out)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _check(self, out: Buffer) -> cython.int:
+        """Refuse a record that Kafka would not take."""
+        if out.end() + self.key_out.end() > self.most:
+            out.clear()
+            raise RecordTooLarge(self.most)
         return 0
 
     @cython.cfunc

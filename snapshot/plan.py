@@ -71,12 +71,16 @@ class TablePlan:
 
 
 def plan_table(
-    connection: psycopg.Connection, publications: Sequence[str], relation: Relation, snapshot: Snapshot
+    connection: psycopg.Connection,
+    publications: Sequence[str],
+    relation: Relation,
+    snapshot: Snapshot,
+    only: str | None = None,
 ) -> TablePlan:
     """Cut a table, or each partition of it, into chunks of `chunk_bytes`; at least one each.
 
-    The publications' row filter holds for the snapshot, too, and with it the condition of the configuration. A table
-    that others inherit from is read without them: each has a topic of its own.
+    The publications' row filter holds for the snapshot, too, and with it the condition of the configuration, and
+    `only`. A table that others inherit from is read without them: each has a topic of its own.
     """
     leaves = connection.execute(
         "SELECT n.nspname, c.relname, pg_relation_size(c.oid), pg_table_size(c.oid), c.relpages, c.reltuples,"
@@ -85,7 +89,7 @@ def plan_table(
         " c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf)) ORDER BY 1, 2",
         {"oid": relation.oid},
     ).fetchall()
-    where = _both(_row_filter(connection, publications, relation), snapshot.where.get(relation.qualified_name))
+    where = _all_of(_row_filter(connection, publications, relation), snapshot.where.get(relation.qualified_name), only)
     now_ms = time.time_ns() // 1_000_000
     chunks: list[Chunk] = []
     estimates: list[float | None] = []
@@ -104,10 +108,14 @@ def plan_table(
 
 
 def plan_chunks(
-    connection: psycopg.Connection, publications: Sequence[str], relation: Relation, snapshot: Snapshot
+    connection: psycopg.Connection,
+    publications: Sequence[str],
+    relation: Relation,
+    snapshot: Snapshot,
+    only: str | None = None,
 ) -> list[Chunk]:
     """Return the chunks of `plan_table` alone."""
-    return list(plan_table(connection, publications, relation, snapshot).chunks)
+    return list(plan_table(connection, publications, relation, snapshot, only).chunks)
 
 
 def check_condition(connection: psycopg.Connection, relation: Relation, condition: str) -> None:
@@ -129,9 +137,9 @@ def in_order(plans: Iterable[TablePlan], keyless: Iterable[str]) -> list[TablePl
     return sorted(plans, key=lambda plan: (plan.relation.qualified_name not in first, plan.size))
 
 
-def _both(row_filter: str | None, condition: str | None) -> str | None:
+def _all_of(*conditions: str | None) -> str | None:
     # a comment at the end of what a person wrote ends with the line
-    parts = [f"({each}\n)" for each in (row_filter, condition) if each]
+    parts = [f"({each}\n)" for each in conditions if each]
     return " AND ".join(parts) or None
 
 

@@ -98,8 +98,12 @@ class Nemesis:
         self._disk.free()
 
     def _jump(self, step: Step) -> None:
+        self.set_clock(step.number)
+
+    def set_clock(self, seconds: int) -> None:
+        """Set the daemon's clock to so many seconds beside the true one."""
         assert self._clock is not None
-        self._clock.jump(step.number)
+        self._clock.jump(seconds)
 
     def _promote(self, step: Step) -> None:
         assert self._pair is not None

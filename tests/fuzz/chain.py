@@ -102,7 +102,7 @@ class Chain:
         producer.records = []
         self.held: list[Any] = []
         """Of each message's records, the last one of every partition."""
-        self.outbox = form["sinks.outbox"].Outbox(producer, lambda: None, None)
+        self.outbox = form["sinks.outbox"].Outbox(producer, lambda: None, None, lambda *_: None, lambda: None)
         self._in_progress = InProgress(Spool(folder, spool_bytes))
         self._tables: dict[int, CapturedTable] = {}
         self.shapes: list[Relation] = []
@@ -139,7 +139,7 @@ class Chain:
 
     def _flush(self) -> None:
         before = len(self._producer.records)
-        self.outbox.flush(lambda *_: None)
+        self.outbox.flush()
         self.held += self._producer.records[before:]
 
     # what `Tables` is to the assembler

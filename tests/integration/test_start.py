@@ -34,7 +34,7 @@ from schemas.errors import TailraceError
 from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 from sinks.progress import read_position
-from tests.daemon import running, wait_for_state, write_config
+from tests.daemon import Daemon, events, running, wait_for_state, write_config
 from tests.integration.test_bad_input import assert_refused, slots
 from tests.topics import latest, read_topic
 
@@ -132,13 +132,14 @@ def stopped(fresh: Pipeline) -> Pipeline:
     return fresh
 
 
-def assert_topic_equals(pipeline: Pipeline, table: str) -> None:
+def assert_topic_equals(pipeline: Pipeline, table: str) -> Daemon:
     """Run it until it has everything, and compare a topic with its table."""
-    with running(pipeline.path):
+    with running(pipeline.path) as daemon:
         wait_for_state(pipeline.config, pipeline.connection)
     records = read_topic(pipeline.config.kafka.bootstrap, pipeline.name, f"public.{table}")
     ids = pipeline.connection.execute(f"SELECT id FROM {table} ORDER BY id".encode()).fetchall()
     assert sorted(latest(records)) == ids
+    return daemon
 
 
 # Slots
@@ -229,11 +230,14 @@ def test_first_start_killed_before_the_slot(fresh: Pipeline, monkeypatch: pytest
 
 
 def test_first_start_killed_behind_the_slot(fresh: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing changes in the tables any more: they must be read none the less."""
+    """Nothing changes in the tables any more: they must be read none the less, and once."""
     _kill_behind_the_slot(fresh, monkeypatch)
     assert slots(fresh.config.source.dsn.get_secret_value(), fresh.name) == 1
     assert_topic_equals(fresh, "t")
-    assert_topic_equals(fresh, "u")
+    fresh.execute("INSERT INTO u VALUES (3)")
+    daemon = assert_topic_equals(fresh, "u")
+    assert sorted(event["table"] for event in events(daemon, "table to be read")) == ["public.t", "public.u"]
+    assert not events(daemon, "topic begins anew: another table, or published anew")
 
 
 def test_first_start_killed_behind_the_slot_with_a_table_without_a_key(
