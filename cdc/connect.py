@@ -125,6 +125,16 @@ def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
     )
 
 
+def connection_lost(reason: str) -> SourceError:
+    """Say that a connection ended in mid-run, with the reason in the client's or the server's own words."""
+    return SourceError(
+        "TR-211",
+        "a connection to PostgreSQL was lost",
+        detail=" ".join(reason.split()),
+        hint="Nothing is lost: the slot keeps the WAL and the daemon goes on from the progress topic.",
+    )
+
+
 def cannot_connect(dsn: str, reason: str) -> SourceError:
     """Say why a connection failed, and to where, without the password."""
     given = conninfo.conninfo_to_dict(dsn)

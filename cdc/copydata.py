@@ -28,6 +28,8 @@ else:
 XLOGDATA = 25
 """Bytes in front of a message of pgoutput: 'w', where its WAL record stands, where the WAL ends, the server's clock."""
 
+_BATCH_BYTES = cython.declare(cython.Py_ssize_t, 1_048_576)
+
 _HEADER = cython.declare(cython.Py_ssize_t, XLOGDATA)
 
 
@@ -38,6 +40,8 @@ def read(
 ) -> int:
     """Append up to `limit` XLogData messages that have come, call `keepalive` with the other kind. Never waits.
 
+    The limit is also reached by the message that makes a MiB full, so that large ones are taken one by one.
+
     Returns MORE at the limit, DRAINED when there is nothing more for now, ENDED when the server has ended the stream.
     Raises OperationalError when the connection is lost.
     """
@@ -45,7 +49,8 @@ def read(
     fetched: cython.bint = False
     end: cython.Py_ssize_t = len(messages) + limit
     address: cython.size_t = address_of(connection)
-    while len(messages) < end:
+    size: cython.Py_ssize_t = 0
+    while len(messages) < end and size < _BATCH_BYTES:
         message = take(connection, address)
         if message is None:
             if fetched:
@@ -61,6 +66,7 @@ def read(
                 if len(raw) < _HEADER:
                     raise DecodeError("XLogData", 0, XLOGDATA, len(raw))
                 messages.append(raw)
+                size += len(raw)
             elif raw[0] == 107:  # k
                 keepalive(raw)
     return MORE

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 
 import psycopg
-import structlog
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_after_delay,
-    stop_when_event_set,
-    wait_random_exponential,
-)
 
 from cdc import slot
 from cdc.connect import cannot_read, connect, connect_replication, connect_to_read
 from cdc.layouts import describe
 from cdc.publication import nokey_name
 from schemas.config import Config
-from schemas.errors import ConfigError, SourceError
+from schemas.errors import ConfigError
 from schemas.layout import Layout
 from schemas.relation import Relation
 from snapshot.plan import TablePlan, check_condition, in_order, plan_table
 from snapshot.reader import SnapshotWorkers
-
-log = structlog.get_logger()
-
-_GIVE_UP_S = 60.0
 
 
 class ExportedSnapshot:
@@ -45,18 +30,21 @@ class ExportedSnapshot:
         version: int,
         relations: Sequence[Relation],
         keyless: Collection[str],
-        stop: threading.Event,
     ) -> None:
         """The workers hold ACCESS SHARE from before the slot is made, and the connection that exports runs nothing
         until all of them have imported.
 
-        SourceError if a table stays locked (TR-240), or cannot be read. A slot that was made by then is dropped again.
+        Raises psycopg's LockNotAvailable if somebody has a table for himself, SourceError if one cannot be read. A slot
+        that was made by then is dropped again.
         """
         dsn = config.source.dsn.get_secret_value()
         self.names = {relation.qualified_name for relation in relations}
-        self.workers = _locking(dsn, config.snapshot.workers, relations, stop)
         created: slot.CreatedSlot | None = None
+        self.workers = SnapshotWorkers(
+            lambda: connect_to_read(dsn, application_name="tailrace snapshot"), config.snapshot.workers
+        )
         try:
+            self.workers.lock(relations)
             exporter = connect_replication(dsn)
             try:
                 created = slot.create(exporter, config.source.slot, version)
@@ -69,7 +57,7 @@ class ExportedSnapshot:
             self.workers.close()
             if created is not None:
                 _drop(dsn, config.source.slot)
-            if isinstance(error, psycopg.Error):
+            if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.LockNotAvailable):
                 raise cannot_read(error) from None
             raise
 
@@ -109,55 +97,6 @@ def check_conditions(connection: psycopg.Connection, config: Config, relations: 
                 detail=f"{error.diag.message_primary or error}.",
                 hint=error.diag.message_hint or f"Try it: SELECT count(*) FROM {name} WHERE {condition};",
             ) from None
-
-
-def _locking(dsn: str, count: int, relations: Sequence[Relation], stop: threading.Event) -> SnapshotWorkers:
-    """Wait for tables that others hold, a little at a time: whoever wants them for himself goes first then."""
-    try:
-        for attempt in Retrying(
-            retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),
-            wait=wait_random_exponential(multiplier=0.5, max=5),
-            sleep=sleep_using_event(stop),
-            stop=stop_after_delay(_GIVE_UP_S) | stop_when_event_set(stop),
-            before_sleep=lambda state: _log_locked(dsn, relations, state),
-            reraise=True,
-        ):
-            with attempt:
-                return SnapshotWorkers(
-                    lambda: connect_to_read(dsn, application_name="tailrace snapshot"), count, relations
-                )
-    except psycopg.errors.LockNotAvailable:
-        held = _holders(dsn, relations)
-        raise SourceError(
-            "TR-240",
-            "tables that are to be copied stay locked",
-            detail=f"{_text(held)}; waited for {_GIVE_UP_S:.0f} s in all, no slot was made.",
-            hint="Start again when it has ended:"
-            f" SELECT * FROM pg_stat_activity WHERE pid IN ({', '.join(str(pid) for _, pid in held) or '...'});",
-        ) from None
-    except psycopg.Error as error:
-        raise cannot_read(error) from None
-    raise AssertionError("tenacity ends with a result or an error")
-
-
-def _log_locked(dsn: str, relations: Sequence[Relation], _state: RetryCallState) -> None:
-    log.warning("waiting for tables that are locked", held=_text(_holders(dsn, relations)))
-
-
-def _holders(dsn: str, relations: Sequence[Relation]) -> list[tuple[str, int]]:
-    """Return (table, pid) of those who have, or want, tables for themselves."""
-    with connect(dsn) as connection:
-        return connection.execute(
-            "SELECT DISTINCT l.relation::regclass::text, l.pid FROM pg_locks l WHERE l.mode = 'AccessExclusiveLock'"
-            " AND l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database"
-            " WHERE datname = current_database()) AND (l.relation = ANY (%(oids)s::oid[]) OR EXISTS"
-            "  (SELECT FROM pg_inherits h WHERE h.inhrelid = l.relation)) ORDER BY 1, 2 LIMIT 10",
-            {"oids": [relation.oid for relation in relations]},
-        ).fetchall()
-
-
-def _text(held: Sequence[tuple[str, int]]) -> str:
-    return ", ".join(f"{table} by process {pid}" for table, pid in held) or "nobody holds them by now"
 
 
 def _drop(dsn: str, name: str) -> None:

@@ -179,6 +179,8 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
         with connection.transaction():
             for statement in statements:
                 connection.execute(statement)
+    except psycopg.errors.LockNotAvailable:
+        raise
     except psycopg.Error as error:
         raise SourceError(
             "TR-207",

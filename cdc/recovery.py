@@ -6,7 +6,6 @@ has the slot made anew and all tables read again and reconciled; nothing is drop
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -64,11 +63,11 @@ def drop(connection: psycopg.Connection, name: str) -> None:
 
 
 def make_slot(
-    config: Config, version: int, relations: Sequence[Relation], keyless: set[str], stop: threading.Event
+    config: Config, version: int, relations: Sequence[Relation], keyless: set[str]
 ) -> tuple[int, ExportedSnapshot | None]:
     """Make the slot; return its consistent point, and the snapshot of `relations` at it if there are any."""
     if relations:
-        exported = ExportedSnapshot(config, version, relations, keyless, stop)
+        exported = ExportedSnapshot(config, version, relations, keyless)
         return exported.consistent_point, exported
     exporter = connect_replication(config.source.dsn.get_secret_value())
     try:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import structlog
 
 from cdc import publication, recovery, slot
@@ -24,8 +25,11 @@ from cdc.exported_snapshot import ExportedSnapshot
 from cdc.first_snapshot import FirstSnapshot
 from cdc.in_progress import InProgress
 from cdc.layouts import layout, survey
+from cdc.locked import tables_locked
 from cdc.look import look
 from cdc.messages import Messages
+from cdc.ops.health import Health
+from cdc.outage import Outage
 from cdc.progress import Progress, before_slot, new_origin, origin_behind_gap
 from cdc.reread import Reread
 from cdc.schema_ids import SchemaIds
@@ -65,7 +69,6 @@ _STOP_S = 3.0
 """After a signal we go on to the end of the source transaction at hand for so long, then split it."""
 
 _READ_MESSAGES = 500
-_SPOOL_BYTES = 33_554_432
 _TICK_S = 0.2
 """How long the loop waits for the WAL before it looks after the rest."""
 
@@ -73,10 +76,11 @@ _TICK_S = 0.2
 class Session:
     """Connections, producer, and what they know. `begun`: the slot and what goes with it are there."""
 
-    def __init__(self, config: Config, stop: threading.Event) -> None:
+    def __init__(self, config: Config, stop: threading.Event, health: Health | None = None) -> None:
         self._config = config
         self._dsn = config.source.dsn.get_secret_value()
         self._stop = stop
+        self._health = health or Health(config.source.slot)
         self._columns = ColumnOptions(config.source)
         self._connection = connect(self._dsn)
         self._wal: Wal | None = None
@@ -90,7 +94,19 @@ class Session:
         self.begun = False
 
     def start(self) -> None:
-        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
+        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot.
+
+        SourceError TR-240 if somebody has a table for himself: nothing is lost by trying again.
+        """
+        # the catalog's views lock the tables that they show
+        self._connection.execute("SET lock_timeout = '2s'")
+        try:
+            self._start()
+        except psycopg.errors.LockNotAvailable:
+            raise tables_locked(self._connection) from None
+        self._connection.execute("RESET lock_timeout")
+
+    def _start(self) -> None:
         slot.begin_start(self._connection, self._config.source.slot)
         try:
             self._go_on()
@@ -141,7 +157,7 @@ class Session:
     def _new_slot(self, relations: Sequence[Relation]) -> Iterator[tuple[int, ExportedSnapshot | None]]:
         """Make and own a slot; give its consistent point, and the snapshot of `relations` at it if there are any."""
         version, keyless = self._found.server.version, self._captured.without_key
-        point, exported = recovery.make_slot(self._config, version, relations, keyless, self._stop)
+        point, exported = recovery.make_slot(self._config, version, relations, keyless)
         try:
             self._own_slot()
             self._sink = self._new_sink()
@@ -153,6 +169,7 @@ class Session:
     def _first_copy(self, point: int, exported: ExportedSnapshot | None) -> None:
         """Store where the slot begins; copy what its snapshot is to show."""
         self.begun = True
+        self._health.state = "copying"
         if exported is not None:
             self._copy(exported)
         else:
@@ -202,8 +219,10 @@ class Session:
         slot.end_start(self._connection, source.slot)
 
     def _new_sink(self) -> KafkaSink:
-        kafka, slot_name = self._config.kafka, self._config.source.slot
-        return KafkaSink(kafka, f"tailrace-{kafka.prefix}-{slot_name}", Topics(kafka.prefix).progress)
+        config, kafka = self._config, self._config.kafka
+        exactly_once = config.delivery.guarantee == "exactly-once"
+        name = f"tailrace-{kafka.prefix}-{config.source.slot}" if exactly_once else None
+        return KafkaSink(kafka, name, Topics(kafka.prefix).progress, config.memory.queue_bytes)
 
     def _open(self, stored: PositionRecord, reads: StoredReads) -> None:
         """Put the parts together so that they go on from `stored`."""
@@ -232,7 +251,15 @@ class Session:
             self._toast,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
+        self._delivery.on_flushed = self._flushed
+        self._health.begin(self._sink, stored)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+
+    def _flushed(self, lsn: int) -> None:
+        """Kafka holds everything committed before `lsn`."""
+        assert self._wal is not None
+        self._wal.confirm(lsn)
+        self._health.committed(self._progress.newest)
 
     def _copy(self, exported: ExportedSnapshot) -> None:
         """Send all tables as of the slot's consistent point; what a stop leaves out is for the windows."""
@@ -249,7 +276,7 @@ class Session:
         assert self._wal is not None
         assert self._sink is not None
         self._unchanged = Unchanged(Reread(self._connection), self._progress, self._tables.want)
-        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
+        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), self._config.memory.spool_bytes)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel)
         messages = Messages(self._config, self._found.server.database, self._tables, self._sink.outbox)
         self._assembler = Assembler(
@@ -261,7 +288,6 @@ class Session:
             messages,
             self._delivery.refusals,
         )
-        self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
         self._windows = Windows(
             self._config,
@@ -294,7 +320,9 @@ class Session:
         assert self._wal is not None
         assert self._windows is not None
         deadline: float | None = None
+        self._health.streaming()
         while True:
+            self._health.turned_at = time.monotonic()
             more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._commit_when_due(drained=not more)
             self._requests.poll()
@@ -333,7 +361,9 @@ class Session:
     def _commit(self) -> None:
         assembler = self._assembler
         rows = assembler.rows
+        self._health.committing_since = time.monotonic()
         self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
+        self._health.committing_since = None
         self._idle_at = 0.0
         assert self._unchanged is not None
         self._unchanged.report()
@@ -352,6 +382,16 @@ class Session:
             self._commit()
             self._idle_at = now
 
+    def outlast_kafka(self) -> None:
+        """When Kafka has failed, keep the slot until it answers; what was on its way is given up."""
+        if self._sink is None or self._wal is None:
+            return
+        self._health.end()
+        self._sink.abandon()
+        outage = Outage(self._config.kafka, self._stop)
+        while not outage.over():
+            pass
+
     def close(self) -> None:
         """Let go of the slot, of the producer and of the connections."""
         self._let_go()
@@ -359,6 +399,7 @@ class Session:
 
     def _let_go(self) -> None:
         """Close all but the connection."""
+        self._health.end()
         if self._windows is not None:
             self._windows.close()
         if self._wal is not None:

@@ -46,13 +46,7 @@ class Slot:
 
     def check(self, database: str) -> None:
         """Refuse a slot that cannot be read from, wherever it stands."""
-        if (
-            self.plugin != "pgoutput"
-            or self.database != database
-            or self.two_phase
-            or self.temporary
-            or self.slot_type != "logical"
-        ):
+        if self.plugin != "pgoutput" or self.database != database or self.two_phase or self.temporary:
             temporary = "temporary" if self.temporary else "permanent"
             raise SourceError(
                 "TR-208",

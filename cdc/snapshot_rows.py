@@ -82,7 +82,7 @@ class RowSender:
             outbox.send(to, key, value, self._header + self._ordinal.to_bytes(8, "big") + self._run_header)
             self._ordinal += 1
             if toast is not None and len(line) >= toast_size:
-                toast.row(key, split_copy(line))
+                toast.row(key, line)
         return refused
 
     def _refuse(

@@ -21,12 +21,14 @@ from schemas.encoder import Names, TableEncoder
 from schemas.errors import ConfigError, DecodeError, SourceError, StateError
 from schemas.evolution import key_column_names
 from schemas.layout import Layout
+from schemas.refused import ColumnRefused, RecordTooLarge
 from schemas.relation import Column, Relation
-from schemas.rowcodec import ColumnRefused
 from schemas.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
 from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Destination
+
+_OVERHEAD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,16 @@ class CapturedTable:
         return [None if is_excluded(column) else text for column, text in zip(self.columns, texts, strict=True)]
 
     def refused(self, error: ColumnRefused) -> SourceError:
-        """Name table, column, type and remedies of a value that cannot be stored exactly."""
+        """Name table, column, type and remedies of a value that cannot be stored exactly, or of a row too large."""
+        if isinstance(error, RecordTooLarge):
+            return SourceError(
+                "TR-304",
+                f'a row of table "{self.name}" makes a record that is larger than Kafka may take',
+                detail=f"{error.reason}: that is kafka.max_message_bytes, less 1 KiB for what stands beside it.",
+                hint="Raise kafka.max_message_bytes, and memory.limit if it says so.\n"
+                '       exclude = ["{schema}.{table}.{column}"]  # under [source]: leaves a large column out\n'
+                '       on_error = "divert"  # such changes go to the dead-letter topic, the rest goes on',
+            )
         column = self.relation.columns[error.index].name
         name = f"{self.name}.{column}"
         remedies = [f'as_text = ["{name}"]  # under [source]: the column travels as PostgreSQL prints it']
@@ -183,6 +194,7 @@ class Tables:
                 keys,
                 self._schema_ids.id_of(key_subject, new.key) if keys else 0,
                 self._schema_ids.id_of(value_subject, new.value),
+                record_limit(self._kafka),
             ),
             typed.columns,
             tuple(type_name(column, self._types) for column in relation.columns),
@@ -230,6 +242,11 @@ class Tables:
     def schema_id(self, subject: str, schema: str) -> int:
         """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""
         return self._schema_ids.id_of(subject, schema)
+
+
+def record_limit(kafka: Kafka) -> int:
+    """Return how many bytes of key and value a record may have: the rest of a message is what stands beside them."""
+    return kafka.max_message_bytes - _OVERHEAD_BYTES
 
 
 def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> dict[str, int]:

@@ -32,7 +32,6 @@ def take_up(captured: Captured, reads: StoredReads, shapes: Shapes, progress: Pr
             shapes.cancel(name)
     for name, relation in relations.items():
         now = shapes.states.get(name)
+        # one of which nothing is known yet is wanted by `shapes.look`, with its entry in the publication
         if now is not None and (name in progress.incomplete or now.asked is not None):
             windows.resume(relation, reads.left(name))
-        elif name in progress.incomplete:
-            shapes.want(relation)  # cut short before anything of it was stored

@@ -20,6 +20,8 @@ except ModuleNotFoundError:
 
 from schemas.copytext import split_copy, unescape
 from schemas.errors import DecodeError
+from schemas.refused import UNBOUNDED
+from schemas.refused import ColumnRefused as ColumnRefused
 from schemas.types import Kind, ValueType
 from schemas.values import ValueRefused
 
@@ -32,15 +34,6 @@ else:
 
 
 _EXCLUDED = cython.declare(cython.int, int(Kind.EXCLUDED))
-
-
-class ColumnRefused(Exception):
-    """A value of column number `index` cannot be stored exactly; `reason` says why, without the value."""
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index = index
-        self.reason = reason
 
 
 @cython.cfunc
@@ -233,8 +226,14 @@ class RowCodec:
         return self.ends[i]
 
 
-def split_tuple(message: bytes, pos: int) -> tuple[list[bytes | bool | None], int]:
-    """Return the texts of a TupleData (None for NULL, False for unchanged TOAST) and the position behind."""
+_SHORT = 65_536
+
+
+def split_tuple(message: bytes, pos: int, most: int = UNBOUNDED) -> tuple[list[bytes | bool | None], int]:
+    """Return the texts of a TupleData (None for NULL, False for unchanged TOAST) and the position behind.
+
+    Texts above 64 KiB are given up to `most` bytes of them all; True stands for those that are left out.
+    """
     fields: list[bytes | bool | None] = []
     size = len(message)
     if size - pos < 2:
@@ -248,7 +247,9 @@ def split_tuple(message: bytes, pos: int) -> tuple[list[bytes | bool | None], in
             if size - pos < 4 or size - pos - 4 < _u32(message, pos):
                 raise DecodeError("TupleData's value", pos, 4, size - pos)
             length = _u32(message, pos)
-            fields.append(message[pos + 4 : pos + 4 + length])
+            if length > _SHORT:
+                most -= length
+            fields.append(message[pos + 4 : pos + 4 + length] if length <= _SHORT or most >= 0 else True)
             pos += 4 + length
         elif tag in (b"n", b"u"):
             fields.append(None if tag == b"n" else False)

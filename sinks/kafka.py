@@ -18,8 +18,16 @@ from sinks.admin import kafka_error
 from sinks.options import client_options
 from sinks.outbox import Destination, Outbox
 
-_COMMIT_TIMEOUT_S = 30.0
-"""Under the broker's transaction.timeout.ms: when it passes, the outcome is not known."""
+_TIMEOUT_S = 30.0
+"""For an answer, or for one more record to get through: when it passes, the outcome is not known."""
+
+_TRANSACTION_TIMEOUT_MS = 300_000
+"""A slow link may need long for a transaction. One of a producer that is gone is ended by the next producer."""
+
+QUEUE_BYTES = 50_331_648
+
+_MESSAGE_BYTES = 420
+"""What librdkafka takes for a record beside key and value."""
 
 _MARKERS_S = 0.005
 """About how long the markers of a transaction take after the answer to its commit.
@@ -34,28 +42,40 @@ class KafkaSink:
     Records go in through `outbox`. librdkafka's queue bounds the memory: when it is full, sending waits.
     """
 
-    def __init__(self, kafka: Kafka, transactional_id: str, progress_topic: str) -> None:
+    def __init__(
+        self, kafka: Kafka, transactional_id: str | None, progress_topic: str, queue_bytes: int = QUEUE_BYTES
+    ) -> None:
+        """Without a `transactional_id` records are written as they come, in order; what followed the last `commit` may
+        come again from whoever goes on, and nobody is fenced. `queue_bytes` is what records on their way may take.
+        """
         self._kafka = kafka
         self._progress_topic = progress_topic
+        self._transactional = transactional_id is not None
+        record_bytes = max(queue_bytes // 2, kafka.max_message_bytes)
         self._failed: KafkaError | None = None
         self._committed_at = 0.0
         self._producer = Producer(
             client_options(kafka)
+            | (
+                {"transactional.id": transactional_id, "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS}
+                if self._transactional
+                else {"enable.idempotence": True, "enable.gapless.guarantee": True, "message.timeout.ms": 0}
+            )
             | {
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": 60_000,
                 "compression.type": "lz4",
                 "linger.ms": 20,
                 "batch.size": 1_000_000,
                 "message.max.bytes": kafka.max_message_bytes,
-                "queue.buffering.max.messages": 500_000,
-                "queue.buffering.max.kbytes": 16_384,
+                "queue.buffering.max.messages": max((queue_bytes - record_bytes) // _MESSAGE_BYTES, 1000),
+                "queue.buffering.max.kbytes": record_bytes // 1024 + 1,
             }
         )
-        self.outbox = Outbox(self._producer, self._begin, self._again)
+        self.outbox = Outbox(self._producer, self._begin, self._again, self._report, self._drain)
         try:
-            self._producer.init_transactions(_COMMIT_TIMEOUT_S)
+            if self._transactional:
+                self._producer.init_transactions(_TIMEOUT_S)
         except KafkaException as error:
+            self.abandon()
             raise kafka_error(kafka, error.args[0]) from None
 
     @property
@@ -80,23 +100,44 @@ class KafkaSink:
         any SinkError means that the outcome is not known.
         """
         self._open()
-        counts = self.outbox.flush(self._report)
-        try:
-            left = self._flush()
-            if left or self._failed:
-                raise self._error(self._failed)
-            key, value = progress(counts)
-            self.outbox.produce(self._progress_topic, 0, (key, value, []), None)
-            self._producer.commit_transaction(_COMMIT_TIMEOUT_S)
-        except KafkaException as error:
-            raise self._error(error.args[0]) from None
-        self._committed_at = time.monotonic()
+        counts = self.outbox.flush()
+        self._drain()
+        key, value = progress(counts)
+        self.outbox.produce(self._progress_topic, 0, (key, value, []), self._delivered)
+        if self._transactional:
+            try:
+                self._producer.commit_transaction(_TIMEOUT_S)
+            except KafkaException as error:
+                raise self._error(error.args[0]) from None
+            self._committed_at = time.monotonic()
+        else:
+            self._drain()
         self.outbox.close()
 
-    def _flush(self) -> int:
-        """Return how many records have no answer after the time-out."""
+    def ping(self, seconds: float) -> None:
+        """SinkError if Kafka does not answer within so many seconds. Any thread may ask."""
         try:
-            return self._producer.flush(_COMMIT_TIMEOUT_S)
+            self._producer.list_topics(self._progress_topic, timeout=seconds)
+        except KafkaException as error:
+            raise kafka_error(self._kafka, error.args[0]) from None
+
+    def _drain(self) -> None:
+        """Return when Kafka has all records that were handed over, however slow it is."""
+        fewest, deadline = 0, 0.0
+        while left := self._flush():
+            if left < fewest or not fewest:
+                fewest, deadline = left, time.monotonic() + _TIMEOUT_S
+            elif time.monotonic() > deadline:
+                raise self._error(None)
+        if self._failed:
+            raise self._error(self._failed)
+
+    def _flush(self) -> int:
+        """Return how many records are left after a second."""
+        try:
+            return self._producer.flush(1.0)
+        except KafkaException as error:
+            raise self._error(error.args[0]) from None
         except SystemError:
             # confluent-kafka 2.16 runs delivery reports while the error of a fenced producer is set, and loses it;
             # this names it again, and is itself refused in any case
@@ -114,6 +155,8 @@ class KafkaSink:
             self.outbox.open = True
 
     def _begin(self) -> None:
+        if not self._transactional:
+            return
         if (left := self._committed_at + _MARKERS_S - time.monotonic()) > 0:
             time.sleep(left)
         try:
@@ -123,11 +166,13 @@ class KafkaSink:
 
     def _again(self, error: Exception, topic: str, value: bytes | None, *more: Any) -> None:
         """Send a record once librdkafka's queue has room; raise if it was refused for another reason."""
-        deadline = time.monotonic() + _COMMIT_TIMEOUT_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while isinstance(error, BufferError):
-            if time.monotonic() > deadline:
+            # an answer makes room, but for a large record one may not be enough
+            if self._producer.poll(0.5):
+                deadline = time.monotonic() + _TIMEOUT_S
+            elif time.monotonic() > deadline:
                 raise self._error(None) from None
-            self._producer.poll(0.05)
             try:
                 self._producer.produce(topic, value, *more)
                 return
@@ -148,6 +193,9 @@ class KafkaSink:
                 to.next_offsets[partition] = offset + 1
 
         return delivered
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._failed = error or self._failed
 
     def _error(self, error: KafkaError | None) -> SinkError:
         return kafka_error(self._kafka, error or KafkaError(KafkaError._TIMED_OUT))

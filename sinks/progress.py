@@ -117,7 +117,6 @@ class Reader:
                 if time.monotonic() > deadline:
                     raise self._failed(None)
                 continue
-            deadline = time.monotonic() + self._timeout
             error = record.error()
             if error is None:
                 yield record
@@ -127,6 +126,8 @@ class Reader:
                 return
             elif not error.retriable() and error.code() not in _PASSING:
                 raise self._failed(error)
+            # now, for whoever takes the records may need long
+            deadline = time.monotonic() + self._timeout
 
     def more(self, wait: float) -> Iterator[Message]:
         """Yield what has come since: wait up to `wait` seconds for the first record, then take all."""

@@ -7,6 +7,8 @@ brings libpq along. https://www.postgresql.org/docs/current/libpq-copy.html
 
 from __future__ import annotations
 
+import mmap
+
 try:
     import cython
 except ModuleNotFoundError:
@@ -17,9 +19,14 @@ from psycopg import OperationalError, pq
 from schemas.shared_library import function_address
 
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.posix.mman import MADV_DONTNEED, madvise
 
 MORE, DRAINED, ENDED = 1, 0, -1
+
+_PIECE = cython.declare(cython.Py_ssize_t, 4_194_304)
+_PAGE = cython.declare(cython.size_t, mmap.PAGESIZE)
 
 _GET_COPY_DATA = cython.declare(cython.size_t, function_address("psycopg_binary", "libpq", "PQgetCopyData"))
 _FREE = cython.declare(cython.size_t, function_address("psycopg_binary", "libpq", "PQfreemem"))
@@ -56,11 +63,32 @@ def take(connection: pq.abc.PGconn, address: cython.size_t) -> bytes | bool | No
         if size < 0:
             raise OperationalError(connection.get_error_message())
         try:
-            return PyBytes_FromStringAndSize(buffer, size)
+            return PyBytes_FromStringAndSize(buffer, size) if size <= _PIECE else _moved(buffer, size)
         finally:
             cython.cast(FreeMem, _FREE)(buffer)  # noqa: F821
     length, view = connection.get_copy_data(1)
     return bytes(view) if length > 0 else None if length == 0 else False
+
+
+@cython.cfunc
+def _moved(buffer: cython.p_char, size: cython.Py_ssize_t) -> bytes:
+    """Copy a large message, and give its pages back on the way: libpq has another copy of it, and keeps that."""
+    if cython.compiled:
+        message: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+        to: cython.p_char = PyBytes_AS_STRING(message)
+        page: cython.size_t = _PAGE
+        start: cython.size_t = cython.cast(cython.size_t, buffer)
+        first: cython.size_t = (start + page - 1) // page * page
+        done: cython.Py_ssize_t = 0
+        while done < size:
+            memcpy(to + done, buffer + done, min(_PIECE, size - done))
+            done = min(done + _PIECE, size)
+            last: cython.size_t = (start + done) // page * page
+            if last > first:
+                madvise(cython.cast(cython.p_void, first), last - first, MADV_DONTNEED)
+                first = last
+        return message
+    return b""
 
 
 def read_lines(connection: pq.abc.PGconn, limit: cython.Py_ssize_t, lines: list[bytes]) -> int:

@@ -104,12 +104,7 @@ class SnapshotWorkers:
     Memory: what libpq and the sockets hold of each, and the batches that one `poll` returns.
     """
 
-    def __init__(self, connect: Callable[[], psycopg.Connection], count: int, relations: Sequence[Relation]) -> None:
-        """Open transactions that hold ACCESS SHARE on all tables, and see nothing yet.
-
-        A lock is the one thing that a transaction may ask for before it is told its snapshot. So whoever waits for a
-        table by then waits for us, and cannot come between the slot and its workers.
-        """
+    def __init__(self, connect: Callable[[], psycopg.Connection], count: int) -> None:
         self.connections: list[psycopg.Connection] = []
         self._todo: Iterator[Chunk] = iter(())
         self._relations: Mapping[str, Relation] = {}
@@ -119,11 +114,19 @@ class SnapshotWorkers:
             for _ in range(count):
                 connection = connect()
                 self.connections.append(connection)
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                lock_tables(connection, relations)
         except BaseException:
             self.close()
             raise
+
+    def lock(self, relations: Sequence[Relation]) -> None:
+        """Begin transactions that hold ACCESS SHARE on all tables, and see nothing yet.
+
+        A lock is the one thing that a transaction may ask for before it is told its snapshot. So nobody who wants a
+        table for himself can come between the slot and its workers.
+        """
+        for connection in self.connections:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            lock_tables(connection, relations)
 
     def see(self, snapshot_name: str) -> None:
         """Have all of them see the exported snapshot: the exporting transaction may end then."""

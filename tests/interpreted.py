@@ -10,7 +10,8 @@ from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
 _COMPILED = (
-    *(f"schemas.{name}" for name in ("values", "buffer", "putvalue", "rowcodec", "partition", "encoder")),
+    *(f"schemas.{name}" for name in ("values", "varint", "buffer", "putvalue", "interpreted", "rowcodec", "partition")),
+    "schemas.encoder",
     "sinks.direct",
     "sinks.outbox",
     "snapshot.copystream",

@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.lsn import PARTS_PER_CHANGE, Position, format_lsn
 from tests.faults.cuts import check_cuts
 from tests.faults.evidence import Change, Evidence, Key, Row
+from tests.faults.workload import body_digest
 from tests.topics import TopicRecord
 
-# An Avro field for each: what a record says of a change, as the journal would.
-Said = tuple[str, Key, str, tuple[tuple[str, object], ...] | None]
+Said = tuple[str, Key, str, tuple[tuple[str, Any], ...] | None]
+"""What a record says of a change: its table, its key, op or "tombstone", and the row that is there then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise, by its name: lost, twice, order, aborted, altered, torn, cut, end state, confirmed early."""
+    """A broken promise, by its name: lost, twice, order, aborted, altered, torn, cut, end state,
+    confirmed early; or other: the daemon did not come through, or `tailrace verify --log` finds something."""
 
     promise: str
     detail: str
@@ -94,8 +97,21 @@ def _compare(where: str, expected: dict[int, Said], said: dict[int, Said]) -> It
     for ordinal in said.keys() - expected.keys():
         yield Violation("aborted", f"{where}, ordinal {ordinal}: {said[ordinal][:3]}")
     for ordinal in said.keys() & expected.keys():
-        if said[ordinal] != expected[ordinal]:
+        if said[ordinal] != expected[ordinal] and not _fetched(said[ordinal], expected[ordinal]):
             yield Violation("altered", f"{where}, ordinal {ordinal}: {said[ordinal]} is not {expected[ordinal]}")
+
+
+def _fetched(said: Said, expected: Said) -> bool:
+    """Whether the records differ in a body alone, that of a later version: it was not in the WAL and was read again.
+
+    That is allowed where no cut is a state until the stream has come to that version; the cuts' own check sees to it.
+    """
+    if said[0] != "mirror" or said[:3] != expected[:3] or said[3] is None or expected[3] is None:
+        return False
+    row, other = dict(said[3]), dict(expected[3])
+    body, version = row.pop("body"), other["body_version"]
+    del other["body"]
+    return row == other and any(body == body_digest(row["id"], version + more) for more in range(1, 500))
 
 
 def _said(table: str, record: TopicRecord) -> Said:
@@ -117,7 +133,7 @@ def _expected(changes: list[Change]) -> Iterator[tuple[int, Said]]:
             yield index * PARTS_PER_CHANGE + part, said
 
 
-def _frozen(row: Row | None) -> tuple[tuple[str, object], ...] | None:
+def _frozen(row: Row | None) -> tuple[tuple[str, Any], ...] | None:
     return None if row is None else tuple(sorted(row.items()))
 
 

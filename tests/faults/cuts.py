@@ -1,4 +1,4 @@
-"""Every cut that calls itself a state is one: the invariants of the workload hold, no transaction crosses it."""
+"""Every cut that calls itself a state is one: the workload's invariants hold there, and no transaction crosses it."""
 
 from __future__ import annotations
 

@@ -138,10 +138,11 @@ def _wrap_record(sink_class: Any, killer: Killer) -> None:
 def main(arguments: list[str]) -> None:
     """Run the daemon."""
     if "--spool-bytes" in arguments:
-        from cdc import session
+        from schemas.config import Memory
 
         at = arguments.index("--spool-bytes")
-        session._SPOOL_BYTES = int(arguments[at + 1])
+        spool_bytes = int(arguments[at + 1])
+        Memory.spool_bytes = property(lambda _: spool_bytes)  # type: ignore[assignment, method-assign]
         del arguments[at : at + 2]
     if len(arguments) > 1:
         point, when, number = arguments[1].split(":")

@@ -11,7 +11,7 @@ from tests.faults.cluster import Cluster
 from tests.faults.machine import Clock, SmallDisk
 from tests.faults.plan import Step
 from tests.faults.proxy import Toxiproxy
-from tests.faults.source import Pair, Postgres, wait_for
+from tests.faults.source import Pair, Postgres, come_true
 from tests.faults.supervisor import Supervisor
 
 _SYNCHRONIZED_S = 40
@@ -94,17 +94,21 @@ class Nemesis:
         assert self._disk is not None
         before = self._daemon.restarts
         self._disk.fill()
-        wait_for(lambda: self._daemon.restarts > before, step.seconds + 5)
+        come_true(lambda: self._daemon.restarts > before, step.seconds + 5)
         self._disk.free()
 
     def _jump(self, step: Step) -> None:
+        self.set_clock(step.number)
+
+    def set_clock(self, seconds: int) -> None:
+        """Set the daemon's clock to so many seconds beside the true one."""
         assert self._clock is not None
-        self._clock.jump(step.number)
+        self._clock.jump(seconds)
 
     def _promote(self, step: Step) -> None:
         assert self._pair is not None
         pair = self._pair
-        if not wait_for(lambda: pair.synchronized(self._slot), _SYNCHRONIZED_S):
+        if not come_true(lambda: pair.synchronized(self._slot), _SYNCHRONIZED_S):
             raise AssertionError(f"slot {self._slot} was not synchronized to the standby")
         pair.fail_over()
 

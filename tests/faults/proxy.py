@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.dev.process import free_ports, listening
-from tests.faults.source import wait_for
+from tests.faults.source import come_true
 
 _VERSION = "2.12.0"
 _MODULE = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{_VERSION}"
@@ -44,7 +44,7 @@ class Toxiproxy:
             self._process = subprocess.Popen(
                 [str(_binary()), "-host", "127.0.0.1", "-port", str(self._port)], stdout=log, stderr=log
             )
-        if not wait_for(lambda: listening(self._port), 20):
+        if not come_true(lambda: listening(self._port), 20):
             raise RuntimeError(f"toxiproxy does not listen, see {folder / 'toxiproxy.log'}")
 
     def link(self, name: str, listen: int, upstream: int) -> None:

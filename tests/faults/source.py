@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +97,22 @@ class Pair:
         os.chmod(folder, 0o755)
         self.primary = Postgres(folder / "primary")
         self._follow(folder)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._log_snapshots, name="standby-snapshots")
+        self._thread.start()
+
+    def _log_snapshots(self) -> None:
+        """Have the running transactions logged often; by itself the server does it every 15 s.
+
+        Until a slot has decoded one it needs catalog rows that the standby no longer has, and is not synchronized; and
+        the standby looks after it more and more seldom.
+        """
+        try:
+            with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
+                while not self._stop.wait(0.2):
+                    connection.execute("SELECT pg_log_standby_snapshot()")
+        except psycopg.OperationalError:
+            return  # it has been killed
 
     def _follow(self, folder: Path) -> None:
         with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
@@ -153,11 +170,13 @@ class Pair:
             connection.execute("SELECT pg_promote(true, 30)")
 
     def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
         for each in (self.primary, self.standby):
             each.stop()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+def come_true(condition: Callable[[], bool], seconds: float) -> bool:
     """Say whether `condition` came true within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -84,6 +84,12 @@ class Supervisor:
         with self._lock:
             self._process.send_signal(signal.SIGCONT)
 
+    def die_at(self, deaths: Sequence[str]) -> None:
+        """Have the next lives end at these points, and this one now."""
+        with self._lock:
+            self._deaths += deaths
+        self.kill()
+
     def disarm(self) -> None:
         """From here on no life ends at a point."""
         with self._lock:

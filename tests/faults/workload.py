@@ -7,7 +7,7 @@ its `body_version` stands for. Every write of an account raises its `version` by
 The journal is written by triggers, inside each transaction: what was rolled back is not in it, and what was committed
 is, whatever becomes of slots, walsenders and topics. It is not captured.
 
-python -m tests.faults.workload DSN SEED    until a line comes on standard input, or it ends
+python -m tests.faults.workload DSN SEED PACE    until a line comes on standard input, or it ends
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import hashlib
 import random
 import sys
 import threading
-import time
 from typing import Any
 
 import psycopg
@@ -27,6 +26,8 @@ ACCOUNTS = 60
 BALANCE = 1000
 _WRITERS = 2
 _LARGE = 600
+_FAST = 800
+"""After so many transactions a writer slows down: a round whose faults last long need not check more."""
 
 _TABLES = """
 CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL, version int NOT NULL);
@@ -84,8 +85,10 @@ def body_digest(account: int, version: int) -> str:
 class Writer:
     """One connection's transactions, drawn from a seed; a server that goes away is waited for."""
 
-    def __init__(self, dsn: str, seed: str, number: int, stop: threading.Event) -> None:
+    def __init__(self, dsn: str, seed: str, number: int, stop: threading.Event, pace: float) -> None:
+        """`pace` is the mean pause in seconds between two transactions; 0 is as in a round."""
         self._dsn = dsn
+        self._pace = pace
         self._random = random.Random(f"{seed}/{number}")
         self._stop = stop
         self._first = self._n = number * 1_000_000_000
@@ -112,7 +115,12 @@ class Writer:
                 self.committed += 1
         except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
             connection.rollback()
-        time.sleep(self._random.choice((0.001, 0.003, 0.005, 0.02)))
+        self._stop.wait(self._pause())
+
+    def _pause(self) -> float:
+        if self._pace:
+            return self._random.expovariate(1 / self._pace)
+        return self._random.choice((0.001, 0.003, 0.005, 0.02)) if self.committed < _FAST else 0.1
 
     def _transaction(self, connection: psycopg.Connection[Any]) -> None:
         pick = self._random
@@ -194,10 +202,10 @@ class Writer:
         )
 
 
-def main(dsn: str, seed: str) -> None:
+def main(dsn: str, seed: str, pace: float) -> None:
     """Write with several connections until standard input says or shows the end; print how much was committed."""
     stop = threading.Event()
-    writers = [Writer(dsn, seed, number, stop) for number in range(1, _WRITERS + 1)]
+    writers = [Writer(dsn, seed, number, stop, pace) for number in range(1, _WRITERS + 1)]
     threads = [threading.Thread(target=writer.work) for writer in writers]
     for thread in threads:
         thread.start()
@@ -209,4 +217,4 @@ def main(dsn: str, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))

@@ -17,7 +17,7 @@ from cdc.dev.state import Servers
 from schemas.config import Config
 from schemas.configfile import load
 from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import Daemon, events, running, wait_for, write_config
+from tests.daemon import Daemon, ask, events, running, wait_for, wait_until, write_config
 
 _TAKEOVER_S = 10.0
 
@@ -37,15 +37,6 @@ def paths(tmp_path: Path, servers: Servers, database: str, prefix: str) -> list[
         folder.mkdir()
     more = "[snapshot]\nchunk_bytes = 65536\n[delivery]\nmax_transaction_ms = 100\n"
     return [write_config(folder, database, servers.bootstrap, prefix, more) for folder in folders]
-
-
-def wait_until(condition: Any, seconds: float = 30) -> float:
-    """Return after how many seconds the condition held."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, f"not within {seconds} s"
-        time.sleep(0.05)
-    return time.monotonic() - began
 
 
 def waits(daemon: Daemon) -> bool:
@@ -68,12 +59,14 @@ def test_killed_one_is_replaced(
         wait_for(config, lambda record: record.is_state)
         with running(paths[1]) as second:
             wait_until(lambda: waits(second))
+            assert ask(second, "/readyz") == (200, f'{{"ready":true,"state":"standby","slot":"{config.source.slot}"}}')
             first.kill()
             assert wait_until(lambda: goes_on(second)) < _TAKEOVER_S
             before = flushed(config)
             wait_for(config, lambda record: record.here.flushed_lsn > before)
             writer.stop()
             assert_equal(servers.bootstrap, config, bank)
+            assert '"state":"streaming"' in ask(second, "/readyz")[1]
             assert len(events(second, "waiting as standby")) == 1
             assert second.stop() == 0
 
