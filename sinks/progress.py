@@ -155,7 +155,12 @@ class Reader:
 
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
-_NO_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_NO_LEADER: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    # said by its leader of a topic that another broker knows of already
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 """A topic that was made a moment ago, or whose broker has just gone."""
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from schemas.errors import TailraceError
 from tests.faults.checker import Violation, check
 from tests.faults.plan import Plan
 from tests.faults.stage import Played, Stage
@@ -72,6 +73,6 @@ def play(world: World, plan: Plan, folder: Path) -> Played:
             stage.wait_for_load(_CHANGES)
             time.sleep(max(0.0, first + _LOAD_S - time.monotonic()))
             stage.come_to_rest()
-        except AssertionError as error:
+        except (AssertionError, TailraceError) as error:
             broken.append(str(error).splitlines()[0])
         return stage.finish(broken)

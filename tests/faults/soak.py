@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from schemas.errors import TailraceError
 from tests.daemon import tailrace
 from tests.faults.checker import check
 from tests.faults.plan import Plan, plan
@@ -117,7 +118,7 @@ def soak(world: World, seed: int, seconds: float) -> int:
             stage.wait_for_first_state()
             _faults(stage, kinds, random.Random(seed), seconds)
             stage.come_to_rest()
-        except AssertionError as error:
+        except (AssertionError, TailraceError) as error:
             broken.append(str(error).splitlines()[0])
         memory.stop()
         played = stage.finish(broken)
