@@ -16,7 +16,7 @@ import psycopg
 import structlog
 
 from cdc import pgoutput
-from cdc.connect import cannot_read, connect
+from cdc.connect import cannot_read, connect_to_read
 from cdc.delivery import Delivery
 from cdc.layouts import describe, survey
 from cdc.progress import Progress
@@ -89,7 +89,7 @@ class Windows:
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
         self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
         self._reader = WindowReader(
-            lambda: connect(dsn, application_name="tailrace window"),
+            lambda: connect_to_read(dsn, application_name="tailrace window"),
             f"tailrace:{config.source.slot}",
             uuid.uuid4().hex,
             lambda connection, schema, name: describe(connection, publications, schema, name),
