@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdc.ops.log_proof import Block, Finding, Tally, Timed, TopicCheck
 from schemas.config import Config
-from schemas.errors import SinkError
+from schemas.errors import ConfigError, SinkError
 from schemas.lsn import Position, format_lsn
 from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
@@ -70,8 +70,15 @@ class LogProof:
 def verify_log(config: Config, *, limit: int = 20) -> LogProof:
     """Read all topics of the pipeline, up to what is committed when it begins; at most `limit` findings are kept.
 
-    SinkError when there is no position record, or Kafka cannot be read.
+    ConfigError with at-least-once; SinkError when there is no position record, or Kafka cannot be read.
     """
+    if config.delivery.guarantee != "exactly-once":
+        raise ConfigError(
+            "TR-139",
+            'verify --log needs delivery.guarantee = "exactly-once"',
+            detail="With at-least-once, records may lie between two cuts that the counts do not speak of.",
+            hint="To compare the topics with the source: tailrace verify",
+        )
     began = time.monotonic()
     proof = _Proof(config, Tally(limit))
     proof.run()

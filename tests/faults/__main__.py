@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -53,7 +54,10 @@ def play(plans: list[Plan], folder: Path | None = None) -> int:
     finally:
         world.close()
         summary(results, time.monotonic() - began)
-    return 1 if any(result.violations for result in results) else 0
+    if any(result.violations for result in results):
+        return 1
+    shutil.rmtree(home)
+    return 0
 
 
 def line(result: Round) -> str:

@@ -17,6 +17,7 @@ from cdc.dev.state import Servers
 from cdc.ops.verify_log import verify_log
 from schemas.config import Config
 from schemas.configfile import load
+from schemas.errors import ConfigError
 from schemas.progress import Cut, PositionRecord
 from sinks.admin import TopicSpec, ensure_topics
 from tests.bank import TABLES, Writer, create_tables
@@ -150,6 +151,12 @@ def test_older_than_the_compaction_lag(pipeline: Pipeline) -> None:
         proof = verify_log(old)
         assert proof.tally.compacted == compacted
         assert proof.holds == (plant is _drop)
+
+
+def test_at_least_once_is_refused(pipeline: Pipeline) -> None:
+    delivery = pipeline.config.delivery.model_copy(update={"guarantee": "at-least-once"})
+    with pytest.raises(ConfigError, match="exactly-once"):
+        verify_log(pipeline.config.model_copy(update={"delivery": delivery}))
 
 
 def test_the_command(pipeline: Pipeline, tmp_path: Path) -> None:
