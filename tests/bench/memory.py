@@ -26,10 +26,13 @@ from typing import Any
 import psutil
 import psycopg
 import pygal
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers, start_servers, status
+from schemas.config import Config
 from schemas.configfile import load
+from schemas.errors import SinkError
 from tests.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.servers import own_servers
 
@@ -113,7 +116,7 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
             time.sleep(seconds / 5)
             start_servers(state_dir, search=False)
             samples.phase = "behind it"
-            wait_for_state(config, connection, 300)
+            _caught_up(config, connection)
             samples.phase = "broker frozen"
             os.kill(_broker(state_dir), signal.SIGSTOP)
             time.sleep(10)
@@ -122,7 +125,7 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
             cpu, frozen_s = samples.cpu() - cpu, time.monotonic() - began
             os.kill(_broker(state_dir), signal.SIGCONT)
             samples.phase = "behind it"
-            wait_for_state(config, connection, 300)
+            _caught_up(config, connection)
             samples.phase = "rows of 15 MiB"
             for _ in range(max(int(seconds / 30), 3)):
                 connection.execute(f"INSERT INTO huge (text) SELECT {_NOISE}".encode())
@@ -151,6 +154,12 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
         "cpu_percent_while_frozen": round(100 * cpu / frozen_s, 2),
         "rss": [(round(at, 1), round(rss / _MIB, 1), phase) for at, rss, phase in samples.taken[::10]],
     }
+
+
+@retry(retry=retry_if_exception_type(SinkError), stop=stop_after_delay(120), wait=wait_fixed(1), reraise=True)
+def _caught_up(config: Config, connection: psycopg.Connection[Any]) -> None:
+    """A broker that has started a moment ago may not know its partitions yet."""
+    wait_for_state(config, connection, 300)
 
 
 def _make_tables(connection: psycopg.Connection[Any]) -> None:
