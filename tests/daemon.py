@@ -75,6 +75,12 @@ class Daemon:
         self.process.kill()
         self.process.wait()
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most resident memory that it has had so far."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
     def stop(self) -> int:
         """Ask it to stop and return its exit code; it has 5 s."""
         self.process.send_signal(signal.SIGTERM)
