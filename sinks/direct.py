@@ -53,8 +53,7 @@ class Direct:
         self.ready = False
         if cython.compiled:
             address: cython.size_t = function_address("confluent_kafka", "librdkafka", "rd_kafka_producev")
-            known = isinstance(producer, confluent_kafka.Producer) and _version() in _KNOWN
-            if address != 0 and known:
+            if address != 0 and is_known(producer):
                 self._producev = cython.cast(Producev, address)  # noqa: F821
                 self._rk = cython.cast(cython.pointer[Handle], cython.cast(cython.p_void, producer)).rk  # noqa: F821
                 self.ready = True
@@ -110,5 +109,7 @@ class Direct:
         return False
 
 
-def _version() -> tuple[int, ...]:
-    return tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
+def is_known(producer: object) -> bool:
+    """Whether it is a Producer that begins with librdkafka's handle."""
+    found = tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
+    return isinstance(producer, confluent_kafka.Producer) and found in _KNOWN

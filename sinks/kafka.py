@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -17,9 +18,16 @@ from schemas.errors import SinkError
 from sinks.admin import kafka_error
 from sinks.options import client_options
 from sinks.outbox import Destination, Outbox
+from sinks.pause import paused
 
 _TIMEOUT_S = 30.0
 """For an answer, or for one more record to get through: when it passes, the outcome is not known."""
+
+_ROUND_S = 0.5
+"""When nothing has got through for so long, nothing more is sent for as long."""
+
+_TRY_S = 0.02
+"""Then for so long: what was paused may be what is waited for."""
 
 _TRANSACTION_TIMEOUT_MS = 300_000
 """A slow link may need long for a transaction. One of a producer that is gone is ended by the next producer."""
@@ -123,19 +131,31 @@ class KafkaSink:
 
     def _drain(self) -> None:
         """Return when Kafka has all records that were handed over, however slow it is."""
-        fewest, deadline = 0, 0.0
-        while left := self._flush():
-            if left < fewest or not fewest:
-                fewest, deadline = left, time.monotonic() + _TIMEOUT_S
+        left, stuck = self._flush(_ROUND_S), False
+        deadline = time.monotonic() + _TIMEOUT_S
+        while left:
+            before = left
+            if stuck:
+                with self._paused():
+                    left = self._flush(_ROUND_S)
+            if left == before:
+                left = self._flush(_TRY_S if stuck else _ROUND_S)
+            stuck = left == before
+            if not stuck:
+                deadline = time.monotonic() + _TIMEOUT_S
             elif time.monotonic() > deadline:
                 raise self._error(None)
         if self._failed:
             raise self._error(self._failed)
 
-    def _flush(self) -> int:
-        """Return how many records are left after a second."""
+    def _paused(self) -> AbstractContextManager[None]:
+        touched = self.outbox.touched.values()
+        return paused(self._producer, [(to.topic, partition) for to in touched for partition in range(to.partitions)])
+
+    def _flush(self, seconds: float) -> int:
+        """Return how many records are left then."""
         try:
-            return self._producer.flush(1.0)
+            return self._producer.flush(seconds)
         except KafkaException as error:
             raise self._error(error.args[0]) from None
         except SystemError:
@@ -166,10 +186,14 @@ class KafkaSink:
 
     def _again(self, error: Exception, topic: str, value: bytes | None, *more: Any) -> None:
         """Send a record once librdkafka's queue has room; raise if it was refused for another reason."""
-        deadline = time.monotonic() + _TIMEOUT_S
+        deadline, stuck = time.monotonic() + _TIMEOUT_S, False
         while isinstance(error, BufferError):
+            if stuck:
+                with self._paused():
+                    time.sleep(_ROUND_S)
             # an answer makes room, but for a large record one may not be enough
-            if self._producer.poll(0.5):
+            stuck = not self._producer.poll(_TRY_S if stuck else _ROUND_S)
+            if not stuck:
                 deadline = time.monotonic() + _TIMEOUT_S
             elif time.monotonic() > deadline:
                 raise self._error(None) from None

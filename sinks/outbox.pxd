@@ -22,7 +22,7 @@ cdef class Outbox:
     cdef public bint open
     cdef readonly bint direct
     cdef readonly Py_ssize_t pending_bytes
-    cdef dict touched
+    cdef readonly dict touched
     cdef Direct _direct
     cdef object _produce
     cdef object _begin

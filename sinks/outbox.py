@@ -236,7 +236,6 @@ class Outbox:
         for to in self.touched.values():
             counts[to.topic] = to.count
             to.count = 0
-        self.touched = {}
         return counts
 
     @cython.cfunc
@@ -259,6 +258,7 @@ class Outbox:
         """Say that the transaction has ended."""
         self.open = False
         self.pending_bytes = 0
+        self.touched = {}
 
     def forget(self) -> None:
         """Let go of the producer."""
