@@ -244,7 +244,7 @@ def test_plan_and_conditions(
     with running(path) as daemon:
         cut = wait_for_state(load(path), source)
         copied = [event["table"] for event in events(daemon, "table copied")]
-        assert copied[0] == "public.keyless"
+        assert "public.keyless" in copied[:2]  # two workers: the next table may end before its last chunk
         assert copied[-1] == max(planned, key=lambda name: len(planned[name]["chunks"]) if name != copied[0] else 0)
         daemon.stop()
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from cdc import session as sessions
+from cdc import recovery
 from cdc.dev import postgres
 from cdc.dev.server import Server, stop
 from cdc.dev.state import Servers
@@ -34,7 +34,7 @@ from schemas.errors import TailraceError
 from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 from sinks.progress import read_position
-from tests.daemon import Daemon, events, running, wait_for_state, write_config
+from tests.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
 from tests.integration.test_bad_input import assert_refused, slots
 from tests.topics import latest, read_topic
 
@@ -190,8 +190,8 @@ def test_slot_whose_wal_was_removed(stopped: Pipeline) -> None:
         stopped.execute("SELECT pg_switch_wal()")
 
     _invalidate(stopped, "max_slot_wal_keep_size", "16MB", write)
-    stopped.refused("TR-204", 6, "wal_removed", "is not on the topics", "When a slot is lost")
-    assert_refused(stopped.path, "TR-204", 6, f"pg_drop_replication_slot('{stopped.name}')")
+    stopped.refused("TR-204", 6, "wal_removed", "is not on the topics", "snapshot start --all --reconcile")
+    assert_refused(stopped.path, "TR-204", 6, "snapshot start --all --reconcile")
 
 
 def test_slot_idle_for_too_long(stopped: Pipeline) -> None:
@@ -222,7 +222,7 @@ def test_progress_topic_gone(stopped: Pipeline) -> None:
 
 def test_first_start_killed_before_the_slot(fresh: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(sessions, "ExportedSnapshot", _killed)
+        patch.setattr(recovery, "ExportedSnapshot", _killed)
         with pytest.raises(_Killed):
             start_and_stop(fresh.config)
     assert slots(fresh.config.source.dsn.get_secret_value(), fresh.name) == 0
@@ -245,9 +245,9 @@ def test_first_start_killed_behind_the_slot_with_a_table_without_a_key(
 ) -> None:
     fresh.execute("CREATE TABLE event (n int); INSERT INTO event VALUES (1)")
     _kill_behind_the_slot(fresh, monkeypatch)
-    fresh.refused("TR-405", 6, "public.event", "pg_drop_replication_slot")
+    fresh.refused("TR-405", 6, "public.event", "snapshot start --all --reconcile")
     # what the hint says
-    fresh.execute(f"SELECT pg_drop_replication_slot('{fresh.name}')")
+    assert tailrace("snapshot", "start", "--all", "--reconcile", "--config", str(fresh.path)).returncode == 0
     assert_topic_equals(fresh, "t")
 
 
@@ -275,7 +275,7 @@ def test_publication_that_leaves_out_deletes(fresh: Pipeline) -> None:
     fresh.execute("ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete, truncate')")
     start_and_stop(fresh.config)
     fresh.execute("ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete')")
-    fresh.refused("TR-426", 6, "does not publish: truncate", "When a slot is lost")
+    fresh.refused("TR-426", 6, "does not publish: truncate", "copied anew")
 
 
 def test_publication_gone(stopped: Pipeline) -> None:
