@@ -30,7 +30,8 @@ log = structlog.get_logger()
 _PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", "TR-301", "TR-303", "TR-330", FENCED}
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
 
-_KAFKA_FAILED = {"TR-301", "TR-303"}
+_KAFKA_FAILED = {"TR-301", "TR-303", "TR-330"}
+"""While these last, the slot is kept."""
 
 
 class Service:

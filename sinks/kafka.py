@@ -24,7 +24,8 @@ _TIMEOUT_S = 30.0
 """For an answer, or for one more record to get through: when it passes, the outcome is not known."""
 
 _ROUND_S = 0.5
-"""When nothing has got through for so long, nothing more is sent for as long."""
+_PAUSE_S = 1.0
+"""When nothing has got through for a round, nothing more is sent for so long."""
 
 _TRY_S = 0.02
 """Then for so long: what was paused may be what is waited for."""
@@ -137,7 +138,7 @@ class KafkaSink:
             before = left
             if stuck:
                 with self._paused():
-                    left = self._flush(_ROUND_S)
+                    left = self._flush(_PAUSE_S)
             if left == before:
                 left = self._flush(_TRY_S if stuck else _ROUND_S)
             stuck = left == before
@@ -190,7 +191,7 @@ class KafkaSink:
         while isinstance(error, BufferError):
             if stuck:
                 with self._paused():
-                    time.sleep(_ROUND_S)
+                    time.sleep(_PAUSE_S)
             # an answer makes room, but for a large record one may not be enough
             stuck = not self._producer.poll(_TRY_S if stuck else _ROUND_S)
             if not stuck:
