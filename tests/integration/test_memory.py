@@ -31,11 +31,13 @@ def connection(database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+@pytest.mark.parametrize("streaming", ["false", "true"])
 def test_huge_rows_in_one_transaction(
-    connection: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path
+    connection: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path, streaming: str
 ) -> None:
     """Rows as large as Kafka takes, far more of them than there is memory."""
-    path = write_config(tmp_path, database, servers.bootstrap, prefix)
+    source = f'streaming = {streaming}\nspool_dir = "{tmp_path}"\n'
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, source=source)
     config = load(path)
     connection.execute("CREATE TABLE template AS SELECT noise(15) AS body")
     with running(path) as daemon:

@@ -219,3 +219,9 @@ def test_unset_variable_names_key_and_variable(tmp_path: Path) -> None:
 
 def test_broken_reference(tmp_path: Path) -> None:
     assert failure(tmp_path, '[source]\ndsn = "hunter2${1}"\n').code == "TR-103"
+
+
+def test_memory_limit_too_small_for_the_largest_record(tmp_path: Path) -> None:
+    assert load(write(tmp_path, GOOD + '[memory]\nlimit = "200MiB"\n'), environ={}).memory.limit == 200 * 2**20
+    error = failure(tmp_path, GOOD + '[memory]\nlimit = "150MiB"\n')
+    assert "memory.limit must be at least 184549376 bytes" in str(error)
