@@ -51,7 +51,7 @@ class ShopModel:
         done: list[tuple[str, str, Any]] = []
         names = pick.sample(list(COLUMNS), pick.randint(1, 3))
         if pick.random() < 0.03:
-            return [self._truncate(names[0]), *self.fill(3)]
+            return [self.truncate(names[0]), *self.fill(3)]
         for _ in range(pick.randint(1, most)):
             done += self._one(pick.choice(names))
         return done
@@ -60,7 +60,7 @@ class ShopModel:
         pick, rows = self._random, self.tables[name]
         kind = pick.random()
         if rows and kind < 0.3:
-            yield self._delete(name, pick.choice(sorted(rows)))
+            yield self.delete(name, pick.choice(sorted(rows)))
         elif rows and kind < 0.65:
             row = dict(rows[pick.choice(sorted(rows))])
             changed = pick.choice([column for column in row if column not in KEYS[name]])
@@ -68,7 +68,7 @@ class ShopModel:
         elif rows and kind < 0.75:
             key = pick.choice(sorted(rows))
             row = rows[key] | {part: self._value(name, part) for part in KEYS[name]}
-            yield self._delete(name, key)
+            yield self.delete(name, key)
             yield self.put(name, row)
         else:
             yield from self._put(name)
@@ -80,11 +80,11 @@ class ShopModel:
         self.tables[name][tuple(row[part] for part in KEYS[name])] = row
         return "put", name, row
 
-    def _delete(self, name: str, key: Key) -> tuple[str, str, Any]:
+    def delete(self, name: str, key: Key) -> tuple[str, str, Any]:
         del self.tables[name][key]
         return "delete", name, key
 
-    def _truncate(self, name: str) -> tuple[str, str, Any]:
+    def truncate(self, name: str) -> tuple[str, str, Any]:
         self.tables[name].clear()
         return "truncate", name, None
 

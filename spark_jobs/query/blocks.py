@@ -254,7 +254,8 @@ class _Reader:
             )
         where = query.args.get("where") if isinstance(query, exp.Select) else None
         refused = ("group", "having", "qualify", "limit", "distinct", "order", "windows")
-        if not isinstance(query, exp.Select) or where is None or any(query.args.get(part) for part in refused):
+        plain = where is not None and query.args.get("from_") and not any(query.args.get(part) for part in refused)
+        if not isinstance(query, exp.Select) or where is None or not plain:
             raise self._text.error("TR-543", "a correlated subquery of this form cannot be kept up to date", outer[0])
         defined = _defined(query)
         tied = [part for part in conjuncts(where.this) if aliases(part) - defined]

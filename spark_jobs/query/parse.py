@@ -78,6 +78,8 @@ def tables_of(text: QueryText) -> tuple[str, ...]:
             hint = f"Is it public.{table.name}?"
             raise text.error("TR-541", f'"{table.sql()}" is not schema.table', table, hint=hint)
         found[f"{table.db}.{table.name}"] = None
+    if not found:
+        raise text.error("TR-541", "its query reads no captured table", 0)
     return tuple(found)
 
 

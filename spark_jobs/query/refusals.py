@@ -8,6 +8,7 @@ from typing import Final
 from sqlglot import exp
 
 from schemas.errors import ConfigError
+from spark_jobs.query.blocks import is_aggregate
 from spark_jobs.query.text import QueryText
 from spark_jobs.query.times import is_window
 
@@ -54,15 +55,15 @@ def _findings(query: exp.Query) -> Iterator[tuple[str, exp.Expr, str]]:
             yield node.key.upper(), node, "Write it with EXISTS or NOT EXISTS, or: " + _FULL_HINT
         elif isinstance(node, exp.SetOperation) and (node.args.get("limit") or node.args.get("offset")):
             yield "LIMIT", node.args.get("limit") or node, ""
-        elif isinstance(node, exp.Lateral | exp.Pivot | exp.TableSample | exp.Unnest | exp.Values):
-            yield {"tablesample": "TABLESAMPLE"}.get(node.key, node.key.upper()), node, ""
-        elif isinstance(node, exp.Explode | exp.Inline):
+        elif isinstance(node, exp.Lateral | exp.Pivot | exp.TableSample | exp.Values):
+            yield node.key.upper(), node, ""
+        elif isinstance(node, exp.UDTF | exp.Stack | exp.Inline):
             yield "a function that makes several rows of one", node, ""
         elif isinstance(node, _VARYING) or _is_varying(node):
             what = f"{_name(node)}(), which gives another value each time it is asked,"
             yield what, node, "Take a column of the row instead."
-        elif isinstance(node, _ANY_ROW) and not isinstance(node.parent, exp.Window | exp.IgnoreNulls | exp.WithinGroup):
-            hint = "Take min_by(value, order) or max_by(value, order), or sort the values of an array."
+        elif isinstance(node, _ANY_ROW) and is_aggregate(node):
+            hint = "Take min_by(value, order), max_by(value, order) or array_join(sort_array(collect_list(...)), ',')."
             yield f"{_name(node)}(), whose result depends on the order of rows,", node, hint
         elif isinstance(node, exp.Any) and not isinstance(node.this, exp.Query):
             yield "any(...) as an aggregate", node, "bool_or(...) is the same."
