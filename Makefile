@@ -17,7 +17,8 @@ setup: .venv/.installed ## Make .venv with everything in it, from hashed require
 	@touch $@
 
 test: setup ## Run all tests; the first run fetches Kafka, OpenSearch and Spark's connectors
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/property tests/integration tests/faults
+	$(BIN)/pytest tests/spark
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -12,41 +12,53 @@ from schemas.errors import SourceError
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.types import TypeInfo
 
+OLDEST = 140000
+"""The first version whose slots and streams we know."""
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server at the other end; `system_identifier` is a decimal number as text."""
+    """The server at the other end; `version` is PostgreSQL's number for it, 180006."""
 
     version: int
-    system_identifier: str
-    timeline: int
     database: str
+    wal_level: str
+    encoding: str
+    in_recovery: bool
+
+    def check(self) -> None:
+        """Refuse one that cannot be read from."""
+        if self.version < OLDEST:
+            raise SourceError(
+                "TR-231",
+                f"PostgreSQL {self.version // 10_000} is too old",
+                detail=f"server_version_num is {self.version}; {OLDEST} is the least.",
+                hint="Upgrade to PostgreSQL 14 or later: pg_upgrade --check shows what stands against it.",
+            )
+        if self.wal_level != "logical":
+            raise SourceError(
+                "TR-202",
+                f'wal_level is "{self.wal_level}", not "logical"',
+                detail="Changes cannot be decoded from a WAL that does not hold them.",
+                hint="ALTER SYSTEM SET wal_level = 'logical';  -- then restart the server",
+            )
+        if self.encoding == "SQL_ASCII":
+            raise SourceError(
+                "TR-214",
+                f'database "{self.database}" is encoded as SQL_ASCII',
+                detail="It takes any bytes as text; whether they are UTF-8, as on the topics, nobody knows.",
+                hint="Copy it into a database with ENCODING 'UTF8' (pg_dump --encoding).",
+            )
 
 
 def server(connection: psycopg.Connection) -> Server:
-    """Ask who the server is. SourceError if it cannot decode its WAL."""
+    """Ask who the server is."""
     row = connection.execute(
-        "SELECT current_setting('server_version_num')::int, system_identifier::text, timeline_id, current_database(),"
-        " current_setting('wal_level'), current_setting('server_encoding')"
-        " FROM pg_control_system(), pg_control_checkpoint()"
+        "SELECT current_setting('server_version_num')::int, current_database(), current_setting('wal_level'),"
+        " current_setting('server_encoding'), pg_is_in_recovery()"
     ).fetchone()
     assert row is not None
-    version, system_identifier, timeline, database, wal_level, encoding = row
-    if wal_level != "logical":
-        raise SourceError(
-            "TR-202",
-            f'wal_level is "{wal_level}", not "logical"',
-            detail="Changes cannot be decoded from a WAL that does not hold them.",
-            hint="ALTER SYSTEM SET wal_level = 'logical';  -- then restart the server",
-        )
-    if encoding == "SQL_ASCII":
-        raise SourceError(
-            "TR-214",
-            f'database "{database}" is encoded as SQL_ASCII',
-            detail="It takes any bytes as text; whether they are UTF-8, as on the topics, nobody knows.",
-            hint="Copy it into a database with ENCODING 'UTF8' (pg_dump --encoding).",
-        )
-    return Server(version, system_identifier, timeline, database)
+    return Server(*row)
 
 
 class Types(dict[int, TypeInfo]):

@@ -15,13 +15,32 @@ _WHOLE_TABLES = {
 
 _REPLICATION_SETTINGS = {
     # a standby daemon waits for the slot: the server must notice soon that we are gone
-    "wal_sender_timeout": "8s",
+    "wal_sender_timeout": "6s",
+}
+
+_SERVER_KEEPALIVES = {
+    # so that locks and snapshots of a host that is gone do not stay. No tcp_user_timeout: it would also end the
+    # connection of a reader that rests while Kafka is slow.
+    "tcp_keepalives_idle": "4",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "4",
+}
+
+_KEEPALIVES = {
+    # and here, to notice a server that is gone: libpq's own defaults are hours
+    "keepalives_idle": "4",
+    "keepalives_interval": "1",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "10000",
 }
 
 
 def conninfo_for(dsn: str, *, replication: bool = False, application_name: str = "tailrace") -> str:
-    """Return `dsn` with the pinned settings and, if asked, as a logical replication connection."""
-    settings = RENDERING | _WHOLE_TABLES
+    """Return `dsn` with the pinned settings and, if asked, as a logical replication connection.
+
+    Either end notices within 10 s that the other is gone, host and all.
+    """
+    settings = RENDERING | _WHOLE_TABLES | _SERVER_KEEPALIVES
     del settings["client_encoding"]
     if replication:
         settings |= _REPLICATION_SETTINGS
@@ -32,6 +51,7 @@ def conninfo_for(dsn: str, *, replication: bool = False, application_name: str =
         "options": f"{given['options']} {options}" if given.get("options") else options,
         "application_name": application_name,
         "connect_timeout": given.get("connect_timeout") or 10,
+        **{name: given.get(name) or value for name, value in _KEEPALIVES.items()},
     }
     if replication:
         extra["replication"] = "database"
@@ -44,6 +64,19 @@ def connect(dsn: str, *, application_name: str = "tailrace") -> psycopg.Connecti
         return psycopg.connect(conninfo_for(dsn, application_name=application_name), autocommit=True)
     except psycopg.Error as error:
         raise cannot_connect(dsn, str(error)) from None
+
+
+def connect_to_read(dsn: str, *, application_name: str) -> psycopg.Connection:
+    """Return a connection like that of `connect` for reading tables: no limit of the role's or the database's ends it.
+
+    A lock it waits for a little only: see `snapshot.reader`.
+    """
+    connection = connect(dsn, application_name=application_name)
+    connection.execute(
+        "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout',"
+        " 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')"
+    )
+    return connection
 
 
 def connect_replication(dsn: str) -> pq.abc.PGconn:
@@ -67,6 +100,9 @@ def command(pgconn: pq.abc.PGconn, text: str) -> list[tuple[bytes | None, ...]]:
 DECODING_FAILED = "TR-212"
 """The code of an internal error of the server; in mid-stream that is its logical decoding."""
 
+SLOT_IN_USE = "TR-206"
+"""The code for a slot that somebody else reads, or is about to."""
+
 
 def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
     """Turn a failed result into an error that keeps PostgreSQL's own message, detail and hint."""
@@ -77,15 +113,25 @@ def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
     sqlstate = field(pq.DiagnosticField.SQLSTATE)
     message = field(pq.DiagnosticField.MESSAGE_PRIMARY)
     hint = field(pq.DiagnosticField.MESSAGE_HINT)
-    if sqlstate == "55006":
+    if sqlstate in ("55006", "42710"):  # object_in_use; duplicate_object: it was made a moment ago
         return SourceError(
-            "TR-206", message, hint=hint or "Stop the other consumer, or give this one a slot of its own."
+            SLOT_IN_USE, message, hint=hint or "Stop the other consumer, or give this one a slot of its own."
         )
     return SourceError(
         DECODING_FAILED if sqlstate == "XX000" else "TR-209",
         f"PostgreSQL refused {what}: {message}",
         detail=field(pq.DiagnosticField.MESSAGE_DETAIL) or f"SQLSTATE {sqlstate}.",
         hint=hint,
+    )
+
+
+def connection_lost(reason: str) -> SourceError:
+    """Say that a connection ended in mid-run, with the reason in the client's or the server's own words."""
+    return SourceError(
+        "TR-211",
+        "a connection to PostgreSQL was lost",
+        detail=" ".join(reason.split()),
+        hint="Nothing is lost: the slot keeps the WAL and the daemon goes on from the progress topic.",
     )
 
 
@@ -107,4 +153,16 @@ def cannot_connect(dsn: str, reason: str) -> SourceError:
         f"cannot connect to PostgreSQL at {where}",
         detail=text,
         hint="Check that the server runs and that source.dsn names its host, port, database and user.",
+    )
+
+
+def cannot_read(error: psycopg.Error) -> SourceError:
+    """Keep the server's own words; a lost connection is one that a restart explains."""
+    # without a code, or with one of those of a server that ends
+    lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P")[:3] in ("57P", "080")
+    return SourceError(
+        "TR-211" if lost else "TR-227",
+        "the connection that reads tables was lost" if lost else "PostgreSQL refused to have a table read",
+        detail=" ".join((error.diag.message_primary or str(error)).split()) + ".",
+        hint=error.diag.message_hint or "The role needs SELECT on every captured table: GRANT SELECT ON ... TO ...;",
     )

@@ -15,8 +15,8 @@ from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 
-_REST = 9
-"""Times a commit's own duration: so long is the pause to the next one."""
+_PROGRESS_BYTES_PER_S = 500_000
+"""How fast the progress topic may grow by small commits: a record names every partition, of thousands of tables."""
 
 
 class Delivery:
@@ -35,7 +35,7 @@ class Delivery:
         self._progress = progress
         self._dead_topic = Topics(config.kafka.prefix).dead
         self._committed_at = time.monotonic()
-        self._commit_s = 0.0
+        self._rest_s = 0.0
 
     @property
     def full(self) -> bool:
@@ -51,16 +51,15 @@ class Delivery:
         return time.monotonic() - self._committed_at
 
     def rest(self) -> float:
-        """Seconds until the next commit is worth it: at most a tenth of the time goes into committing.
+        """Seconds until the next commit is worth it, when all that has come is sent: as long as the last one took.
 
         What comes after a pause is committed at once; a steady flow in groups, as large as a slow Kafka needs them.
         """
-        longest = self._limits.max_transaction_ms / 1000
-        return max(0.0, min(self._commit_s * _REST, longest) - self.since_commit())
+        return max(0.0, self._rest_s - self.since_commit())
 
     def commit(self, position: Position, flushed_lsn: int, commit_us: int, open_xid: int | None) -> None:
         """End the Kafka transaction with the position record; tell `on_flushed` when Kafka has it."""
-        made: list[PositionRecord] = []
+        made: list[tuple[PositionRecord, bytes]] = []
 
         def progress(counts: dict[str, int]) -> tuple[bytes, bytes]:
             record = self._progress.record(
@@ -72,12 +71,15 @@ class Delivery:
                 diverted=counts.get(self._dead_topic, 0),
                 destinations=self._tables.destinations,
             )
-            made.append(record)
-            return position_key(self.slot), record.to_json()
+            value = record.to_json()
+            made.append((record, value))
+            return position_key(self.slot), value
 
         began = time.monotonic()
         self.sink.commit(progress)
         self._committed_at = time.monotonic()
-        self._commit_s = self._committed_at - began
-        self._tables.toast.commit(made[0].here)
-        self.on_flushed(self._progress.acknowledged(made[0]))
+        record, value = made[0]
+        rest_s = max(self._committed_at - began, len(value) / _PROGRESS_BYTES_PER_S)
+        self._rest_s = min(rest_s, self._limits.max_transaction_ms / 1000)
+        self._tables.toast.commit(record.here)
+        self.on_flushed(self._progress.acknowledged(record))

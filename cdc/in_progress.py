@@ -16,6 +16,8 @@ from cdc.copydata import XLOGDATA
 from cdc.spool import Spool
 from schemas.errors import SourceError
 
+_BATCH_BYTES = 1_048_576
+
 _head = struct.Struct(">cQQq").pack
 _begin = struct.Struct(">cQqI").pack
 _commit = struct.Struct(">cBQQq").pack
@@ -91,10 +93,19 @@ class InProgress:
                 )
 
     def release(self, limit: int) -> list[bytes]:
-        """Return up to `limit` messages of a transaction that has committed; none when there is none (any more)."""
+        """Return up to `limit` messages of a transaction that has committed; none when there is none (any more).
+
+        The limit is also reached by the message that makes a MiB full.
+        """
         if self._released is None:
             return []
-        messages = list(islice(self._released, limit))
+        messages: list[bytes] = []
+        size = 0
+        for message in islice(self._released, limit):
+            messages.append(message)
+            size += len(message)
+            if size >= _BATCH_BYTES:
+                break
         if not messages:
             self._released = None
         return messages
@@ -110,7 +121,12 @@ class InProgress:
         end = _commit(b"C", 0, commit.commit_lsn, commit.end_lsn, us)
         lsn = commit.commit_lsn
         changes = self._spool.take(commit.xid)
-        return (_head(b"w", at, 0, 0) + message for at, message in chain([(lsn, begin)], changes, [(lsn, end)]))
+        for at, message in chain([(lsn, begin)], changes, [(lsn, end)]):
+            raw = _head(b"w", at, 0, 0) + message
+            # it may be large, and who takes it on its way must not find two of it
+            del message
+            yield raw
+            del raw
 
     def close(self) -> None:
         """Drop all, also what is being released: after a restart the server sends it again."""

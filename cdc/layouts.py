@@ -9,7 +9,7 @@ import psycopg
 
 from cdc.catalog import table_relation
 from schemas.layout import Layout
-from schemas.lsn import parse_lsn
+from schemas.lsn import WAL_END, parse_lsn
 from schemas.relation import Relation
 from snapshot.window import Found
 
@@ -76,9 +76,7 @@ def describe(
 
 def survey(connection: psycopg.Connection, publications: Sequence[str]) -> list[Found]:
     """Return how all published tables lie; what is committed before the LSN that goes with them is seen."""
-    lsn = connection.execute(
-        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
-    ).fetchone()
+    lsn = connection.execute(f"SELECT {WAL_END}").fetchone()
     assert lsn is not None
     columns: LiteralString = "p.attnames"
     if connection.info.server_version < 150000:

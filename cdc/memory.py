@@ -7,6 +7,11 @@ import gc
 from typing import Final
 
 _M_MXFAST: Final = 1
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+
+_MMAP_BYTES: Final = 1_048_576
+_TRIM_BYTES: Final = 8_388_608
 _GENERATION_0: Final = 50_000
 
 
@@ -19,6 +24,17 @@ def settle() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MXFAST, 0)
+        # Large rows by themselves, for else glibc learns from them to keep up to 64 MiB for the next ones.
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
     # What is there now stays; what comes is freed by its last reference.
     gc.freeze()
     gc.set_threshold(_GENERATION_0)
+
+
+def reclaim() -> None:
+    """Give back what a session has left: its parts know each other, so that references alone do not free them."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -71,6 +71,7 @@ class Progress:
             counts=counts,
             diverted=self.newest.diverted + diverted,
             reread=self.reread,
+            generation=self.newest.generation,
         )
 
     def acknowledged(self, record: PositionRecord) -> int:
@@ -79,6 +80,24 @@ class Progress:
         self._offsets = dict(record.here.offsets)
         self._state = record.state
         return record.here.flushed_lsn
+
+
+def origin_behind_gap(stored: PositionRecord, origin: PositionRecord) -> PositionRecord:
+    """Return `origin`, of a new slot, as what follows `stored` although changes between the two are lost.
+
+    Its positions sort behind the old ones: LSNs go on rising, unless the slot is of another or of a restored system.
+    """
+    then, now = stored.here, origin.here
+    end = max(then.flushed_lsn, then.position.commit_lsn)
+    same = then.system_identifier == now.system_identifier and now.position.commit_lsn >= end
+    epoch = then.position.epoch + (not same)
+    return replace(
+        origin,
+        here=replace(now, position=replace(now.position, epoch=epoch), offsets=then.offsets),
+        newest_state=stored.state,
+        diverted=stored.diverted,
+        generation=stored.generation + 1,
+    )
 
 
 def new_origin(
@@ -102,3 +121,8 @@ def new_origin(
     )
     oid, nokey_oid = publication_oids
     return PositionRecord(here=cut, publication_oid=oid, nokey_oid=nokey_oid, incomplete_tables=tuple(sorted(tables)))
+
+
+def before_slot(origin: PositionRecord) -> PositionRecord:
+    """Return the record that comes before a slot is made: with it, one that is found without another record is ours."""
+    return replace(origin, here=replace(origin.here, position=Position(origin.here.position.epoch, 0, 0)))

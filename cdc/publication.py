@@ -20,11 +20,18 @@ from schemas.relation import Relation
 
 log = structlog.get_logger()
 
+_CHANGES = ("insert", "update", "delete", "truncate")
+_EVENTS = ("insert", "truncate")
+"""What the publication for tables without a key must publish."""
+
 
 @dataclass(frozen=True, slots=True)
 class Publication:
+    """`publishes` are of insert, update, delete, truncate."""
+
     name: str
     oid: int
+    publishes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +50,39 @@ class Publications:
         """Those of both, 0 for none: they are stored with each position."""
         return self.first.oid, self.nokey.oid if self.nokey else 0
 
-    def check(self, stored: tuple[int, int]) -> None:
-        """Refuse others than those that the topics were filled from: what came between is not in their stream."""
-        for name, then, now in zip((self.first.name, nokey_name(self.first.name)), stored, self.oids, strict=True):
-            if then != now:
-                what = "is gone" if not now else "was dropped and made again" if then else "was made after the slot"
-                raise StateError(
-                    "TR-404",
-                    f'publication "{name}" {what}',
-                    detail="Changes that were committed meanwhile, or rows that its tables had before, are not on the"
-                    " topics.",
-                    hint="To copy all tables anew: drop the slot, and take another kafka.prefix or delete the topics.",
-                )
+
+def check_same(found: Publications | None, name: str, stored: tuple[int, int], hint: str) -> Publications:
+    """Refuse others than those that the topics were filled from: what came between is not in their stream."""
+    for each, then, now in zip((name, nokey_name(name)), stored, found.oids if found else (0, 0), strict=True):
+        if then != now:
+            what = "is gone" if not now else "was dropped and made again" if then else "was made after the slot"
+            raise StateError(
+                "TR-404",
+                f'publication "{each}" {what}',
+                detail=f"Its oid was {then}, and is {now} (0: none). Changes that were committed meanwhile, or rows"
+                " that its tables had before, are not on the topics.",
+                hint=hint,
+            )
+    assert found is not None
+    return found
+
+
+def check_publishes(found: Publications, *, begun: bool, hint: str) -> None:
+    """Refuse publications that leave out a kind of change; if the topics are filled already, some may be missing."""
+    for publication, needed in ((found.first, _CHANGES), (found.nokey, _EVENTS)):
+        if publication is None or publication.publishes.issuperset(needed):
+            continue
+        left_out = [each for each in _CHANGES if each in needed and each not in publication.publishes]
+        message = f'publication "{publication.name}" does not publish: {", ".join(left_out)}'
+        statement = f"ALTER PUBLICATION \"{publication.name}\" SET (publish = '{', '.join(needed)}');"
+        if not begun:
+            raise SourceError("TR-233", message, detail="The topics would not be what the tables are.", hint=statement)
+        raise StateError(
+            "TR-426",
+            message,
+            detail="Such changes since it was altered are not on the topics, and no slot will send them.",
+            hint=f"{statement}  -- and, unless there were none:\n       {hint}",
+        )
 
 
 def nokey_name(publication: str) -> str:
@@ -66,16 +94,41 @@ def ensure(connection: psycopg.Connection, name: str, patterns: Sequence[str]) -
 
     ConfigError if no table matches, SourceError if the server refuses.
     """
-    found = _find(connection, name)
+    found = find(connection, name)
     if found is None:
         matching = matching_tables(connection, patterns)
         relations = [relation for each in matching if (relation := table_relation(connection, *each))]
         if not relations:
             raise _no_table(patterns)
         _create(connection, name, relations)
-        found = _find(connection, name)
+        found = find(connection, name)
     assert found is not None
     return found
+
+
+def find(connection: psycopg.Connection, name: str) -> Publications | None:
+    """Return the publications as they are now; None without the first."""
+    second = nokey_name(name)
+    rows = connection.execute(
+        "SELECT pubname, oid::int8, array_remove(ARRAY[CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate"
+        " THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END, CASE WHEN pubtruncate THEN 'truncate' END], NULL)"
+        " FROM pg_publication WHERE pubname = ANY (%s)",
+        ([name, second],),
+    ).fetchall()
+    found = {each: Publication(each, oid, frozenset(publishes)) for each, oid, publishes in rows}
+    return Publications(found[name], found.get(second)) if name in found else None
+
+
+def table_names(
+    connection: psycopg.Connection, publications: Publications | None, patterns: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return (schema, table) of what is captured; without publications, of what they would be made for."""
+    if publications is None:
+        return matching_tables(connection, patterns)
+    return connection.execute(
+        "SELECT DISTINCT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = ANY (%s)",
+        (publications.names,),
+    ).fetchall()
 
 
 def relations(connection: psycopg.Connection, publications: Publications) -> tuple[list[Relation], set[int]]:
@@ -109,15 +162,6 @@ def relations(connection: psycopg.Connection, publications: Publications) -> tup
     return found, insert_only
 
 
-def _find(connection: psycopg.Connection, name: str) -> Publications | None:
-    second = nokey_name(name)
-    rows = connection.execute(
-        "SELECT pubname, oid::int8 FROM pg_publication WHERE pubname = ANY (%s)", ([name, second],)
-    ).fetchall()
-    found = {each: Publication(each, oid) for each, oid in rows}
-    return Publications(found[name], found.get(second)) if name in found else None
-
-
 def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relation]) -> None:
     """Both, also where one has no table yet: a publication that is made later is none to the WAL before it."""
     whole: list[Relation] = []
@@ -135,6 +179,8 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
         with connection.transaction():
             for statement in statements:
                 connection.execute(statement)
+    except psycopg.errors.LockNotAvailable:
+        raise
     except psycopg.Error as error:
         raise SourceError(
             "TR-207",

@@ -18,12 +18,13 @@ from typing import Final
 import structlog
 
 from cdc.copydata import XLOGDATA
-from cdc.tables import CapturedTable, Tables
+from cdc.tables import CapturedTable, Tables, record_limit
 from schemas.config import Config
 from schemas.deadletter import DeadLetter, Place, Texts
 from schemas.encoder import Record
 from schemas.lsn import Position
-from schemas.rowcodec import ColumnRefused, split_tuple
+from schemas.refused import ColumnRefused
+from schemas.rowcodec import split_tuple
 from schemas.topics import Topics, kept
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Outbox
@@ -34,8 +35,6 @@ LETTER: Final = 3
 """The part of a change that its dead letter is; what stands in its place takes the parts before."""
 
 _REPORT_S: Final = 10.0
-_OVERHEAD_BYTES: Final = 1024
-"""What a record takes beside key and value; its one header is the largest part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Refusals:
 
     def __init__(self, config: Config, outbox: Outbox, tables: Tables) -> None:
         self._outbox = outbox
-        self._limit = config.kafka.max_message_bytes - _OVERHEAD_BYTES
+        self._limit = record_limit(config.kafka)
         topic = Topics(config.kafka.prefix).dead
         self._dead = tables.beside(topic) if config.source.on_error == "divert" else None
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -73,23 +72,27 @@ class Refusals:
         new: Texts | None = None
         at = pos
         if mark != b"N":
-            old, at = split_tuple(message, pos + 1)
+            old, at = split_tuple(message, pos + 1, self._limit)
         if op != "d":
-            new, _ = split_tuple(message, at + 1)
+            new, _ = split_tuple(message, at + 1, self._limit)
         records: list[Record] = []
         key = b""
         if table.key_columns:
             assert place.lsn is not None
             records = _in_place(table, message, at, old, new, mark == b"O", place.lsn, ordinal)
             key = records[-1][1] if records else b""
-        self._send(table, _letter(table, error, op, old, new, mark == b"K"), key, place)
+        self._send(table, _letter(table, error, op, old, new, mark == b"K", len(message)), key, place)
         return records
 
     def row(self, table: CapturedTable, error: ColumnRefused, fields: Sequence[bytes | None]) -> RefusedRow:
         """Take a row of a snapshot; `divert` writes its dead letter. Raises SourceError if refusals stop us."""
         if self._dead is None:
             raise table.refused(error) from None
-        return RefusedRow(table, _key(table, fields), _letter(table, error, "r", None, fields, False))
+        size = sum(len(field) for field in fields if field is not None)
+        letter = _letter(table, error, "r", None, fields, False, size)
+        if size > self._limit:
+            letter = letter.without_texts()
+        return RefusedRow(table, _key(table, fields), letter)
 
     def divert(self, row: RefusedRow, position: Position) -> None:
         """Write the dead letter of a row of a snapshot."""
@@ -99,7 +102,7 @@ class Refusals:
         assert self._dead is not None
         value = letter.to_json(place, self._limit - len(key))
         self._outbox.send_to(self._dead, 0, key, value, place.position.to_bytes())
-        self._counts[table.name, letter.columns[letter.index].name, letter.reason] += 1
+        self._counts[table.name, letter.column or "", letter.reason] += 1
 
     def report(self, *, now: bool = False) -> None:
         """Log what was diverted since the last time: `now`, or when some seconds have passed."""
@@ -118,7 +121,13 @@ def make_dead_topic(config: Config) -> None:
 
 
 def _letter(
-    table: CapturedTable, error: ColumnRefused, op: str, old: Texts | None, new: Texts | None, old_is_key: bool
+    table: CapturedTable,
+    error: ColumnRefused,
+    op: str,
+    old: Texts | None,
+    new: Texts | None,
+    old_is_key: bool,
+    size: int,
 ) -> DeadLetter:
     relation = table.relation
     return DeadLetter(
@@ -127,12 +136,13 @@ def _letter(
         table.columns,
         table.key_columns,
         error.index,
-        table.types[error.index],
+        table.types[error.index] if error.index >= 0 else "",
         error.reason,
         op,
         old,
         new,
         old_is_key,
+        size,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import psycopg
 from psycopg import pq, sql
 
-from schemas.lsn import parse_lsn
+from schemas.lsn import WAL_END, parse_lsn
 from schemas.relation import Relation
 
 Texts = Sequence[bytes | bool | None]
@@ -42,7 +42,7 @@ class Reread:
             fields = [fetched[i] if text is False else _bytes(text) for i, text in enumerate(texts)]
         else:
             self.gone += 1
-        row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        row = self._connection.execute(f"SELECT {WAL_END}").fetchone()
         assert row is not None
         return fields, parse_lsn(row[0])
 

@@ -6,6 +6,7 @@ Compiled by Cython where possible: what millions of changes pass through is here
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from time import time_ns
 from typing import Any
@@ -42,6 +43,7 @@ _BEGIN = cython.declare(cython.int, 66)
 _COMMIT = cython.declare(cython.int, 67)
 _ALL = cython.declare(cython.longlong, 2**62)
 _NEVER = cython.declare(cython.Py_ssize_t, 2**62)
+_lsn_and_oid = struct.Struct(">Q17xI").unpack_from
 _EPOCH_US = cython.declare(cython.ulonglong, POSTGRES_EPOCH_US)
 
 
@@ -80,7 +82,7 @@ class RowPath:
         self._toast_size = _NEVER
         self.open = False
         self.number = 0
-        self.final_lsn = 0
+        self.final_lsn = self.begin_us = self.xid = self.now_ms = 0
         self.position_lsn = stored.here.position.commit_lsn
         self.position_ordinal = stored.here.position.ordinal
         self.flushed_lsn = progress.flushed_lsn
@@ -186,8 +188,13 @@ class RowPath:
         pos: cython.Py_ssize_t = _XLOGDATA + 1
         if len(message) < pos + 5:
             raise DecodeError("change of a row", pos, 5, len(message) - pos)
-        oid: cython.longlong = _number(message, pos, 4)
-        lsn: cython.ulonglong = _number(message, 1, 8)
+        lsn: cython.ulonglong
+        oid: cython.longlong
+        if cython.compiled:
+            lsn = _number(message, 1, 8)
+            oid = _number(message, pos, 4)
+        else:
+            lsn, oid = _lsn_and_oid(message, 1)
         if self._table is None or oid != self._oid:
             self._find(oid)
         encoder: TableEncoder = self._encoder
@@ -234,7 +241,7 @@ class RowPath:
             encoder.put_insert(message, pos + 1, lsn, ordinal)
         elif kind != _UPDATE or not encoder.put_update(message, pos, lsn, ordinal):
             return False
-        self._outbox.send_encoded(self._destination, encoder.key_out, encoder.out, self._header, ordinal)
+        self._outbox.send_encoded(self._destination, encoder.key_out, encoder.out, self._header, ordinal, b"")
         self.sent(ordinal)
         return True
 
@@ -267,7 +274,8 @@ class RowPath:
             outbox.send(to, key, value, self.position(ordinal + part))
             if self.on_key is not None:
                 self.on_key(self._table, key)
-            self.sent(ordinal + part)
+            self.position_lsn = self.final_lsn
+            self.position_ordinal = ordinal + part
         return 0
 
     @cython.ccall
@@ -299,6 +307,8 @@ def _number(message: bytes, pos: cython.Py_ssize_t, size: cython.Py_ssize_t) -> 
     """Read a big-endian number; the caller has checked that it lies inside."""
     i: cython.Py_ssize_t
     value: cython.ulonglong = 0
+    if not cython.compiled:
+        return int.from_bytes(message[pos : pos + size], "big")
     for i in range(pos, pos + size):
         value = value << 8 | message[i]
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import psycopg
 import structlog
 from tenacity import (
     RetryCallState,
@@ -14,25 +15,34 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from cdc.connect import DECODING_FAILED
-from cdc.memory import settle
+from cdc.connect import DECODING_FAILED, SLOT_IN_USE, connection_lost
+from cdc.locked import TABLES_LOCKED
+from cdc.memory import reclaim, settle
+from cdc.ops.health import Health
 from cdc.session import Session
+from cdc.standby import wait_for_slot
 from schemas.config import Config
 from schemas.errors import TailraceError
+from sinks.admin import FENCED
 
 log = structlog.get_logger()
 
-_PASSING = {"TR-201", "TR-206", "TR-209", "TR-211", DECODING_FAILED, "TR-301", "TR-303"}
+_PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", "TR-301", "TR-303", "TR-330", FENCED}
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
+
+_KAFKA_FAILED = {"TR-301", "TR-303", "TR-330"}
+"""While these last, the slot is kept."""
 
 
 class Service:
     """The daemon of one slot. `run` returns when `stop` is set, at a transaction boundary."""
 
-    def __init__(self, config: Config, stop: threading.Event) -> None:
+    def __init__(self, config: Config, stop: threading.Event, health: Health) -> None:
         self._config = config
         self._stop = stop
+        self._health = health
         self._streamed = False
+        self._waiting = False
 
     def run(self) -> None:
         """Stream until told to stop. Raises TailraceError for what a person must see."""
@@ -46,17 +56,47 @@ class Service:
             reraise=True,
         ):
             with attempt:
-                session = Session(self._config, self._stop)
-                try:
-                    session.start()
-                    self._streamed = True
-                    session.run()
-                except TailraceError as error:
-                    if error.code == DECODING_FAILED:
-                        self._go_on_without_streaming()
-                    raise
-                finally:
-                    session.close()
+                while not self._one_session():
+                    wait_for_slot(self._config.source.dsn.get_secret_value(), self._config.source.slot, self._stop)
+
+    def _one_session(self) -> bool:
+        """Stream until told to stop; False if the slot has another owner, for whom to wait."""
+        if self._stop.is_set():
+            return True
+        session: Session | None = None
+        try:
+            session = Session(self._config, self._stop, self._health)
+            session.start()
+            self._streamed = True
+            self._waiting = False
+            session.run()
+            return True
+        except psycopg.OperationalError as error:
+            # of a query for the catalog, or for a row: where it was asked is of no matter
+            raise connection_lost(str(error)) from None
+        except TailraceError as error:
+            if error.code == SLOT_IN_USE:
+                self._stand_by(error)
+                return False
+            self._health.failed(error)
+            if session is not None and error.code in _KAFKA_FAILED:
+                session.outlast_kafka()
+            if error.code == DECODING_FAILED:
+                self._go_on_without_streaming()
+            raise
+        finally:
+            if session is not None:
+                self._streamed |= session.begun
+                session.close()
+            del session
+            reclaim()
+
+    def _stand_by(self, error: TailraceError) -> None:
+        """Say once that another daemon is at work; from now on a server's restart is waited for, too."""
+        if not self._waiting:
+            log.info("waiting as standby", slot=self._config.source.slot, reason=error.message)
+        self._waiting = self._streamed = True
+        self._health.state = "standby"
 
     def _go_on_without_streaming(self) -> None:
         """What PostgreSQL cannot decode of a transaction in progress (DDL, messages of rolled-back parts) it can of the
@@ -67,7 +107,9 @@ class Service:
             self._config = self._config.model_copy(update={"source": source})
 
     def _passes(self, error: BaseException) -> bool:
-        return self._streamed and isinstance(error, TailraceError) and error.code in _PASSING
+        return isinstance(error, TailraceError) and (
+            error.code == TABLES_LOCKED or (self._streamed and error.code in _PASSING)
+        )
 
 
 def _log_retry(state: RetryCallState) -> None:

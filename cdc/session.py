@@ -1,6 +1,6 @@
 """From one start of the stream to the next fault: what is opened in which order, and the loop.
 
-Order at start: own the slot, then the producer, then read what Kafka holds, then go on behind it.
+Order at start: decide on what is there, own the slot, fence the producer, decide again, go on behind what Kafka holds.
 """
 
 from __future__ import annotations
@@ -8,45 +8,60 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import structlog
 
-from cdc import catalog, publication, slot
+from cdc import publication, recovery, slot
+from cdc.captured import capture
 from cdc.connect import connect
+from cdc.cut_topics import check_cut
 from cdc.delivery import Delivery
-from cdc.first_snapshot import ExportedSnapshot, send_first_snapshot
+from cdc.exported_snapshot import ExportedSnapshot
+from cdc.first_snapshot import FirstSnapshot
 from cdc.in_progress import InProgress
-from cdc.keys import Keys
 from cdc.layouts import layout, survey
+from cdc.locked import tables_locked
+from cdc.look import look
 from cdc.messages import Messages
-from cdc.progress import Progress, new_origin
-from cdc.refusals import make_dead_topic
+from cdc.ops.health import Health
+from cdc.outage import Outage
+from cdc.progress import Progress, before_slot, new_origin, origin_behind_gap
 from cdc.reread import Reread
 from cdc.schema_ids import SchemaIds
-from cdc.shapes import Shapes
+from cdc.shapes import FIRST_RUN, Shapes
+from cdc.snapshot_report import Report
+from cdc.snapshot_requests import SnapshotRequests
 from cdc.spool import Spool
+from cdc.start import EPOCH, decide
 from cdc.stored_reads import StoredReads, stored_reads
-from cdc.tables import Tables, make_topics
+from cdc.tables import Tables
 from cdc.toast import Toast
 from cdc.transaction import Assembler
 from cdc.unchanged import Unchanged
+from cdc.unfinished import take_up
 from cdc.wal import Wal
 from cdc.windows import Windows
 from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import StateError
+from schemas.layout import Asked
 from schemas.lsn import format_lsn
-from schemas.progress import PositionRecord
+from schemas.progress import PositionRecord, position_key
+from schemas.relation import Relation
 from schemas.topics import Topics
+from sinks.alone import send_alone
 from sinks.kafka import KafkaSink
-from sinks.progress import read_position, read_schemas
+from sinks.progress import read_schemas
+from sinks.requests import RequestTail
+from snapshot.pace import Pace
 
 log = structlog.get_logger()
 
-_EPOCH = 1
 _IDLE_ADVANCE_S = 10.0
 """An idle source moves the slot at most this often; each time costs a Kafka transaction."""
 
@@ -54,18 +69,18 @@ _STOP_S = 3.0
 """After a signal we go on to the end of the source transaction at hand for so long, then split it."""
 
 _READ_MESSAGES = 500
-_SPOOL_BYTES = 33_554_432
 _TICK_S = 0.2
 """How long the loop waits for the WAL before it looks after the rest."""
 
 
 class Session:
-    """Connections, producer, and what they know."""
+    """Connections, producer, and what they know. `begun`: the slot and what goes with it are there."""
 
-    def __init__(self, config: Config, stop: threading.Event) -> None:
+    def __init__(self, config: Config, stop: threading.Event, health: Health | None = None) -> None:
         self._config = config
         self._dsn = config.source.dsn.get_secret_value()
         self._stop = stop
+        self._health = health or Health(config.source.slot)
         self._columns = ColumnOptions(config.source)
         self._connection = connect(self._dsn)
         self._wal: Wal | None = None
@@ -74,97 +89,140 @@ class Session:
         self._in_progress: InProgress | None = None
         self._toast: Toast | None = None
         self._unchanged: Unchanged | None = None
+        self._tail: RequestTail | None = None
         self._idle_at = 0.0
+        self.begun = False
 
     def start(self) -> None:
-        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot."""
-        config, source = self._config, self._config.source
-        self._server = catalog.server(self._connection)
-        self._publications = publication.ensure(self._connection, source.publication, source.tables)
-        captured, insert_only = publication.relations(self._connection, self._publications)
-        catalog.refuse_row_security(self._connection, captured)
-        publication.log_left_out(self._connection, self._publications, captured, insert_only)
-        self._keys = Keys(self._connection, source.keys, insert_only)
-        self._keys.check(captured)
-        # without a key first: their snapshot cannot be gone on with
-        self._relations = sorted(captured, key=lambda relation: bool(self._keys.of(relation)))
-        self._check_columns()
-        self._partitions = make_topics(config.kafka, self._relations, self._keys)
-        if source.on_error == "divert":
-            make_dead_topic(config)
-        found = slot.inspect(self._connection, source.slot)
-        if found is None:
+        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot.
+
+        SourceError TR-240 if somebody has a table for himself: nothing is lost by trying again.
+        """
+        # the catalog's views lock the tables that they show
+        self._connection.execute("SET lock_timeout = '2s'")
+        try:
+            self._start()
+        except psycopg.errors.LockNotAvailable:
+            raise tables_locked(self._connection) from None
+        self._connection.execute("RESET lock_timeout")
+
+    def _start(self) -> None:
+        slot.begin_start(self._connection, self._config.source.slot)
+        try:
+            self._go_on()
+        except StateError as error:
+            if not recovery.is_mended(self._config, error):
+                raise
+            log.warning("a new slot, all tables read again: a person says so", code=error.code, error=error.message)
+            self._let_go()
+            self._recover()
+            self._follow()
+
+    def _go_on(self) -> None:
+        """Go on from what slot and topics hold, or begin. StateError if they do not fit together."""
+        self._found = look(self._config, self._connection, owned=False)
+        decide(self._found)
+        if self._found.slot is None:
             self._first_start()
         else:
-            slot.check(found, self._server.database, None)
             self._own_slot()
-            stored = self._stored_for(found)
-            self._open(stored, stored_reads(config))
+            self._sink = self._new_sink()
+            self._found = look(self._config, self._connection, owned=True)
+            start = decide(self._found)
+            assert start.origin is not None
+            for note in start.notes:
+                log.warning(note)
+            self._captured = capture(self._config, self._connection, self._columns)
+            self._open(start.origin, stored_reads(self._config))
         self._follow()
-
-    def _check_columns(self) -> None:
-        """Refuse column options that cannot be before anything is made; a pattern without a column may be a slip."""
-        for relation in self._relations:
-            self._columns.applied(relation, self._keys.of(relation))
-        for key, pattern, nearest in self._columns.unmatched(self._relations):
-            log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
 
     def _first_start(self) -> None:
         """Make the slot and copy all tables as of its consistent point."""
         config = self._config
-        if read_position(config.kafka, Topics(config.kafka.prefix), config.source.slot) is not None:
-            raise StateError(
-                "TR-402",
-                f'slot "{config.source.slot}" is gone, but its topics are there',
-                detail="Changes since the slot was dropped are not in the WAL that a new one would read.",
-                hint="Take another kafka.prefix, or delete the topics of this one, to copy all tables anew.",
-            )
-        self._sink = self._new_sink()
-        exported = ExportedSnapshot(config, self._server.version, self._relations)
+        self._captured = capture(config, self._connection, self._columns)
+        origin = self._origin(self._found.identity.lsn)
+        topic = Topics(config.kafka.prefix).progress
+        send_alone(config.kafka, topic, position_key(config.source.slot), before_slot(origin).to_json())
+        keyless = self._captured.without_key
+        together = config.snapshot.mode == "exported"
+        with self._new_slot([r for r in self._captured.relations if together or r.qualified_name in keyless]) as made:
+            point, exported = made
+            self._open(self._origin(point), StoredReads())
+            for relation in self._captured.relations:
+                if not together and relation.qualified_name not in keyless:
+                    self._shapes.want(relation)
+            self._first_copy(point, exported)
+
+    @contextmanager
+    def _new_slot(self, relations: Sequence[Relation]) -> Iterator[tuple[int, ExportedSnapshot | None]]:
+        """Make and own a slot; give its consistent point, and the snapshot of `relations` at it if there are any."""
+        version, keyless = self._found.server.version, self._captured.without_key
+        point, exported = recovery.make_slot(self._config, version, relations, keyless)
         try:
-            self._open(self._origin(exported.consistent_point), StoredReads())
-        except BaseException:
-            exported.workers.close()
-            raise
-        send_first_snapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
-        self._own_slot()
+            self._own_slot()
+            self._sink = self._new_sink()
+            yield point, exported
+        finally:
+            if exported is not None:
+                exported.workers.close()
+
+    def _first_copy(self, point: int, exported: ExportedSnapshot | None) -> None:
+        """Store where the slot begins; copy what its snapshot is to show."""
+        self.begun = True
+        self._health.state = "copying"
+        if exported is not None:
+            self._copy(exported)
+        else:
+            self._delivery.commit(self._progress.newest.here.position, point, 0, None)
+
+    def _recover(self) -> None:
+        """Make the slot anew behind a gap: tables with a key are reconciled, the topics of others are filled anew."""
+        config, found = self._config, self._found
+        slot.end_start(self._connection, config.source.slot)
+        slot.begin_start(self._connection, config.source.slot)
+        if found.stored is not None:
+            hint = recovery.copy_anew(found.prefix, found.slot_name if found.slot else None)
+            check_cut(found.stored.here, Topics(found.prefix), found.tables, found.topics, hint)
+        self._captured = capture(config, self._connection, self._columns)
+        recovery.drop(self._connection, config.source.slot)
+        keyless = self._captured.without_key
+        refilled = [relation for relation in self._captured.relations if relation.qualified_name in keyless]
+        with self._new_slot(refilled) as (point, exported):
+            self._found = look(config, self._connection, owned=True)
+            stored, origin = self._found.stored, self._origin(point)
+            self._open(origin_behind_gap(stored, origin) if stored else origin, stored_reads(config))
+            for relation in self._captured.relations:
+                if relation.qualified_name not in keyless:
+                    topic = Topics(config.kafka.prefix).table(relation.schema, relation.name)
+                    ends = tuple(bounds.end for bounds in self._found.topics.get(topic, ()))
+                    self._shapes.ask(relation, Asked(since=ends))
+            position = self._progress.newest.here.position
+            recovery.empty_topics(self._delivery.sink.outbox, self._tables, refilled, position)
+            self._first_copy(point, exported)
 
     def _origin(self, consistent_point: int) -> PositionRecord:
+        identity = self._found.identity
         return new_origin(
-            _EPOCH,
+            EPOCH,
             consistent_point,
-            self._server.system_identifier,
-            self._server.timeline,
-            self._publications.oids,
-            [relation.qualified_name for relation in self._relations],
+            identity.system_identifier,
+            identity.timeline,
+            self._captured.publications.oids,
+            [relation.qualified_name for relation in self._captured.relations],
         )
 
     def _own_slot(self) -> None:
         source = self._config.source
-        self._wal = Wal(self._dsn, source.slot, self._publications.names, streaming=source.streaming)
+        found = publication.find(self._connection, source.publication)
+        names = found.names if found else [source.publication]  # without it we shall not go on
+        self._wal = Wal(self._dsn, source.slot, names, streaming=source.streaming)
+        slot.end_start(self._connection, source.slot)
 
     def _new_sink(self) -> KafkaSink:
-        kafka, slot_name = self._config.kafka, self._config.source.slot
-        return KafkaSink(kafka, f"tailrace-{kafka.prefix}-{slot_name}", Topics(kafka.prefix).progress)
-
-    def _stored_for(self, found: slot.Slot) -> PositionRecord:
-        """Fence the last producer, then read what it has left; nothing at all means that it never got to writing."""
-        kafka = self._config.kafka
-        self._sink = self._new_sink()
-        stored = read_position(kafka, Topics(kafka.prefix), found.name)
-        if stored is None:
-            return self._origin(found.confirmed_flush_lsn)
-        slot.check(found, self._server.database, stored.here.flushed_lsn)
-        if stored.here.system_identifier != self._server.system_identifier:
-            raise StateError(
-                "TR-403",
-                "this is not the server that the topics were filled from",
-                detail=f"System identifier {self._server.system_identifier}, topics have"
-                f" {stored.here.system_identifier}.",
-                hint="Check source.dsn; for another server take another kafka.prefix.",
-            )
-        self._publications.check((stored.publication_oid, stored.nokey_oid))
-        return stored
+        config, kafka = self._config, self._config.kafka
+        exactly_once = config.delivery.guarantee == "exactly-once"
+        name = f"tailrace-{kafka.prefix}-{config.source.slot}" if exactly_once else None
+        return KafkaSink(kafka, name, Topics(kafka.prefix).progress, config.memory.queue_bytes)
 
     def _open(self, stored: PositionRecord, reads: StoredReads) -> None:
         """Put the parts together so that they go on from `stored`."""
@@ -176,32 +234,51 @@ class Session:
         self._shapes = Shapes(
             config.source, self._columns, self._progress, partial(self._sink.send_plain, topics.tables), reads.states
         )
-        self._toast = Toast(config, self._connection, self._server.timeline, stored, topics.progress)
+        self._shapes.reads = self._health.reads = reads.progress()
+        self._toast = Toast(config, self._connection, self._found.identity.timeline, stored, topics.progress)
         self._tables = Tables(
             config.kafka,
             self._connection,
-            self._server.database,
+            self._found.server.database,
             SchemaIds(self._sink, topics.schemas, read_schemas(config.kafka, topics)),
             self._shapes,
-            partial(layout, self._connection, self._publications.names),
-            self._partitions,
+            partial(layout, self._connection, self._captured.publications.names),
+            self._captured.partitions,
             stored.here.offsets,
-            self._relations,
-            self._keys,
+            self._captured.relations,
+            self._captured.keys,
             self._columns,
             self._toast,
         )
         self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
+        self._delivery.on_flushed = self._flushed
+        self._health.begin(self._sink, stored)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+
+    def _flushed(self, lsn: int) -> None:
+        """Kafka holds everything committed before `lsn`."""
+        assert self._wal is not None
+        self._wal.confirm(lsn)
+        self._health.committed(self._progress.newest)
+
+    def _copy(self, exported: ExportedSnapshot) -> None:
+        """Send all tables as of the slot's consistent point; what a stop leaves out is for the windows."""
+        first = FirstSnapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
+        report = Report(self._shapes.reads, exported.consistent_point, self._config.source.slot, self._connection)
+        first.send(Pace(self._config.snapshot.max_bytes_per_s), report)
+        left = (chunk for chunks in first.left.values() for chunk in chunks)
+        self._reads = StoredReads(
+            self._shapes.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
+        )
 
     def _follow(self) -> None:
         """Make ready for the stream, and for the tables that are still to be read."""
         assert self._wal is not None
         assert self._sink is not None
         self._unchanged = Unchanged(Reread(self._connection), self._progress, self._tables.want)
-        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), _SPOOL_BYTES)
+        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), self._config.memory.spool_bytes)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel)
-        messages = Messages(self._config, self._server.database, self._tables, self._sink.outbox)
+        messages = Messages(self._config, self._found.server.database, self._tables, self._sink.outbox)
         self._assembler = Assembler(
             self._tables,
             self._sink,
@@ -211,48 +288,44 @@ class Session:
             messages,
             self._delivery.refusals,
         )
-        self._delivery.on_flushed = self._wal.confirm
         self._wal.confirm(self._progress.flushed_lsn)
         self._windows = Windows(
             self._config,
-            self._publications.names,
+            self._captured.publications.names,
             self._delivery,
             self._tables,
             self._shapes,
             self._progress,
             self._assembler,
+            self._wal.ask,
         )
-        relations = {relation.qualified_name: relation for relation in self._relations}
-        self._shapes.keyless |= {name for name, relation in relations.items() if not self._keys.of(relation)}
-        self._refuse_windows_without_key(self._shapes.keyless & self._progress.incomplete)
-        for name in self._progress.incomplete - relations.keys():
-            self._shapes.gone(name)
-        for name, relation in relations.items():
-            if name in self._progress.incomplete and name in self._shapes.states:
-                self._windows.resume(relation, self._reads.left(name))
+        take_up(self._captured, self._reads, self._shapes, self._progress, self._windows)
+        topics = Topics(self._config.kafka.prefix)
+        self._tail = RequestTail(self._config.kafka, self._config.source.slot)
+        self._requests = SnapshotRequests(
+            self._tail,
+            partial(self._sink.send_plain, topics.requests),
+            topics,
+            self._connection,
+            self._shapes,
+            self._progress,
+            lambda: publication.relations(self._connection, self._captured.publications)[0],
+        )
         # what happened to tables meanwhile, or to the publication
-        for found in survey(self._connection, self._publications.names):
+        for found in survey(self._connection, self._captured.publications.names):
             self._shapes.look(found, self._tables.columns_ever(found.schema, found.table))
-
-    def _refuse_windows_without_key(self, tables: Collection[str]) -> None:
-        """Rows that the stream and a window both bring can be told apart by their key only."""
-        for table in sorted(tables):
-            raise StateError(
-                "TR-405",
-                f'the first snapshot was cut short in table "{table}", which has no key',
-                detail="Rows of such a table would come twice, or not at all, if they were read anew.",
-                hint=f"To copy all tables anew: SELECT pg_drop_replication_slot('{self._config.source.slot}');"
-                "  -- and take another kafka.prefix, or delete its topics",
-            )
 
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
         assert self._wal is not None
         assert self._windows is not None
         deadline: float | None = None
+        self._health.streaming()
         while True:
+            self._health.turned_at = time.monotonic()
             more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._commit_when_due(drained=not more)
+            self._requests.poll()
             self._windows.poll()
             self._delivery.refusals.report()
             if self._stop.is_set():
@@ -288,7 +361,9 @@ class Session:
     def _commit(self) -> None:
         assembler = self._assembler
         rows = assembler.rows
+        self._health.committing_since = time.time()
         self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
+        self._health.committing_since = None
         self._idle_at = 0.0
         assert self._unchanged is not None
         self._unchanged.report()
@@ -307,8 +382,24 @@ class Session:
             self._commit()
             self._idle_at = now
 
+    def outlast_kafka(self) -> None:
+        """When Kafka has failed, keep the slot until it answers; what was on its way is given up."""
+        if self._sink is None or self._wal is None:
+            return
+        self._health.end()
+        self._sink.abandon()
+        outage = Outage(self._config.kafka, self._stop)
+        while not outage.over():
+            pass
+
     def close(self) -> None:
         """Let go of the slot, of the producer and of the connections."""
+        self._let_go()
+        self._connection.close()
+
+    def _let_go(self) -> None:
+        """Close all but the connection."""
+        self._health.end()
         if self._windows is not None:
             self._windows.close()
         if self._wal is not None:
@@ -319,6 +410,8 @@ class Session:
             self._unchanged.report(now=True)
         if self._toast is not None:
             self._toast.close()
+        if self._tail is not None:
+            self._tail.close()
         if self._sink is not None:
             self._sink.abandon()
-        self._connection.close()
+        self._windows = self._wal = self._in_progress = self._unchanged = self._toast = self._tail = self._sink = None

@@ -7,9 +7,11 @@ So nothing rests on the two being of one moment: in doubt the table is read agai
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import orjson
 import structlog
 
 from cdc.progress import Progress
@@ -17,11 +19,12 @@ from schemas.columns import ColumnOptions
 from schemas.config import Source
 from schemas.errors import StateError
 from schemas.evolution import Break, breaks, key_breaks
-from schemas.layout import Layout, TableState
+from schemas.layout import Asked, Layout, TableState
 from schemas.progress import chunk_key, table_key
 from schemas.relation import Relation, ReplicaIdentity
 from schemas.types import EXCLUDED, ValueType
 from snapshot.plan import Chunk
+from snapshot.progress import Counted, ReadProgress
 from snapshot.window import Found
 
 log = structlog.get_logger()
@@ -45,6 +48,7 @@ class Shapes:
     """The state of each table's topic, kept by `send` on the tables topic; bounded by the number of tables.
 
     `wanted` are tables that must be read (again) and that nobody has begun to read yet, `keyless` those that cannot be.
+    `reads` says how far reads are, for people and metrics.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Shapes:
         self.states = states
         self.wanted: dict[str, Relation] = {}
         self.keyless: set[str] = set()
+        self.reads = ReadProgress()
         self._source = source
         self._options = options
         self._progress = progress
@@ -124,7 +129,8 @@ class Shapes:
         if relation.qualified_name in self.keyless or (state is not None and found.lsn <= state.lsn):
             return
         if state is None or not _is_of(state, relation.oid, found.layout):
-            if relation.qualified_name not in self._progress.incomplete:
+            # one that is incomplete is being read already, unless nothing is known of it
+            if state is None or relation.qualified_name not in self._progress.incomplete:
                 self.want(relation, found.layout)
         elif self._rows_differ(state, found.layout, self._with_options(relation.qualified_name, found.columns), ever):
             self.want(relation)
@@ -147,19 +153,78 @@ class Shapes:
         """Have a table read (again): until that is done, no cut is a state."""
         name = relation.qualified_name
         state = self.states.get(name) or TableState(0, relation.oid, member=now.member if now else 0)
-        self._store(name, TableState(state.run + 1, state.oid, member=state.member))
+        asked = state.asked
+        if asked is not None:  # goes on to hold, but for what would leave rows out
+            asked = replace(asked, whole=False, where=None, layout=None, lsn=0, columns=())
+        self._store(name, TableState(state.run + 1, state.oid, member=state.member, asked=asked))
         self._progress.incomplete.add(name)
         self.wanted[name] = relation
         log.info("table to be read", table=name, run=state.run + 1)
 
-    def note_chunk(self, chunk: Chunk, run: int, *, done: bool) -> None:
-        """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on."""
-        self._send(chunk_key(self._source.slot, chunk.table, run, chunk.n), chunk.to_json(done=done))
+    def ask(self, relation: Relation, asked: Asked) -> int:
+        """Have a table read because a person wants it; return the number of the run.
+
+        `asked.whole` is what the caller knows of the topic: if it lacks nothing, it goes on to be a state.
+        """
+        name = relation.qualified_name
+        state = self.states.get(name) or TableState(0, relation.oid)
+        run = state.run + 1
+        if asked.whole:
+            self._store(name, replace(state, run=run, asked=asked))
+        else:
+            self._store(name, TableState(run, state.oid, member=state.member, asked=asked))
+            self._progress.incomplete.add(name)
+        self.wanted[name] = relation
+        log.info("table to be read", table=name, run=run, reconcile=asked.since is not None)
+        return run
+
+    def pause(self, name: str, *, paused: bool) -> None:
+        """Note whether a run is to wait."""
+        state = self.states[name]
+        self._store(name, replace(state, asked=replace(state.asked or Asked(), paused=paused)))
+
+    def cancel(self, name: str) -> None:
+        """Leave a run of a topic that lacks nothing: what has been read stays there, and is right."""
+        state = self.states[name]
+        assert state.asked is not None
+        assert state.asked.whole
+        self._store(name, replace(state, run=state.run + 1, asked=None))
+        self.wanted.pop(name, None)
+
+    def copied(self, name: str) -> None:
+        """Note that a run has read all that it was to read."""
+        state = self.states[name]
+        asked = state.asked
+        if asked is not None and asked.whole and asked.where is None:
+            state = replace(state, layout=asked.layout, lsn=asked.lsn, columns=asked.columns)
+        if asked is not None:
+            self._store(name, replace(state, asked=None))
+        self._progress.incomplete.discard(name)
+
+    def note_chunk(self, chunk: Chunk, run: int, *, done: bool, rows: int = 0, copied: int = 0) -> None:
+        """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on.
+
+        `rows` and `copied`, bytes of COPY's text, are what came out of it.
+        """
+        value = chunk.to_dict() | {"done": done}
+        if done:
+            counted = Counted(rows, copied, time.time_ns() // 1_000_000)
+            self.reads.read(chunk, run, counted)
+            value |= counted.to_dict()
+        else:
+            self.reads.planned(chunk, run)
+        self._send(chunk_key(self._source.slot, chunk.table, run, chunk.n), orjson.dumps(value))
 
     def planned(self, relation: Relation, layout: Layout, lsn: int) -> None:
         """Note how a table lies that is read now, with everything that was committed before `lsn`."""
-        name = relation.qualified_name
-        self._store(name, replace(self.states[name], layout=layout, lsn=lsn, columns=self._captured(relation)))
+        name, columns = relation.qualified_name, self._captured(relation)
+        state = self.states[name]
+        if state.asked is not None and state.asked.whole:
+            # rows at rest are as they were until the run is done: of some, perhaps, it reads nothing
+            self._store(name, replace(state, asked=replace(state.asked, layout=layout, lsn=lsn, columns=columns)))
+        else:
+            member = state.member or layout.member
+            self._store(name, replace(state, layout=layout, lsn=lsn, columns=columns, member=member))
 
     def gone(self, name: str) -> None:
         """Let go of a table that is not there (under this name) any more; its topic stays as it is."""
@@ -172,6 +237,7 @@ class Shapes:
         """Let a table be that has no key: its rows could not be told from those that the stream brings."""
         log.warning("table without a key: rows from before it was published are not on its topic", table=name)
         self.keyless.add(name)
+        self._store(name, replace(self.states[name], asked=None))
         self._progress.incomplete.discard(name)
 
     def _replaced(self, relation: Relation, state: TableState, now: Layout | None) -> bool:
@@ -221,9 +287,11 @@ class Shapes:
 def _is_of(state: TableState, oid: int, now: Layout | None) -> bool:
     """Whether a topic holds this very table, with all changes since it was read.
 
-    One that is not in the publication by now may come back: then it has another entry.
+    One that is not in the publication by now may come back: then it has another entry. Before a table is planned for
+    the first time its entry is not known.
     """
-    return state.oid == oid and (now is None or now.member in (0, state.member))
+    unknown = state.layout is None and state.member == 0
+    return state.oid == oid and (now is None or now.member in (0, state.member) or unknown)
 
 
 def _names(columns: Iterable[str]) -> list[str]:

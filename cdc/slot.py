@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from cdc.connect import command
+from cdc.connect import SLOT_IN_USE, command
 from schemas.errors import SourceError, StateError
 from schemas.lsn import format_lsn, parse_lsn
+
+_STARTING = 0x7461696C
+"""The class of our advisory locks; their key is the slot's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A row of `pg_replication_slots`, as far as we look at it."""
+    """A row of `pg_replication_slots`, as far as we look at it; what a version lacks is as if it were not set."""
 
     name: str
     plugin: str | None
@@ -25,6 +28,73 @@ class Slot:
     wal_status: str | None
     safe_wal_size: int | None
     two_phase: bool
+    slot_type: str = "logical"
+    temporary: bool = False
+    failover: bool = False
+    synced: bool = False
+    invalidation_reason: str | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has invalidated it, for whatever reason."""
+        return self.wal_status == "lost" or self.invalidation_reason is not None
+
+    @property
+    def is_half_synced(self) -> bool:
+        """Whether its standby was promoted before the slot was fit for use: then it is of none, and never will be."""
+        return self.synced and self.temporary
+
+    def check(self, database: str) -> None:
+        """Refuse a slot that cannot be read from, wherever it stands."""
+        if self.plugin != "pgoutput" or self.database != database or self.two_phase or self.temporary:
+            temporary = "temporary" if self.temporary else "permanent"
+            raise SourceError(
+                "TR-208",
+                f'slot "{self.name}" is not one of ours',
+                detail=f"It is {temporary} and {self.slot_type}, plugin {self.plugin}, database {self.database},"
+                f" two_phase {self.two_phase}; needed: permanent and logical, pgoutput, {database}, False.",
+                hint='slot = "tailrace_2"  # under [source]: one that is not there is made on the first run',
+            )
+
+    def check_not_lost(self, flushed_lsn: int, server_lsn: int, hint: str) -> None:
+        """Refuse a slot that the server has invalidated; the topics end at `flushed_lsn`."""
+        if self.is_lost:
+            raise StateError(
+                "TR-204",
+                f'slot "{self.name}" was invalidated by the server',
+                detail=f"Reason: {self.invalidation_reason or 'its WAL was removed, see max_slot_wal_keep_size'}."
+                f" {_lost(flushed_lsn, server_lsn)}",
+                hint=hint,
+            )
+
+    def check_not_ahead(self, flushed_lsn: int, hint: str) -> None:
+        """Refuse a slot that will not send what follows on `flushed_lsn`, the end of what Kafka holds."""
+        if self.confirmed_flush_lsn > flushed_lsn:
+            raise StateError(
+                "TR-401",
+                f'slot "{self.name}" is ahead of the topics: changes between them are lost',
+                detail=f"Topics end at {format_lsn(flushed_lsn)}, the slot was confirmed up to"
+                f" {format_lsn(self.confirmed_flush_lsn)}, {self.confirmed_flush_lsn - flushed_lsn} bytes of WAL"
+                " further. It was advanced or made again by hand, or another program has read from it.",
+                hint=hint,
+            )
+
+
+def missing(name: str, flushed_lsn: int, server_lsn: int, why: str, hint: str) -> StateError:
+    """Say what is lost with a slot that is not there (any more)."""
+    return StateError(
+        "TR-402",
+        f'slot "{name}" is gone, but its topics are there',
+        detail=f"{why}{_lost(flushed_lsn, server_lsn)}",
+        hint=hint,
+    )
+
+
+def _lost(flushed_lsn: int, server_lsn: int) -> str:
+    return (
+        f"Topics end at {format_lsn(flushed_lsn)}, the server's WAL at {format_lsn(server_lsn)}: what was committed in"
+        f" these {server_lsn - flushed_lsn} bytes is not on the topics, and no slot will send it."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,52 +107,49 @@ class CreatedSlot:
 
 def inspect(connection: psycopg.Connection, name: str) -> Slot | None:
     """Return the slot as it is now, None if there is none."""
-    row = connection.execute(
-        "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,"
-        " safe_wal_size, two_phase FROM pg_replication_slots WHERE slot_name = %s",
-        (name,),
-    ).fetchone()
+    # by name, for each version has columns that the one before it lacks
+    row = connection.execute("SELECT to_jsonb(s) FROM pg_replication_slots s WHERE slot_name = %s", (name,)).fetchone()
     if row is None:
         return None
-    plugin, database, active_pid, confirmed, restart, wal_status, safe_wal_size, two_phase = row
+    (found,) = row
+    confirmed, restart = found["confirmed_flush_lsn"], found["restart_lsn"]
     return Slot(
         name=name,
-        plugin=plugin,
-        database=database,
-        active_pid=active_pid,
+        plugin=found["plugin"],
+        database=found["database"],
+        active_pid=found["active_pid"],
         confirmed_flush_lsn=parse_lsn(confirmed) if confirmed else 0,
         restart_lsn=parse_lsn(restart) if restart else 0,
-        wal_status=wal_status,
-        safe_wal_size=safe_wal_size,
-        two_phase=two_phase,
+        wal_status=found["wal_status"],
+        safe_wal_size=found["safe_wal_size"],
+        two_phase=found["two_phase"],
+        slot_type=found["slot_type"],
+        temporary=found["temporary"],
+        failover=found.get("failover", False),
+        synced=found.get("synced", False),
+        # 16 says only that decoding on a standby met a conflict
+        invalidation_reason=found.get("invalidation_reason") or ("conflict" if found.get("conflicting") else None),
     )
 
 
-def check(slot: Slot, database: str, flushed_lsn: int | None) -> None:
-    """Refuse a slot that cannot go on from `flushed_lsn`, the end of what Kafka holds (None: nothing yet)."""
-    if slot.plugin != "pgoutput" or slot.database != database or slot.two_phase:
+def begin_start(connection: psycopg.Connection, name: str) -> None:
+    """Be the only daemon that is on its way to owning the slot, from here to `end_start`; SourceError if another is.
+
+    Without it, of two that start at once with no slot one could own the slot that the other has just made, and copies
+    the tables from.
+    """
+    row = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_STARTING, name)).fetchone()
+    if row != (True,):
         raise SourceError(
-            "TR-208",
-            f'slot "{slot.name}" is not one of ours',
-            detail=f"plugin {slot.plugin}, database {slot.database}, two_phase {slot.two_phase};"
-            f" needed: pgoutput, {database}, False.",
-            hint="Name another slot in source.slot; it is made on the first run.",
+            SLOT_IN_USE,
+            f'another daemon is starting with slot "{name}"',
+            hint="One of two takes the slot, the other waits for it.",
         )
-    if slot.wal_status == "lost":
-        raise StateError(
-            "TR-204",
-            f'slot "{slot.name}" was invalidated by the server',
-            detail=f"The WAL behind {format_lsn(flushed_lsn or slot.confirmed_flush_lsn)} is gone.",
-            hint="Drop the slot and the topics, then start anew: see README, 'When a slot is lost'.",
-        )
-    if flushed_lsn is not None and slot.confirmed_flush_lsn > flushed_lsn:
-        raise StateError(
-            "TR-401",
-            f'slot "{slot.name}" is ahead of the topics: changes between them are lost',
-            detail=f"Topics end at {format_lsn(flushed_lsn)}, the slot was confirmed up to"
-            f" {format_lsn(slot.confirmed_flush_lsn)}, {slot.confirmed_flush_lsn - flushed_lsn} bytes of WAL further.",
-            hint="Was the slot advanced or made again by hand? The topics must be filled anew from a snapshot.",
-        )
+
+
+def end_start(connection: psycopg.Connection, name: str) -> None:
+    """Say that the slot is owned."""
+    connection.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", (_STARTING, name))
 
 
 def create(pgconn: pq.abc.PGconn, name: str, version: int) -> CreatedSlot:

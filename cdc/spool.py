@@ -113,18 +113,21 @@ class Spool:
     ) -> Iterator[tuple[int, bytes]]:
         while size > 0:
             try:
-                head = stream.read(_HEAD.size)
-                length, lsn, sub_xid = _HEAD.unpack(head)
-                message = stream.read(length)
+                length, lsn, sub_xid = _HEAD.unpack(self._read(stream, _HEAD.size))
+                if aborted and _has(aborted, sub_xid):
+                    self._read(stream, length)
+                else:
+                    # not by way of a name: it may be large, and would stay until the next one is asked for
+                    yield lsn, self._read(stream, length)
             except OSError as error:
                 raise self._failed("read", error.strerror or str(error)) from None
-            except struct.error:
-                raise self._failed("read", "It ends too early.") from None
-            if len(message) < length:
-                raise self._failed("read", "It ends too early.")
             size -= _HEAD.size + length
-            if not aborted or not _has(aborted, sub_xid):
-                yield lsn, message
+
+    def _read(self, stream: BufferedReader[FileIO] | BytesIO, length: int) -> bytes:
+        found = stream.read(length)
+        if len(found) < length:
+            raise self._failed("read", "It ends too early.")
+        return found
 
     def _spill(self, transaction: _Transaction) -> None:
         """Move what a transaction has in memory to its file; if that fails, all is as before."""

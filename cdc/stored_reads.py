@@ -12,6 +12,7 @@ from schemas.layout import TableState
 from schemas.topics import Topics
 from sinks.progress import Reader
 from snapshot.plan import Chunk
+from snapshot.progress import ReadProgress, stored_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class StoredReads:
             for (name, of_run, _), value in self.chunks.items()
             if name == table and of_run == run and not value["done"]
         ]
+
+    def progress(self) -> ReadProgress:
+        """Return how far the newest read of each table is."""
+        return stored_progress((run, value) for (_, run, _), value in self.chunks.items())
 
 
 def stored_reads(config: Config) -> StoredReads:

@@ -21,12 +21,14 @@ from schemas.encoder import Names, TableEncoder
 from schemas.errors import ConfigError, DecodeError, SourceError, StateError
 from schemas.evolution import key_column_names
 from schemas.layout import Layout
+from schemas.refused import ColumnRefused, RecordTooLarge
 from schemas.relation import Column, Relation
-from schemas.rowcodec import ColumnRefused
-from schemas.topics import LONGEST, Topics, compacted, kept, messages
+from schemas.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
 from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Destination
+
+_OVERHEAD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,16 @@ class CapturedTable:
         return [None if is_excluded(column) else text for column, text in zip(self.columns, texts, strict=True)]
 
     def refused(self, error: ColumnRefused) -> SourceError:
-        """Name table, column, type and remedies of a value that cannot be stored exactly."""
+        """Name table, column, type and remedies of a value that cannot be stored exactly, or of a row too large."""
+        if isinstance(error, RecordTooLarge):
+            return SourceError(
+                "TR-304",
+                f'a row of table "{self.name}" makes a record that is larger than Kafka may take',
+                detail=f"{error.reason}: that is kafka.max_message_bytes, less 1 KiB for what stands beside it.",
+                hint="Raise kafka.max_message_bytes, and memory.limit if it says so.\n"
+                '       exclude = ["{schema}.{table}.{column}"]  # under [source]: leaves a large column out\n'
+                '       on_error = "divert"  # such changes go to the dead-letter topic, the rest goes on',
+            )
         column = self.relation.columns[error.index].name
         name = f"{self.name}.{column}"
         remedies = [f'as_text = ["{name}"]  # under [source]: the column travels as PostgreSQL prints it']
@@ -137,6 +148,13 @@ class Tables:
     def has_key(self, relation: Relation) -> bool:
         return bool(self._keys.of(relation))
 
+    def key_schema(self, table: CapturedTable) -> tuple[int, str]:
+        """Return the id and the schema of a table's keys; it must have one."""
+        subject = f"{table.destination.topic}-key"
+        schema = self._schema_ids.newest(subject)
+        assert schema is not None
+        return self._schema_ids.id_of(subject, schema), schema
+
     def columns_ever(self, schema: str, table: str) -> set[str]:
         """Return every name that a column has ever had on the topic of a table."""
         return self._schema_ids.columns_ever(f"{self._topics.table(schema, table)}-value")
@@ -176,6 +194,7 @@ class Tables:
                 keys,
                 self._schema_ids.id_of(key_subject, new.key) if keys else 0,
                 self._schema_ids.id_of(value_subject, new.value),
+                record_limit(self._kafka),
             ),
             typed.columns,
             tuple(type_name(column, self._types) for column in relation.columns),
@@ -225,6 +244,11 @@ class Tables:
         return self._schema_ids.id_of(subject, schema)
 
 
+def record_limit(kafka: Kafka) -> int:
+    """Return how many bytes of key and value a record may have: the rest of a message is what stands beside them."""
+    return kafka.max_message_bytes - _OVERHEAD_BYTES
+
+
 def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> dict[str, int]:
     """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each.
 
@@ -235,6 +259,7 @@ def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> di
     by_key = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
     events = kept(kafka.max_message_bytes)
     specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas, topics.tables)]
+    specs.append(TopicSpec(topics.requests, 1, REQUESTS))
     specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
     for relation in relations:
         topic = topics.table(relation.schema, relation.name)

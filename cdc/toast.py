@@ -44,9 +44,9 @@ class Toast:
         self._connection = connection
         used = "cache" in (source.toast, *source.toast_by_table.values())
         self.cache = ToastCache(_folder(config) if used else None, source.toast_cache_bytes)
-        # of another server, timeline or generation of topics no value is of use
-        generation = topic_id(config.kafka, topic) if used else ""
-        self._origin = f"{stored.here.system_identifier} {timeline} {generation}"
+        # of another server, timeline or generation of topics, or behind a gap, no value is of use
+        topics = topic_id(config.kafka, topic) if used else ""
+        self._origin = f"{stored.here.system_identifier} {timeline} {topics} {stored.generation}"
         _catch_up(self.cache, config.kafka, stored, self._origin)
 
     def table(

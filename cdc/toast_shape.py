@@ -13,7 +13,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from schemas.lsn import parse_lsn
+from schemas.lsn import WAL_END, parse_lsn
 from schemas.relation import Relation, ReplicaIdentity
 
 _TUPLE_TARGET: Final = 2032
@@ -87,7 +87,7 @@ def _mark(connection: psycopg.Connection, publication: str, relation: Relation) 
         "  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),"
         " p.oid, p.xmin, (SELECT array_agg(ROW (r.oid, r.xmin)) FROM pg_publication_rel r"
         f"  WHERE r.prpubid = p.oid AND r.prrelid = c.oid){in_schema}),"
-        " pg_current_wal_insert_lsn()::text"
+        f" {WAL_END}"
         " FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace"
         " LEFT JOIN pg_publication p ON p.pubname = %s"
         " WHERE c.oid = %s AND c.relname = %s AND s.nspname = %s".encode(),

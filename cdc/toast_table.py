@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cdc.toast_cache import Shape, ToastCache
 from cdc.toast_shape import ToastShape
+from schemas.copytext import split_copy
 from schemas.encoder import Record
 from schemas.envelope import FRAMING_SIZE
 from schemas.relation import Relation
@@ -13,6 +14,9 @@ from schemas.rowcodec import split_tuple
 
 Texts = list[bytes | bool | None]
 """A new row: None is NULL, False is not in the WAL."""
+
+_MOST = 8_388_608
+"""Bytes of values that are kept of one row. Larger ones are read again: to keep them takes three more copies."""
 
 
 class TableToast:
@@ -61,13 +65,16 @@ class TableToast:
         if value is None or (len(message) < self._size and not self._cache.may_have(self._oid, key)):
             return self.size
         if message[pos] != 78:  # N
-            _, pos = split_tuple(message, pos + 1)
-        self._put(key, split_tuple(message, pos + 1)[0], evict=True)
+            _, pos = split_tuple(message, pos + 1, 0)
+        self._put(key, split_tuple(message, pos + 1, _MOST)[0], evict=True)
         return self.size
 
-    def row(self, key: bytes, fields: Sequence[bytes | None]) -> None:
-        """Take a row of a snapshot."""
-        self._put(key[FRAMING_SIZE:], fields, evict=False)
+    def row(self, key: bytes, line: bytes) -> None:
+        """Take a row of a snapshot, a line of COPY's text format."""
+        if len(line) > _MOST:
+            self.gone(key)
+        else:
+            self._put(key[FRAMING_SIZE:], split_copy(line), evict=False)
 
     def _put(self, key: bytes, texts: Sequence[bytes | bool | None], *, evict: bool) -> None:
         there = self._cache.names(self._oid, key)

@@ -62,6 +62,11 @@ class Assembler:
         """That of the last record sent."""
         return Position(self._progress.epoch, self.rows.position_lsn, self.rows.position_ordinal)
 
+    @property
+    def behind(self) -> Position:
+        """The next position behind it: for records that no change has brought, between transactions."""
+        return Position(self._progress.epoch, self.rows.position_lsn, self.rows.position_ordinal + 1)
+
     def sent(self, position: Position) -> None:
         """Say that somebody else has sent records, up to this position."""
         self.rows.position_lsn, self.rows.position_ordinal = position.commit_lsn, position.ordinal
@@ -164,7 +169,8 @@ class Assembler:
         rows = self.rows
         lsn = rows.final_lsn
         if not rows.open:
-            position = Position(self._progress.epoch, lsn, 1)  # rows of a window follow
+            position = self.behind  # rows of a window follow
+            self.sent(position)
         elif (behind := rows.changes * PARTS_PER_CHANGE - 1) > 0:
             position = Position(self._progress.epoch, lsn, behind)  # the last part of the change before this one
         else:

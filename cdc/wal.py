@@ -17,7 +17,7 @@ from cdc.connect import connect_replication, server_refused
 from cdc.pgoutput import POSTGRES_EPOCH_US
 from schemas.errors import DecodeError, SourceError
 
-_STATUS_INTERVAL_S = 2.0
+_STATUS_INTERVAL_S = 1.5
 """A quarter of the `wal_sender_timeout` that we ask for, so that one late update does no harm."""
 
 _keepalive_at = struct.Struct(">QqB").unpack_from
@@ -42,7 +42,7 @@ class Wal:
     """A stream that owns its slot from `__init__` to `close`.
 
     `server_wal_end` is how far the server has decoded and sent all there was to send, `parallel` says in which form it
-    reports aborts of transactions in progress. A thread of its own sends status updates every two seconds, whatever the
+    reports aborts of transactions in progress. A thread of its own sends status updates every 1.5 s, whatever the
     caller is busy with, and never more than `confirm` was told.
     """
 
@@ -109,6 +109,14 @@ class Wal:
                 self._flushed_lsn = flushed_lsn
                 self._send_status()
 
+    def ask(self) -> None:
+        """Have the server say at once how far it has sent the WAL: `server_wal_end` follows."""
+        with self._lock:
+            try:
+                self._send_status(reply=True)
+            except OperationalError as error:
+                raise _lost(str(error)) from None
+
     def _keep_alive(self) -> None:
         while not self._closed.wait(_STATUS_INTERVAL_S):
             with self._lock:
@@ -119,10 +127,10 @@ class Wal:
                 except OperationalError:
                     return  # the reader meets the same and says so
 
-    def _send_status(self) -> None:
+    def _send_status(self, *, reply: bool = False) -> None:
         clock = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         received = max(self.server_wal_end, self._flushed_lsn)
-        self._pgconn.put_copy_data(_status(b"r", received, self._flushed_lsn, self._flushed_lsn, clock, 0))
+        self._pgconn.put_copy_data(_status(b"r", received, self._flushed_lsn, self._flushed_lsn, clock, reply))
         self._pgconn.flush()
 
     def close(self) -> None:

@@ -1,39 +1,66 @@
-"""Tables that are read while the stream goes on: a first snapshot's rest, a new table, one whose rows read differently.
+"""Tables that are read while the stream goes on: a first snapshot's rest or, if so configured, all of it; a new table;
+one whose rows read differently; one that a person wants read.
 
-In windows over the stream: what it touches goes in, the other rows come out at the high mark's commit.
+In windows over the stream: what it touches goes in, the other rows come out at the high mark's commit. Where marks
+cannot be written, they come out behind the last record of the stream.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import psycopg
 import structlog
 
 from cdc import pgoutput
-from cdc.connect import connect
+from cdc.connect import cannot_read, connect_to_read
 from cdc.delivery import Delivery
-from cdc.first_snapshot import RowSender
 from cdc.layouts import describe, survey
 from cdc.progress import Progress
+from cdc.reconcile import Deletes, Reconcile
 from cdc.shapes import Shapes
+from cdc.snapshot_rows import RowSender
 from cdc.tables import CapturedTable, Tables
 from cdc.transaction import Assembler
-from schemas.config import Config
+from schemas.config import Config, Snapshot
 from schemas.envelope import TRUNCATE_KEY
-from schemas.errors import SourceError
-from schemas.lsn import PARTS_PER_CHANGE
+from schemas.layout import Asked
+from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.relation import Relation
+from schemas.topics import Topics
 from snapshot.plan import Chunk, plan_chunks
 from snapshot.window import Plan, Window
 from snapshot.window_reader import WindowReader
 
 log = structlog.get_logger()
 
+_WINDOW_BYTES: Final = 1_048_576
+"""The most of a table that one window reads: its rows go into the stream at once, and changes wait meanwhile."""
+
+_AGAIN_S: Final = 0.2
+"""Until a void chunk is read again: a commit that is not seen yet may wait long, for a standby."""
+
+_ASK_S: Final = 0.05
+"""An idle server is asked this often how far it has sent the WAL, where no mark tells it."""
+
+
+class TableRead:
+    """A table that is being read: without a `plan` it is still to be planned. `ready_at`: not before, for its rate."""
+
+    def __init__(self, relation: Relation, run: int) -> None:
+        self.relation = relation
+        self.run = run
+        self.plan: Plan | None = None
+        self.left: list[Chunk] = []
+        self.reconcile: Reconcile | None = None
+        self.ready_at = 0.0
+
 
 class Windows:
-    """Joins the reader of windows to the stream. `left` are the chunks of each table that is being read."""
+    """Joins the reader of windows to the stream. `reads` are the tables that are being read, by name."""
 
     def __init__(
         self,
@@ -44,21 +71,31 @@ class Windows:
         shapes: Shapes,
         progress: Progress,
         assembler: Assembler,
+        ask_for_wal_end: Callable[[], None],
     ) -> None:
+        """`ask_for_wal_end` has the server say at once how far it has sent the WAL."""
+        self.reads: dict[str, TableRead] = {}
+        self._kafka = config.kafka
+        self._topics = Topics(config.kafka.prefix)
         self._delivery = delivery
         self._tables = tables
         self._shapes = shapes
         self._progress = progress
         self._assembler = assembler
-        self._left: dict[str, set[Chunk]] = {}
+        self._ask_for_wal_end = ask_for_wal_end
         self._closed: Window | None = None
+        self._asked_at = 0.0
         dsn = config.source.dsn.get_secret_value()
+        chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
+        self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
         self._reader = WindowReader(
-            lambda: connect(dsn, application_name="tailrace window"),
+            lambda: connect_to_read(dsn, application_name="tailrace window"),
             f"tailrace:{config.source.slot}",
             uuid.uuid4().hex,
             lambda connection, schema, name: describe(connection, publications, schema, name),
-            lambda connection, relation: plan_chunks(connection, publications, relation, config.snapshot.chunk_bytes),
+            lambda connection, relation, where: plan_chunks(
+                connection, publications, relation, self._how(relation), where
+            ),
             lambda connection: survey(connection, publications),
         )
         assembler.rows.on_commit = self._commit
@@ -67,35 +104,78 @@ class Windows:
         """Go on with the chunks that are left of a table; without a layout nobody has begun to read it."""
         name = relation.qualified_name
         state = self._shapes.states[name]
-        if state.layout is None:
-            self._begin(relation, state.run)
-            return
-        plan = Plan(name, state.run, relation, state.layout, state.lsn, tuple(chunks))
-        if plan.chunks:
-            log.info("snapshot goes on in windows", table=name, chunks=len(plan.chunks))
-        self._read(plan)
+        asked = self._asked(name)
+        layout, lsn = (asked.layout, asked.lsn) if asked.whole else (state.layout, state.lsn)
+        if asked.whole:
+            self._progress.incomplete.discard(name)  # it is there for a value that was read again
+        read = self._begin(relation)
+        if layout is not None:
+            read.left = list(chunks)
+            read.plan = Plan(name, state.run, relation, layout, lsn, tuple(read.left), asked.where)
+            log.info("snapshot goes on in windows", table=name, chunks=len(read.left), paused=asked.paused)
+            self._when_copied(read)
 
     def poll(self) -> None:
         """Take up what is wanted, what was found altered, and what has been planned. Raises what the reader met."""
         for found in self._reader.found():
             self._shapes.look(found, self._tables.columns_ever(found.schema, found.table))
         while self._shapes.wanted:
-            name, relation = self._shapes.wanted.popitem()
-            self._begin(relation, self._shapes.states[name].run)
-        for name in self._left.keys() - self._progress.incomplete:
-            self._done(name)  # it has another name by now
+            _, relation = self._shapes.wanted.popitem()
+            self._begin(relation)
+        for name, read in list(self.reads.items()):
+            if self._shapes.states[name].run != read.run:
+                self._done(name)  # it has another name by now, or a person does not want it any more
         try:
             plan = self._reader.planned()
         except psycopg.Error as error:
-            raise _cannot_read(error) from None
-        if plan is not None and self._is_current(plan):
-            self._planned(plan)
+            raise cannot_read(error) from None
+        if plan is not None and (current := self._current(plan)) is not None:
+            self._planned(current, plan)
+        if self._assembler.open_xid is None:
+            self._between()
+            for read in list(self.reads.values()):
+                if read.reconcile is not None:
+                    self._reconcile(read, read.reconcile)
+        self._next()
 
-    def _begin(self, relation: Relation, run: int) -> None:
-        self._listen(relation.qualified_name, set())
-        self._reader.plan(relation, run)
+    def _begin(self, relation: Relation) -> TableRead:
+        name = relation.qualified_name
+        if name in self.reads:
+            self._done(name)
+        read = self.reads[name] = TableRead(relation, self._shapes.states[name].run)
+        self._assembler.on_message = self._message
+        self._assembler.rows.on_key = self._touch
+        return read
 
-    def _planned(self, plan: Plan) -> None:
+    def _next(self) -> None:
+        """Give the reader the next plan or chunk; the tables in the order in which they came."""
+        now = time.monotonic()
+        if self._reader.busy:
+            if self._reader.waits and now - self._asked_at > _ASK_S:
+                self._asked_at = now
+                self._ask_for_wal_end()
+            return
+        for name, read in self.reads.items():
+            asked = self._asked(name)
+            if asked.paused or read.ready_at > now:
+                continue
+            if read.plan is None:
+                self._reader.plan(read.relation, read.run, asked.where)
+                return
+            if read.left:
+                self._reader.read(read.plan, read.left[0])
+                return
+
+    def _how(self, relation: Relation) -> Snapshot:
+        """Return how to cut a table into chunks: all of it, if what is not found is to be deleted."""
+        if self._asked(relation.qualified_name).since is None:
+            return self._snapshot
+        return self._snapshot.model_copy(update={"where": {}})
+
+    def _asked(self, name: str) -> Asked:
+        return self._shapes.states[name].asked or Asked()
+
+    def _planned(self, read: TableRead, plan: Plan) -> None:
         if plan.layout is None:
             self._shapes.gone(plan.table)
             self._done(plan.table)
@@ -108,59 +188,76 @@ class Windows:
         for chunk in plan.chunks:
             self._shapes.note_chunk(chunk, plan.run, done=False)
         log.info("table is read in windows", table=plan.table, run=plan.run, chunks=len(plan.chunks))
-        self._read(plan)
-
-    def _read(self, plan: Plan) -> None:
-        self._listen(plan.table, set(plan.chunks))
-        for chunk in plan.chunks:
-            self._reader.read(plan, chunk)
-        if not plan.chunks:
-            self._copied(plan)
-
-    def _listen(self, table: str, left: set[Chunk]) -> None:
-        self._left[table] = left
-        self._assembler.on_message = self._message
-        self._assembler.rows.on_key = self._touch
+        read.plan = plan
+        read.left = list(plan.chunks)
+        self._when_copied(read)
 
     def _done(self, table: str) -> None:
         """Nothing is left of a table; with no other left, rows need not be looked at."""
-        del self._left[table]
-        self._reader.drop(table)
-        if not self._left:
+        read = self.reads.pop(table)
+        if read.reconcile is not None:
+            read.reconcile.close()
+        if not self.reads:
             self._assembler.on_message = None
             self._assembler.rows.on_key = None
 
-    def _is_current(self, plan: Plan) -> bool:
-        """Whether a table is not wanted anew since."""
-        return plan.table in self._left and self._shapes.states[plan.table].run == plan.run
+    def _current(self, plan: Plan) -> TableRead | None:
+        """Return the read that a plan is of; None if it is not wanted any more, or is wanted anew since."""
+        read = self.reads.get(plan.table)
+        return read if read is not None and read.run == plan.run == self._shapes.states[plan.table].run else None
 
     def _message(self, message: pgoutput.Message) -> None:
         """Take a logical message of the stream."""
         self._closed = self._reader.mark(message.prefix, message.content) or self._closed
 
     def _touch(self, table: CapturedTable, key: bytes) -> None:
+        read = self.reads.get(table.name)
+        reconcile = read.reconcile if read is not None else None
         if key == TRUNCATE_KEY:
             self._reader.truncated(table.name)
+            if reconcile is not None:
+                reconcile.truncated()
         else:
             self._reader.touch(table.name, key)
+            if reconcile is not None:
+                reconcile.touch(key)
 
     def _commit(self, commit_lsn: int, xid: int) -> None:
         self._reader.delivered(xid)
         window, self._closed = self._closed, None
         if window is None:
+            self._between()
             return
-        table = window.chunk.table
-        if self._is_current(window.plan):
-            if window.moved or self._is_outdated(window):
-                log.info("table was altered while it was read", table=table)
+        # the mark itself is the only change of its transaction
+        self._close(window, Position(self._progress.epoch, commit_lsn, PARTS_PER_CHANGE - 1))
+
+    def _between(self) -> None:
+        """Between transactions, windows without marks open and close."""
+        window = self._reader.between(self._assembler.rows.flushed_lsn)
+        if window is not None:
+            self._close(window, self._assembler.position)
+
+    def _close(self, window: Window, position: Position) -> None:
+        """Deal with what a window has brought; its rows stand behind `position`."""
+        read = self._current(window.plan)
+        if read is not None:
+            if window.failed:
+                self._failed(window)
+            elif window.moved or self._is_outdated(window, read):
+                log.info("table was altered while it was read", table=window.chunk.table)
                 self._shapes.want(window.relation)
             elif window.void:
-                self._reader.read(window.plan, window.chunk)
+                read.ready_at = time.monotonic() + _AGAIN_S
             else:
-                self._emit(window, commit_lsn)
+                self._emit(window, read, position)
         self._reader.finish()
 
-    def _is_outdated(self, window: Window) -> bool:
+    def _failed(self, window: Window) -> None:
+        table = window.chunk.table
+        log.error("rows cannot be selected, the read ends", table=table, where=window.plan.where, error=window.failed)
+        self._shapes.cancel(table)
+
+    def _is_outdated(self, window: Window, read: TableRead) -> bool:
         """Whether the stream has shown another shape than the one that was read, and a later one.
 
         An earlier one is none: a table may be altered without a change that would bring a Relation message.
@@ -170,37 +267,73 @@ class Windows:
             if seen is not None and seen[1] > window.lsn:
                 return True
             seen = window.relation, window.lsn
-        elif len(self._left[window.chunk.table]) < len(window.plan.chunks):
+        elif len(read.left) < len(window.plan.chunks):
             return False
         # the same one, too, for the first chunk: what becomes of the topic may depend on the publication
         self._tables.see(*seen)
         return False
 
-    def _emit(self, window: Window, commit_lsn: int) -> None:
-        """Send the rows, behind the mark itself, which is the only change of its transaction."""
-        table = window.chunk.table
-        oid = window.relation.oid
+    def _emit(self, window: Window, read: TableRead, position: Position) -> None:
+        self._assembler.sent(position)
         # the shape may be news to the topic, and void what has been read of the table so far
-        destined = self._tables[oid]
-        if not self._is_current(window.plan):
+        destined = self._tables[window.relation.oid]
+        if self._current(window.plan) is None:
             return
-        sender = RowSender(self._delivery, self._progress.epoch, commit_lsn, PARTS_PER_CHANGE, window.plan.run)
-        sender.divert(sender.send(destined, window.lines, window.keys))
-        self._shapes.note_chunk(window.chunk, window.plan.run, done=True)
+        behind = self._assembler.behind
+        run = window.plan.run
+        sender = RowSender(self._delivery, behind.epoch, behind.commit_lsn, behind.ordinal, run)
+        sender.divert(sender.send(destined, window.lines, window.keys or None))
+        copied = sum(map(len, window.lines))
+        self._shapes.note_chunk(window.chunk, run, done=True, rows=len(window.lines), copied=copied)
         self._assembler.sent(sender.position)
-        left = self._left[table]
-        left.discard(window.chunk)
-        if not left:
-            self._copied(window.plan)
+        read.left.remove(window.chunk)
+        rate = self._asked(window.chunk.table).rate
+        if rate:
+            rows = sender.position.ordinal - position.ordinal
+            read.ready_at = time.monotonic() + rows / rate
+        self._when_copied(read)
 
-    def _copied(self, plan: Plan) -> None:
-        """Take note that no chunk is left; a partitioned table without a partition has none to begin with."""
-        self._done(plan.table)
-        self._progress.incomplete.discard(plan.table)
-        log.info("table copied", table=plan.table, run=plan.run)
+    def _when_copied(self, read: TableRead) -> None:
+        """With no chunk left: what is gone is to be deleted, or the table is done.
+
+        A partitioned table without a partition has no chunk to begin with.
+        """
+        if read.plan is None or read.left or read.reconcile is not None:
+            return
+        since = self._asked(read.plan.table).since
+        if since is None:
+            self._copied(read)
+        else:
+            topic = self._topics.table(read.relation.schema, read.relation.name)
+            read.reconcile = Reconcile(self._kafka, topic, since)
+
+    def _reconcile(self, read: TableRead, reconcile: Reconcile) -> None:
+        assert read.plan is not None
+        if self._asked(read.plan.table).paused:
+            return
+        keys = reconcile.step(self._progress.newest, pending=self._delivery.sink.pending)
+        if keys is None:
+            self._copied(read)
+        elif keys:
+            relation = read.plan.relation
+            if self._tables.seen(relation.oid) is None:
+                self._tables.see(relation, read.plan.lsn)
+            table = self._tables[relation.oid]
+            if self._current(read.plan) is not None:
+                deletes = Deletes(self._delivery.sink.outbox, table, self._tables.key_schema(table), read.run)
+                self._assembler.sent(deletes.send(keys, self._assembler.behind))
+
+    def _copied(self, read: TableRead) -> None:
+        name = read.relation.qualified_name
+        self._done(name)
+        self._shapes.copied(name)
+        log.info("table copied", table=name, run=read.run)
 
     def close(self) -> None:
         self._reader.close()
+        for read in self.reads.values():
+            if read.reconcile is not None:
+                read.reconcile.close()
         self._assembler.on_message = None
         self._assembler.rows.on_key = None
         self._assembler.rows.on_commit = None
@@ -208,14 +341,3 @@ class Windows:
 
 def _columns(relation: Relation) -> list[tuple[str, int, int]]:
     return [(column.name, column.type_oid, column.typmod) for column in relation.columns]
-
-
-def _cannot_read(error: psycopg.Error) -> SourceError:
-    """Keep the server's own words; a lost connection is one that a restart explains."""
-    lost = isinstance(error, psycopg.OperationalError)
-    return SourceError(
-        "TR-211" if lost else "TR-227",
-        "the connection that reads tables was lost" if lost else "PostgreSQL refused to have a table read",
-        detail=" ".join((error.diag.message_primary or str(error)).split()) + ".",
-        hint=error.diag.message_hint or "The role needs SELECT on every captured table: GRANT SELECT ON ... TO ...;",
-    )

@@ -5,6 +5,7 @@ cdef class Buffer:
     cdef unsigned char* at
     cdef Py_ssize_t size
     cdef Py_ssize_t room
+    cdef Py_ssize_t most
 
     cdef int clear(self) except? -1
     cdef Py_ssize_t end(self) noexcept

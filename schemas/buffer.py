@@ -14,10 +14,14 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
+from schemas.refused import UNBOUNDED, RecordTooLarge
+
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy
+else:
+    from schemas.varint import zigzag
 
 _pack_double = struct.Struct("<d").pack
 _SMALL = cython.declare(cython.Py_ssize_t, 1_048_576)
@@ -26,10 +30,14 @@ _SMALL = cython.declare(cython.Py_ssize_t, 1_048_576)
 @cython.final
 @cython.cclass
 class Buffer:
-    """A growing sequence of bytes. It is bounded by the largest row, and gives room above 1 MiB back after each."""
+    """A growing sequence of bytes, bounded by `most`. It gives room above 1 MiB back after each row.
 
-    def __init__(self) -> None:
+    What is not compiled keeps to `most` only where the encoder looks.
+    """
+
+    def __init__(self, most: int = UNBOUNDED) -> None:
         self.data = bytearray()
+        self.most = most
         self.room = 0
         self.size = 0
 
@@ -57,6 +65,8 @@ class Buffer:
     def reserve(self, more: cython.Py_ssize_t) -> cython.int:
         """Make room for `more` bytes. Only what is compiled needs it."""
         if self.size + more > self.room:
+            if self.size + more > self.most:
+                raise RecordTooLarge(self.most)
             self.room = 2 * self.room + more + 256
             PyByteArray_Resize(self.data, self.room)
             self.at = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.data))
@@ -78,10 +88,8 @@ class Buffer:
     @cython.exceptval(-1)
     def put_long(self, number: cython.longlong) -> cython.int:
         """Append a 64-bit integer as Avro's zigzag varint."""
-        if not cython.compiled and number > 2**63 - 1:
-            number -= 2**64  # as C takes a number without a sign: an LSN, though none is that large
-        rest: cython.ulonglong = (number << 1) ^ (number >> 63)
         if cython.compiled:
+            rest: cython.ulonglong = (number << 1) ^ (number >> 63)
             self.reserve(10)
             while rest > 0x7F:
                 self.at[self.size] = (rest & 0x7F) | 0x80
@@ -90,10 +98,8 @@ class Buffer:
             self.at[self.size] = rest
             self.size += 1
         else:
-            while rest > 0x7F:
-                self.data.append((rest & 0x7F) | 0x80)
-                rest >>= 7
-            self.data.append(rest)
+            # as C takes a number without a sign: an LSN, though none is that large
+            self.data += zigzag(number - 2**64 if number > 2**63 - 1 else number)
         return 0
 
     @cython.cfunc

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 ToastWay = Literal["cache", "reread"]
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
+
+
+_PROCESS_BYTES = 100_663_296
+"""Python, libraries, connections and what is known of some hundred tables."""
 
 
 class Section(BaseModel):
@@ -80,6 +84,12 @@ class Source(Section):
     spool_dir: str | None = Field(
         None, description="folder for transactions in progress; default: the system's for temporary files"
     )
+    heartbeat_s: float = Field(
+        30,
+        ge=0,
+        description="a logical message is written when the slot has not moved for so long although the server writes"
+        " WAL; 0 is never",
+    )
     toast: ToastWay = Field(
         "cache",
         description="unchanged large values, which the WAL lacks: kept in a file here, or read again from the table",
@@ -135,15 +145,88 @@ class Kafka(Section):
 class Snapshot(Section):
     """The first copy."""
 
+    mode: Literal["exported", "interleaved"] = Field(
+        "exported",
+        description="the first copy is of one moment, and the stream waits for it; or it is read chunk by chunk while"
+        " the stream runs: topics are live at once and the slot holds no WAL back, but no cut is a state until the end",
+    )
     workers: int = Field(2, ge=1, le=32, description="connections that COPY at the same time")
-    chunk_bytes: int = Field(16_777_216, ge=8192, description="size of table that one COPY reads")
+    chunk_bytes: int = Field(16_777_216, ge=8192, description="size of table, with TOAST, that one COPY reads")
+    max_bytes_per_s: int | None = Field(
+        None, ge=1024, description="how fast the first copy reads, as bytes of COPY's text; default: as fast as it can"
+    )
+    where: dict[str, Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description='condition in SQL on the rows to copy, by "schema.table"; changes are streamed of all rows',
+    )
 
 
 class Delivery(Section):
     """How changes are grouped into Kafka transactions."""
 
+    guarantee: Literal["exactly-once", "at-least-once"] = Field(
+        "exactly-once",
+        description="at-least-once writes without transactions: what followed the last progress record may come again"
+        " after a fault, with the same positions, and old records of a paused daemon are not kept out",
+    )
     max_transaction_bytes: int = Field(33_554_432, ge=65_536, description="a larger source transaction is split")
     max_transaction_ms: int = Field(500, ge=1, description="a Kafka transaction is committed at the latest after this")
+
+
+class Health(Section):
+    """What the daemon tells about itself over HTTP (/livez, /readyz, /metrics), and when it calls itself stalled."""
+
+    listen: str = Field(
+        "127.0.0.1:9464",
+        description="address; port 0 is any that is free, empty is off; the default gives way to another port if taken",
+    )
+    stall_s: float = Field(
+        60, ge=15, description="a position that has not moved for so long although there is WAL is a stall"
+    )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return host and port of `listen`."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @field_validator("listen")
+    @classmethod
+    def _an_address(cls, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
+        if listen and not (host and port.isdecimal() and int(port) < 65536):
+            raise ValueError('write host:port, for example "127.0.0.1:9464"')
+        return listen
+
+
+class Memory(Section):
+    """How much the daemon takes, whatever the source or Kafka do."""
+
+    limit: ByteSize = Field(
+        ByteSize(268_435_456),
+        description='resident memory, e.g. "256MiB", as long as no change of a row has more than a fifth of what is'
+        " above 96 MiB; a larger one may add 2.2 times its size to 64 MiB",
+    )
+
+    @property
+    def spare(self) -> int:
+        """What there is for data."""
+        return self.limit - _PROCESS_BYTES
+
+    @property
+    def queue_bytes(self) -> int:
+        """For records on their way to Kafka."""
+        return self.spare * 3 // 10
+
+    @property
+    def spool_bytes(self) -> int:
+        """For transactions in progress; more of them goes to files."""
+        return self.spare // 10
+
+    @property
+    def record_bytes(self) -> int:
+        """The largest record that there is room for: its message, libpq's copy of that and the record itself."""
+        return self.spare // 5
 
 
 class Warehouse(Section):
@@ -200,7 +283,16 @@ class Config(Section):
     kafka: Kafka = Field(default_factory=lambda: Kafka())
     snapshot: Snapshot = Field(default_factory=lambda: Snapshot())
     delivery: Delivery = Field(default_factory=lambda: Delivery())
+    health: Health = Field(default_factory=lambda: Health())
+    memory: Memory = Field(default_factory=lambda: Memory())
     warehouse: Warehouse | None = None
     search: Search | None = None
     spark: Spark = Field(default_factory=lambda: Spark())
     views: dict[Name, View] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Config:
+        if self.kafka.max_message_bytes > self.memory.record_bytes:
+            least = _PROCESS_BYTES + 5 * self.kafka.max_message_bytes
+            raise ValueError(f"memory.limit must be at least {least} bytes for this kafka.max_message_bytes")
+        return self

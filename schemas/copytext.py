@@ -8,7 +8,7 @@ from __future__ import annotations
 _COPY_ESCAPES = {98: 8, 102: 12, 110: 10, 114: 13, 116: 9, 118: 11}  # \b \f \n \r \t \v
 
 
-def _unescape(field: bytes) -> bytes:
+def unescape(field: bytes) -> bytes:
     """Undo the backslashes of COPY's text format."""
     parts = field.split(b"\\")
     out = bytearray(parts[0])
@@ -33,7 +33,7 @@ def split_copy(line: bytes) -> list[bytes | None]:
     fields: list[bytes | None] = list(line.split(b"\t"))
     if b"\\" in line:
         return [
-            field if field is None or b"\\" not in field else None if field == b"\\N" else _unescape(field)
+            field if field is None or b"\\" not in field else None if field == b"\\N" else unescape(field)
             for field in fields
         ]
     return fields

@@ -20,6 +20,7 @@ cdef class TableEncoder:
     cdef bytes sequence
     cdef bytes now
     cdef long long current
+    cdef Py_ssize_t most
 
     cpdef int begin(
         self, long long number, unsigned long long commit_lsn, long long commit_ms, long long xid, long long now_ms
@@ -31,6 +32,8 @@ cdef class TableEncoder:
     cdef int put_insert(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal) except? -1
     cdef bint put_update(self, bytes message, Py_ssize_t pos, unsigned long long lsn, long long ordinal) except? -1
 
+    cdef int put_snapshot(self, bytes line, long long ordinal) except? -1
+
     cdef int _start(self, Buffer out) except? -1
     cdef Py_ssize_t _old_image(self, bytes message, Py_ssize_t pos) except? -1
     cdef list _changed(self, bytes old_key, unsigned long long lsn, long long ordinal)
@@ -39,5 +42,6 @@ cdef class TableEncoder:
     cdef bytes _key(self, RowCodec codec, Buffer row)
     cdef int _put_key(self, RowCodec codec, Buffer row) except? -1
     cdef int _finish(self, Buffer out, unsigned long long lsn, long long ordinal, bytes op) except? -1
+    cdef int _check(self, Buffer out) except? -1
     cdef int _last(self, bytes message, Py_ssize_t end) except? -1
     cdef int _mark(self, bytes message, Py_ssize_t pos) except? -1

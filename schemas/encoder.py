@@ -17,7 +17,7 @@ except ModuleNotFoundError:
 
 from schemas.envelope import framing
 from schemas.errors import DecodeError
-from schemas.rowcodec import ColumnRefused
+from schemas.refused import UNBOUNDED, ColumnRefused, RecordTooLarge
 from schemas.types import EXCLUDED, ValueType
 
 if cython.compiled:
@@ -25,6 +25,7 @@ if cython.compiled:
     from cython.cimports.schemas.rowcodec import RowCodec
 else:
     from schemas.buffer import Buffer, digits_of
+    from schemas.interpreted import InterpretedEncoder
     from schemas.rowcodec import RowCodec
 
 
@@ -77,12 +78,17 @@ class TableEncoder:
         key_columns: Sequence[int],
         key_schema_id: int,
         value_schema_id: int,
+        most: int = UNBOUNDED,
     ) -> None:
-        """Without `key_columns` keys are empty, and a change is one record."""
+        """Without `key_columns` keys are empty, and a change is one record.
+
+        A record with more than `most` bytes is refused by RecordTooLarge.
+        """
+        self.most = most
         self.row = RowCodec(columns)
         self.old = RowCodec(columns)
         self.keys = RowCodec([column if i in key_columns else EXCLUDED for i, column in enumerate(columns)])
-        self.out, self.old_out, self.spare, self.key_out = Buffer(), Buffer(), Buffer(), Buffer()
+        self.out, self.old_out, self.spare, self.key_out = Buffer(most), Buffer(most), Buffer(most), Buffer(most)
         self.key_columns = list(key_columns)
         self.key_frame = framing(key_schema_id) if self.key_columns else b""
         self.value_frame = framing(value_schema_id)
@@ -90,6 +96,8 @@ class TableEncoder:
         self.table = b"".join(map(_string, (names.database, names.schema, names.table)))
         self.current = _NO_TRANSACTION
         self.transaction = self.sequence = self.now = b""
+        if not cython.compiled:
+            self.plain = InterpretedEncoder(columns, self.key_columns, self.key_frame, self.value_frame)
 
     @cython.ccall
     @cython.exceptval(-1)
@@ -125,6 +133,8 @@ class TableEncoder:
         out.put_long(now_ms)
         self.now = out.whole()
         self.current = number
+        if not cython.compiled:
+            self.plain.begin(self.transaction, self.sequence, self.now)
         return 0
 
     @cython.ccall
@@ -132,6 +142,10 @@ class TableEncoder:
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
         """Encode the Insert whose TupleData is at `pos`."""
+        if not cython.compiled:
+            records = self.plain.insert(message, pos, lsn, ordinal, _CREATE)
+            if records is not None:
+                return records
         self.put_insert(message, pos, lsn, ordinal)
         return [(0, self.key_out.whole(), self.out.whole())]
 
@@ -178,6 +192,11 @@ class TableEncoder:
         old_key: bytes = b""
         mark: cython.int = self._mark(message, pos)
         full: cython.bint = mark == 79
+        if not cython.compiled and (mark == 78 or full):
+            encode = self.plain.change if full else self.plain.insert
+            records = encode(message, pos + 1, lsn, ordinal, _UPDATE)
+            if records is not None:
+                return records
         if mark == 75 or full:
             pos = self._old_image(message, pos)
             old_key = self._key(self.old, self.old_out)
@@ -218,6 +237,10 @@ class TableEncoder:
         mark: cython.int = self._mark(message, pos)
         if mark != 75 and mark != 79:
             raise DecodeError("Delete's old tuple", pos, 1, 0)
+        if not cython.compiled:
+            records = self.plain.remove(message, pos + 1, lsn, ordinal, _DELETE)
+            if records is not None:
+                return records
         end: cython.Py_ssize_t = self._old_image(message, pos)
         # an Update's new tuple may follow: of a row that is gone by now
         if end == len(message) or message[end] != 78:
@@ -240,18 +263,40 @@ class TableEncoder:
         self._finish(self.out, lsn, ordinal, op)
         return self.out.whole()
 
-    def snapshot(self, fields: Sequence[bytes | None], ordinal: int) -> tuple[bytes, bytes]:
-        """Encode a snapshot row given as texts, after `begin_snapshot`. Returns key and value."""
+    def snapshot(self, line: bytes, ordinal: int) -> tuple[bytes, bytes]:
+        """Encode a snapshot row, a line of COPY's text format, after `begin_snapshot`. Returns key and value."""
+        if not cython.compiled:
+            record = self.plain.snapshot(line, ordinal, _READ)
+            if record is not None:
+                return record
+        self.put_snapshot(line, ordinal)
+        return self.key_out.whole(), self.out.whole()
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put_snapshot(self, line: bytes, ordinal: cython.longlong) -> cython.int:
+        """The same, into `key_out` and `out`."""
         out = self.out
         self._start(out)
-        self.row.put_fields(fields, out)
-        key = self._key(self.row, out)
+        self.row.put_line(line, out)
+        self._put_key(self.row, out)
         out.put_all(self.transaction)
         out.put_long(ordinal)
         out.put_byte(0)
         out.put_all(_READ)
         out.put_all(self.now)
-        return key, out.whole()
+        return self._check(out)
+
+    def snapshot_delete(self, before: bytes, ordinal: int) -> bytes:
+        """Return the event of a delete that a snapshot finds, after `begin_snapshot`; `before` is a union's bytes."""
+        out = self.out
+        out.clear()
+        out.put_all(self.value_frame + before + b"\x00" + self.transaction)
+        out.put_long(ordinal)
+        out.put_byte(0)
+        out.put_all(_DELETE)
+        out.put_all(self.now)
+        return out.whole()
 
     def begin_snapshot(self, commit_lsn: int, snapshot_ms: int, now_ms: int) -> None:
         """Make ready what all rows of a snapshot that stands at `commit_lsn` share."""
@@ -269,6 +314,8 @@ class TableEncoder:
             ]
         )
         self.now = b"\x02" + _long(now_ms)
+        if not cython.compiled:
+            self.plain.begin(self.transaction, b"", self.now)
 
     def row_key(self, fields: Sequence[bytes | None]) -> bytes:
         """Return the framed key of a row given as texts, whatever its other columns hold. Raises ColumnRefused."""
@@ -378,6 +425,15 @@ class TableEncoder:
         out.put_all(b'"]')
         out.put_all(op)
         out.put_all(self.now)
+        return self._check(out)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _check(self, out: Buffer) -> cython.int:
+        """Refuse a record that Kafka would not take."""
+        if out.end() + self.key_out.end() > self.most:
+            out.clear()
+            raise RecordTooLarge(self.most)
         return 0
 
     @cython.cfunc

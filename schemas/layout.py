@@ -106,13 +106,46 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person wants of a run that is not done yet.
+
+    `whole`: the topic lacks nothing, so cuts are states meanwhile; `layout`, `lsn` and `columns` are then those of the
+    rows that the run reads. `where` is a condition in SQL, `rate` the most rows a second. `since` are the offsets of
+    the topic where the run began, if keys that it does not find are to be deleted at its end.
+    """
+
+    whole: bool = False
+    where: str | None = None
+    rate: int | None = None
+    paused: bool = False
+    since: tuple[int, ...] | None = None
+    layout: Layout | None = None
+    lsn: int = 0
+    columns: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        since, layout = value["since"], value["layout"]
+        return cls(
+            value["whole"],
+            value["where"],
+            value["rate"],
+            value["paused"],
+            None if since is None else tuple(since),
+            Layout.from_dict(layout) if layout else None,
+            value["lsn"],
+            tuple(value["columns"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
     """What the topic of a table holds, as the tables topic keeps it.
 
     `oid` is the table that its rows come from, 0 once that has another name, and `member` its entry in the publication:
     with another one, changes may be missing. `run` is the number of the newest snapshot run, `layout` that of the rows
     at rest with all that was committed before `lsn`, and `columns` are those that they have. Without a layout a read is
-    still to begin.
+    still to begin. `asked` is there while a run is under way that a person has asked for, or paused.
     """
 
     run: int
@@ -121,6 +154,7 @@ class TableState:
     lsn: int = 0
     columns: tuple[str, ...] = ()
     member: int = 0
+    asked: Asked | None = None
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -128,6 +162,13 @@ class TableState:
     @classmethod
     def from_json(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
-        layout = value["layout"]
-        there = Layout.from_dict(layout) if layout else None
-        return cls(value["run"], value["oid"], there, value["lsn"], tuple(value["columns"]), value["member"])
+        layout, asked = value["layout"], value.get("asked")
+        return cls(
+            value["run"],
+            value["oid"],
+            Layout.from_dict(layout) if layout else None,
+            value["lsn"],
+            tuple(value["columns"]),
+            value["member"],
+            Asked.from_dict(asked) if asked else None,
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import NewType, Self
+from typing import Final, NewType, Self
 
 Lsn = NewType("Lsn", int)
 """A byte address in the WAL, 64 bits; PostgreSQL prints it as two hex numbers, ``0/16B3748``."""
@@ -22,6 +22,11 @@ def format_lsn(lsn: int) -> str:
     """Write an LSN as PostgreSQL does."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
+
+WAL_END: Final = (
+    "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
+)
+"""In SQL: whatever a query before it has seen was committed before this LSN."""
 
 _POSITION = struct.Struct(">IQQ")
 

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+
 try:
     import cython
 except ModuleNotFoundError:
@@ -18,7 +22,22 @@ def partition_of(key: bytes, partitions: cython.uint) -> cython.Py_ssize_t:
     """Return the partition of the key's bytes, 0 to `partitions` − 1."""
     if cython.compiled:
         return partition_at(cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(key)), len(key), partitions)
-    return partition_at(key, len(key), partitions)
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    size = len(key)
+    h = 0x9747B28C ^ size
+    for k in _words(size // 4)(key):
+        k = (k * m) & mask
+        h = (h * m ^ (k ^ k >> 24) * m) & mask
+    if size % 4:
+        h = ((h ^ int.from_bytes(key[size - size % 4 :], "little")) * m) & mask
+    h = ((h ^ h >> 13) * m) & mask
+    return ((h ^ h >> 15) & 0x7FFFFFFF) % partitions
+
+
+@lru_cache(maxsize=64)
+def _words(count: int) -> Callable[[bytes], tuple[int, ...]]:
+    """Return what takes so many words out of a key."""
+    return struct.Struct(f"<{count}I").unpack_from
 
 
 @cython.cfunc
@@ -26,7 +45,7 @@ def partition_of(key: bytes, partitions: cython.uint) -> cython.Py_ssize_t:
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 def partition_at(key: cython.p_const_uchar, size: cython.Py_ssize_t, partitions: cython.uint) -> cython.Py_ssize_t:
-    """The same for the `size` bytes there."""
+    """The same for the `size` bytes there, compiled."""
     m: cython.ulonglong = 0x5BD1E995
     mask: cython.ulonglong = 0xFFFFFFFF
     h: cython.ulonglong = 0x9747B28C ^ size

@@ -66,7 +66,8 @@ class PositionRecord:
     the last cut that was one, if any. `counts` is the number of records this Kafka transaction wrote per topic,
     `diverted` that of all dead letters so far. `nokey_oid` is the oid of the publication for tables without a key, 0 if
     there is none. `reread` names the tables of which values were read again, with the LSN up to which they may be newer
-    than the cut: these, too, are incomplete until then.
+    than the cut: these, too, are incomplete until then. `generation` rises when a new slot begins behind changes that
+    the topics lack: what was kept beside them is of no use any more.
     """
 
     here: Cut
@@ -78,6 +79,17 @@ class PositionRecord:
     diverted: int = 0
     nokey_oid: int = 0
     reread: dict[str, int] = field(default_factory=dict)
+    generation: int = 1
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a slot goes with it: the first record of all comes before the slot is made, and has no position."""
+        return self.here.position.commit_lsn > 0
+
+    @property
+    def end_lsn(self) -> int:
+        """All transactions of which the topics hold anything began their commit before it."""
+        return max(self.here.flushed_lsn, self.here.position.commit_lsn + 1)
 
     @property
     def is_state(self) -> bool:
@@ -100,6 +112,7 @@ class PositionRecord:
                 "diverted": self.diverted,
                 "nokey_oid": self.nokey_oid,
                 "reread": {table: format_lsn(lsn) for table, lsn in self.reread.items()},
+                "generation": self.generation,
             }
         )
 
@@ -116,6 +129,7 @@ class PositionRecord:
             diverted=value.get("diverted", 0),
             nokey_oid=value["nokey_oid"],
             reread={table: parse_lsn(lsn) for table, lsn in value.get("reread", {}).items()},
+            generation=value.get("generation", 1),
         )
 
 

@@ -12,6 +12,7 @@ cdef class RowCodec:
 
     cdef Py_ssize_t put_tuple(self, bytes message, Py_ssize_t pos, Buffer out) except? -1
     cdef int put_fields(self, fields, Buffer out) except? -1
+    cdef int put_line(self, bytes line, Buffer out) except? -1
     cdef int place(self, Py_ssize_t i, Py_ssize_t end) except? -1
     cdef Py_ssize_t column_start(self, Py_ssize_t i) noexcept
     cdef Py_ssize_t column_end(self, Py_ssize_t i) noexcept

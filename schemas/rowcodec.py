@@ -18,7 +18,10 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
+from schemas.copytext import split_copy, unescape
 from schemas.errors import DecodeError
+from schemas.refused import UNBOUNDED
+from schemas.refused import ColumnRefused as ColumnRefused
 from schemas.types import Kind, ValueType
 from schemas.values import ValueRefused
 
@@ -31,15 +34,6 @@ else:
 
 
 _EXCLUDED = cython.declare(cython.int, int(Kind.EXCLUDED))
-
-
-class ColumnRefused(Exception):
-    """A value of column number `index` cannot be stored exactly; `reason` says why, without the value."""
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index = index
-        self.reason = reason
 
 
 @cython.cfunc
@@ -157,6 +151,60 @@ class RowCodec:
         return 0
 
     @cython.cfunc
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    @cython.initializedcheck(False)
+    @cython.exceptval(-1)
+    def put_line(self, line: bytes, out: Buffer) -> cython.int:
+        """Append the record of a line of COPY's text format, with its line end or without. Raises ColumnRefused."""
+        if not cython.compiled:
+            return self.put_fields(split_copy(line), out)
+        size: cython.Py_ssize_t = len(line)
+        if size > 0 and line[size - 1] == 10:
+            size -= 1
+        i: cython.Py_ssize_t = 0
+        pos: cython.Py_ssize_t = 0
+        start: cython.Py_ssize_t
+        kind: cython.int
+        escaped: cython.bint
+        self.start = out.end()
+        if self.unchanged:
+            self.unchanged = []
+        try:
+            while True:
+                start = pos
+                escaped = False
+                while pos < size and line[pos] != 9:
+                    if line[pos] == 92:
+                        escaped = True
+                    pos += 1
+                if i < self.count:
+                    kind = self.kinds[i]
+                    if kind == _EXCLUDED:
+                        pass
+                    elif not escaped:
+                        out.put_byte(2)
+                        put_value(kind, self.columns[i], line, start, pos, out)
+                    elif pos - start == 2 and line[start] == 92 and line[start + 1] == 78:  # \N
+                        out.put_byte(0)
+                    else:
+                        text: bytes = unescape(line[start:pos])
+                        out.put_byte(2)
+                        put_value(kind, self.columns[i], text, 0, len(text), out)
+                    self.ends[i] = out.end()
+                i += 1
+                if pos >= size:
+                    break
+                pos += 1
+        except (ValueError, OverflowError) as refused:
+            if line.count(b"\t") + 1 == self.count:
+                raise ColumnRefused(i, str(refused) if isinstance(refused, ValueRefused) else "malformed") from None
+            i = line.count(b"\t") + 1
+        if i != self.count:
+            raise DecodeError("row's number of columns", 0, self.count, i)
+        return 0
+
+    @cython.cfunc
     @cython.initializedcheck(False)
     @cython.exceptval(-1)
     def place(self, i: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
@@ -178,8 +226,14 @@ class RowCodec:
         return self.ends[i]
 
 
-def split_tuple(message: bytes, pos: int) -> tuple[list[bytes | bool | None], int]:
-    """Return the texts of a TupleData (None for NULL, False for unchanged TOAST) and the position behind."""
+_SHORT = 65_536
+
+
+def split_tuple(message: bytes, pos: int, most: int = UNBOUNDED) -> tuple[list[bytes | bool | None], int]:
+    """Return the texts of a TupleData (None for NULL, False for unchanged TOAST) and the position behind.
+
+    Texts above 64 KiB are given up to `most` bytes of them all; True stands for those that are left out.
+    """
     fields: list[bytes | bool | None] = []
     size = len(message)
     if size - pos < 2:
@@ -193,7 +247,9 @@ def split_tuple(message: bytes, pos: int) -> tuple[list[bytes | bool | None], in
             if size - pos < 4 or size - pos - 4 < _u32(message, pos):
                 raise DecodeError("TupleData's value", pos, 4, size - pos)
             length = _u32(message, pos)
-            fields.append(message[pos + 4 : pos + 4 + length])
+            if length > _SHORT:
+                most -= length
+            fields.append(message[pos + 4 : pos + 4 + length] if length <= _SHORT or most >= 0 else True)
             pos += 4 + length
         elif tag in (b"n", b"u"):
             fields.append(None if tag == b"n" else False)

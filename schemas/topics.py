@@ -33,7 +33,8 @@ class Topics:
         for schema, table in tables:
             groups[_to_kafka(self.table(schema, table))].add((schema, table))
             groups[f"{schema}.{table}"].add((schema, table))
-        own = {_to_kafka(topic) for topic in (self.progress, self.schemas, self.views, self.dead, self.message)}
+        ours = (self.progress, self.schemas, self.tables, self.requests, self.views, self.dead, self.message)
+        own = {_to_kafka(topic) for topic in ours}
         found = {
             tuple(f"{schema}.{table}" for schema, table in sorted(group))
             for name, group in groups.items()
@@ -55,6 +56,11 @@ class Topics:
         return f"{self.prefix}.tailrace.tables"
 
     @property
+    def requests(self) -> str:
+        """What people ask of the daemon, and its answers."""
+        return f"{self.prefix}.tailrace.requests"
+
+    @property
     def views(self) -> str:
         return f"{self.prefix}.tailrace.views"
 
@@ -73,6 +79,10 @@ def _legal(name: str) -> str:
 
 def _to_kafka(topic: str) -> str:
     return topic.replace(".", "_")
+
+
+REQUESTS = {"cleanup.policy": "compact"}
+"""Settings of the topic of requests: each stays until the daemon has answered it, and it forgets the answer later."""
 
 
 def kept(max_message_bytes: int) -> dict[str, str]:

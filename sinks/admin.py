@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -16,6 +18,11 @@ from schemas.errors import SinkError
 from sinks.options import client_options
 
 _TIMEOUT_S = 15.0
+_AT_A_TIME = 100
+"""Topics in one request, which is answered when all of them are there."""
+
+FENCED = "TR-305"
+"""The code for a producer that a newer one of the same transactional id has put out of action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ def topic_id(kafka: Kafka, topic: str) -> str:
     admin = AdminClient(client_options(kafka))
     try:
         (future,) = admin.describe_topics(TopicCollection([topic])).values()
-        return str(future.result(timeout=_TIMEOUT_S).topic_id)
+        return str(_result(future).topic_id)
     except KafkaException as error:
         raise kafka_error(kafka, error.args[0]) from None
 
@@ -67,12 +74,13 @@ def _create(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
         )
         for spec in specs
     ]
-    for future in admin.create_topics(topics, operation_timeout=_TIMEOUT_S).values():
-        try:
-            future.result(timeout=_TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+    for i in range(0, len(topics), _AT_A_TIME):
+        for future in admin.create_topics(topics[i : i + _AT_A_TIME], operation_timeout=_TIMEOUT_S).values():
+            try:
+                _result(future)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
 
 
 def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
@@ -80,8 +88,9 @@ def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
         return
     resources = [ConfigResource(ResourceType.TOPIC, spec.name) for spec in specs]
     described = {
-        resource.name: future.result(timeout=_TIMEOUT_S)
-        for resource, future in admin.describe_configs(resources).items()
+        resource.name: _result(future)
+        for i in range(0, len(resources), _AT_A_TIME)
+        for resource, future in admin.describe_configs(resources[i : i + _AT_A_TIME]).items()
     }
     for spec in specs:
         for name, wanted in spec.settings.items():
@@ -95,6 +104,13 @@ def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
                     hint=f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
                     f" --entity-name {spec.name} --add-config {name}={wanted}",
                 )
+
+
+def _result(future: Future[Any]) -> Any:
+    try:
+        return future.result(timeout=_TIMEOUT_S)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def _holds(found: str | None, wanted: str) -> bool:
@@ -117,5 +133,12 @@ def kafka_error(kafka: Kafka, error: KafkaError) -> SinkError:
             f"no answer from Kafka at {kafka.bootstrap}",
             detail=f"{error.name()}: {error.str()}.",
             hint="Check that the broker runs and that kafka.bootstrap and kafka.options fit its listener.",
+        )
+    if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+        return SinkError(
+            FENCED,
+            "this producer was fenced: another daemon has taken over, or Kafka gave up waiting for us",
+            detail=f"{error.name()}: {error.str()}.",
+            hint="Nothing is lost or doubled: what was not committed is aborted, and the owner of the slot goes on.",
         )
     return SinkError("TR-303", f"Kafka refused: {error.str()}", detail=f"{error.name()}.")

@@ -16,5 +16,6 @@ cdef class Direct:
 
     cdef bint produce(
         self, bytes topic, Py_ssize_t partition, const unsigned char* key, Py_ssize_t key_size,
-        const unsigned char* value, Py_ssize_t value_size, const unsigned char* position
+        const unsigned char* value, Py_ssize_t value_size, const unsigned char* headers,
+        Py_ssize_t headers_size
     ) noexcept

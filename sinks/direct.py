@@ -18,7 +18,7 @@ except ModuleNotFoundError:
 
 import confluent_kafka
 
-from schemas.envelope import POSITION_HEADER
+from schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER
 from schemas.shared_library import function_address
 
 if cython.compiled:
@@ -28,7 +28,8 @@ _KNOWN = ((2, 16),)
 """Versions of confluent-kafka whose Producer begins with librdkafka's handle."""
 
 POSITION_SIZE = cython.declare(cython.Py_ssize_t, 20)
-_HEADER_NAME = cython.declare(bytes, POSITION_HEADER.encode())
+_POSITION_NAME = cython.declare(bytes, POSITION_HEADER.encode())
+_SNAPSHOT_NAME = cython.declare(bytes, SNAPSHOT_HEADER.encode())
 
 # rd_kafka_vtype_t
 _END = cython.declare(cython.int, 0)
@@ -52,8 +53,7 @@ class Direct:
         self.ready = False
         if cython.compiled:
             address: cython.size_t = function_address("confluent_kafka", "librdkafka", "rd_kafka_producev")
-            known = isinstance(producer, confluent_kafka.Producer) and _version() in _KNOWN
-            if address != 0 and known:
+            if address != 0 and is_known(producer):
                 self._producev = cython.cast(Producev, address)  # noqa: F821
                 self._rk = cython.cast(cython.pointer[Handle], cython.cast(cython.p_void, producer)).rk  # noqa: F821
                 self.ready = True
@@ -68,9 +68,12 @@ class Direct:
         key_size: cython.Py_ssize_t,
         value: cython.p_const_uchar,
         value_size: cython.Py_ssize_t,
-        position: cython.p_const_uchar,
+        headers: cython.p_const_uchar,
+        headers_size: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Hand over a record with its position header and no delivery report; False if librdkafka does not take it.
+        """Hand over a record without a delivery report; False if librdkafka does not take it.
+
+        `headers` are those of the position (20 bytes) and, behind it, perhaps that of the snapshot.
 
         To be called when `ready` only; without a value it is a tombstone. What librdkafka minds is found by handing the
         record over the ordinary way.
@@ -94,13 +97,19 @@ class Direct:
                 value,
                 cython.cast(cython.size_t, value_size),
                 _HEADER,
-                PyBytes_AS_STRING(_HEADER_NAME),
-                position,
+                PyBytes_AS_STRING(_POSITION_NAME),
+                headers,
                 cython.cast(cython.Py_ssize_t, POSITION_SIZE),
+                _HEADER if headers_size > POSITION_SIZE else _END,
+                PyBytes_AS_STRING(_SNAPSHOT_NAME),
+                headers + POSITION_SIZE,
+                cython.cast(cython.Py_ssize_t, headers_size - POSITION_SIZE),
                 _END,
             )
         return False
 
 
-def _version() -> tuple[int, ...]:
-    return tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
+def is_known(producer: object) -> bool:
+    """Whether it is a Producer that begins with librdkafka's handle."""
+    found = tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
+    return isinstance(producer, confluent_kafka.Producer) and found in _KNOWN

@@ -117,7 +117,6 @@ class Reader:
                 if time.monotonic() > deadline:
                     raise self._failed(None)
                 continue
-            deadline = time.monotonic() + self._timeout
             error = record.error()
             if error is None:
                 yield record
@@ -127,6 +126,8 @@ class Reader:
                 return
             elif not error.retriable() and error.code() not in _PASSING:
                 raise self._failed(error)
+            # now, for whoever takes the records may need long
+            deadline = time.monotonic() + self._timeout
 
     def more(self, wait: float) -> Iterator[Message]:
         """Yield what has come since: wait up to `wait` seconds for the first record, then take all."""
@@ -154,7 +155,12 @@ class Reader:
 
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
-_NO_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_NO_LEADER: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    # said by its leader of a topic that another broker knows of already
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 """A topic that was made a moment ago, or whose broker has just gone."""
 
 

@@ -1,122 +1,175 @@
-"""The first copy's workers: each holds the exported snapshot open and COPYs chunks into one bounded queue.
+"""The first copy's workers: each holds the exported snapshot open and COPYs one chunk after the other.
 
+They are connections, not threads: the server does the reading, and what it has sent waits in the sockets until it is
+asked for, so that it never gets further ahead than those hold.
 https://www.postgresql.org/docs/current/sql-set-transaction.html (SET TRANSACTION SNAPSHOT)
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import select
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
 from schemas.relation import Relation
+from snapshot.copystream import DRAINED, ENDED, read_lines
 from snapshot.plan import Chunk, copy_statement
 
 BATCH_BYTES = 262_144
-_QUEUED_BATCHES = 32
-"""With `BATCH_BYTES` this bounds what is read ahead: 8 MiB, and a row more for each worker."""
+"""How much of a COPY is taken at once; a row more at most."""
+
+_NAP_S = 0.001
+"""The server sends some fifty rows at a time, and waking up costs more than reading them."""
+
+LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
+"""So long we stand in the queue for a table, and all who want it for themselves stand behind us."""
 
 Lines = list[bytes]
 
 
-def read_lines(connection: psycopg.Connection, chunk: Chunk, relation: Relation) -> Iterator[Lines]:
-    """Yield the chunk's rows as lines of COPY's text format, some 256 KiB at a time."""
-    batch: Lines = []
-    size = 0
-    with connection.cursor().copy(copy_statement(chunk, [column.name for column in relation.columns])) as copy:
-        for line in copy:
-            batch.append(bytes(line))
-            size += len(line)
-            if size >= BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
+class Copy:
+    """The COPY of a chunk that a connection runs. Errors are psycopg's."""
+
+    def __init__(self, connection: psycopg.Connection, chunk: Chunk, relation: Relation) -> None:
+        self.chunk = chunk
+        self._pgconn = connection.pgconn
+        statement = copy_statement(chunk, relation)
+        self._pgconn.send_query(statement.as_bytes(connection))
+        self._began = False
+
+    @property
+    def socket(self) -> int:
+        return self._pgconn.socket
+
+    def read(self, lines: Lines) -> int:
+        """Append rows that have come, some 256 KiB at most; return MORE, DRAINED or ENDED. Never waits."""
+        if not self._began:
+            self._pgconn.consume_input()
+            if self._pgconn.is_busy():
+                return DRAINED
+            self._result(pq.ExecStatus.COPY_OUT)
+            self._began = True
+        found = read_lines(self._pgconn, BATCH_BYTES, lines)
+        if found == ENDED:
+            self._result(pq.ExecStatus.COMMAND_OK)
+            while self._pgconn.get_result() is not None:
+                pass
+        return found
+
+    def _result(self, wanted: pq.ExecStatus) -> None:
+        result = self._pgconn.get_result()
+        if result is None or result.status != wanted:
+            error = psycopg.errors.error_from_result(result) if result else None
+            while self._pgconn.status == pq.ConnStatus.OK and self._pgconn.get_result() is not None:
+                pass
+            raise error or psycopg.OperationalError("the connection is closed")
 
 
-def import_snapshot(connection: psycopg.Connection, snapshot_name: str, relations: Sequence[Relation]) -> None:
-    """Open a transaction that sees the exported snapshot, and lock the tables against being rewritten."""
-    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot_name)))
-    lock_tables(connection, relations)
+def read_chunk(connection: psycopg.Connection, chunk: Chunk, relation: Relation) -> Iterator[Lines]:
+    """Yield the chunk's rows as lines of COPY's text format, some 256 KiB at a time; wait for them."""
+    copy = Copy(connection, chunk, relation)
+    found = DRAINED
+    while found != ENDED:
+        lines: Lines = []
+        found = copy.read(lines)
+        if lines:
+            yield lines
+        if found == DRAINED:
+            _wait([copy.socket], None)
 
 
-def lock_tables(connection: psycopg.Connection, relations: Sequence[Relation]) -> None:
-    """Take ACCESS SHARE on all tables: a table that is rewritten shows an older snapshot no rows at all."""
+def _wait(sockets: Sequence[int], seconds: float | None) -> None:
+    select.select(sockets, [], [], seconds)
+    time.sleep(_NAP_S)
+
+
+def lock_tables(connection: psycopg.Connection, relations: Iterable[Relation]) -> None:
+    """Take ACCESS SHARE on all tables: a table that is rewritten shows an older snapshot no rows at all.
+
+    Raises LockNotAvailable if somebody has one for himself, and goes on having it.
+    """
+    # no query, which would take a snapshot
+    connection.execute(LOCK_TIMEOUT)
     names = sql.SQL(", ").join(sql.Identifier(relation.schema, relation.name) for relation in relations)
     connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
 
 
 class SnapshotWorkers:
-    """Threads that read chunks. Iterate to get (chunk, lines), and (chunk, None) when one is finished."""
+    """Connections that read chunks of tables as of one exported snapshot.
 
-    def __init__(
-        self,
-        connect: Callable[[], psycopg.Connection],
-        count: int,
-        snapshot_name: str,
-        relations: Mapping[str, Relation],
-        chunks: Sequence[Chunk],
-    ) -> None:
-        """Return once every worker sees the snapshot: the exporting transaction may end then."""
-        self._relations = relations
-        self._todo: queue.SimpleQueue[Chunk] = queue.SimpleQueue()
-        for chunk in chunks:
-            self._todo.put(chunk)
-        self._left = len(chunks)
-        self._results: queue.Queue[tuple[Chunk, Lines | None] | Exception] = queue.Queue(_QUEUED_BATCHES)
-        self._stop = threading.Event()
-        self._connections: list[psycopg.Connection] = []
+    Memory: what libpq and the sockets hold of each, and the batches that one `poll` returns.
+    """
+
+    def __init__(self, connect: Callable[[], psycopg.Connection], count: int) -> None:
+        self.connections: list[psycopg.Connection] = []
+        self._todo: Iterator[Chunk] = iter(())
+        self._relations: Mapping[str, Relation] = {}
+        self._copies: dict[psycopg.Connection, Copy] = {}
+        self._few = False
         try:
-            for _ in range(min(count, max(len(chunks), 1))):
+            for _ in range(count):
                 connection = connect()
-                self._connections.append(connection)
-                import_snapshot(connection, snapshot_name, list(relations.values()))
+                self.connections.append(connection)
         except BaseException:
             self.close()
             raise
-        self._threads = [
-            threading.Thread(target=self._work, args=(connection,), name=f"snapshot-{n}", daemon=True)
-            for n, connection in enumerate(self._connections)
-        ]
-        for thread in self._threads:
-            thread.start()
 
-    def __iter__(self) -> Iterator[tuple[Chunk, Lines | None]]:
-        """Raise what a worker met, as it was."""
-        while self._left:
-            result = self._results.get()
-            if isinstance(result, Exception):
-                raise result
-            if result[1] is None:
-                self._left -= 1
-            yield result
+    def lock(self, relations: Sequence[Relation]) -> None:
+        """Begin transactions that hold ACCESS SHARE on all tables, and see nothing yet.
 
-    def _work(self, connection: psycopg.Connection) -> None:
-        try:
-            while not self._stop.is_set():
-                chunk = self._todo.get_nowait()
-                for lines in read_lines(connection, chunk, self._relations[chunk.table]):
-                    self._put((chunk, lines))
-                self._put((chunk, None))
-        except queue.Empty:
-            return
-        except Exception as error:
-            self._put(error)
+        A lock is the one thing that a transaction may ask for before it is told its snapshot. So nobody who wants a
+        table for himself can come between the slot and its workers.
+        """
+        for connection in self.connections:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            lock_tables(connection, relations)
 
-    def _put(self, result: tuple[Chunk, Lines | None] | Exception) -> None:
-        while not self._stop.is_set():
-            try:
-                self._results.put(result, timeout=0.2)
-                return
-            except queue.Full:
-                continue
+    def see(self, snapshot_name: str) -> None:
+        """Have all of them see the exported snapshot: the exporting transaction may end then."""
+        for connection in self.connections:
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot_name)))
+
+    def read(self, chunks: Iterable[Chunk], relations: Mapping[str, Relation]) -> None:
+        """Begin to read: the chunks in their order, with the columns of `relations`, by the names of the tables."""
+        self._todo = iter(chunks)
+        self._relations = relations
+        for connection in self.connections:
+            self._next(connection)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something left to read."""
+        return bool(self._copies)
+
+    def poll(self, seconds: float) -> list[tuple[Chunk, Lines | None]]:
+        """Return rows that have come, and (chunk, None) behind the last of a chunk; wait at most `seconds` for them."""
+        if self._few:
+            _wait([copy.socket for copy in self._copies.values()], seconds)
+        results: list[tuple[Chunk, Lines | None]] = []
+        self._few = True
+        for connection, copy in list(self._copies.items()):
+            lines: Lines = []
+            found = copy.read(lines)
+            if lines:
+                results.append((copy.chunk, lines))
+            if found == ENDED:
+                results.append((copy.chunk, None))
+                self._next(connection)
+            self._few = self._few and found == DRAINED
+        return results
+
+    def _next(self, connection: psycopg.Connection) -> None:
+        chunk = next(self._todo, None)
+        if chunk is None:
+            self._copies.pop(connection, None)
+        else:
+            self._copies[connection] = Copy(connection, chunk, self._relations[chunk.table])
 
     def close(self) -> None:
-        """End the workers, also in the middle of a chunk."""
-        self._stop.set()
-        for connection in self._connections:
+        """Let go of the snapshot, also in the middle of a chunk."""
+        for connection in self.connections:
             connection.close()

@@ -93,12 +93,17 @@ def open_consumer(options: Mapping[str, Any]) -> Consumer:
 
 
 def read_to(
-    options: Mapping[str, Any], topic: str, ends: Sequence[int], starts: Sequence[int] = (), idle_s: float = 30.0
+    options: Mapping[str, Any],
+    topic: str,
+    ends: Sequence[int],
+    starts: Sequence[int] = (),
+    idle_s: float = 30.0,
+    batch: int = _BATCH,
 ) -> Iterator[list[Record]]:
     """Yield what `topic` holds from `starts` (or the first record) to before `ends`, offsets by partition.
 
     A cut's last record may have been compacted away, so a partition is done at the first sign of anything
-    at or behind its end. SinkError when nothing comes for `idle_s`.
+    at or behind its end. Memory: `batch` records, and librdkafka's queue. SinkError when nothing comes for `idle_s`.
     """
     begins = [*starts, *[0] * (len(ends) - len(starts))]
     missing = {partition: end for partition, end in enumerate(ends) if end > begins[partition]}
@@ -107,7 +112,7 @@ def read_to(
         consumer.assign([TopicPartition(topic, partition, begins[partition]) for partition in missing])
         deadline = time.monotonic() + idle_s
         while missing:
-            messages = consumer.consume(_BATCH, timeout=0.5)
+            messages = consumer.consume(batch, timeout=0.5)
             records = [record for message in messages if (record := _taken(message, missing))]
             if records:
                 yield records

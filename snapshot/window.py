@@ -5,6 +5,9 @@ the other rows are emitted where the high mark stands. WAL order is not the orde
 the read also takes `pg_current_snapshot()`: had the stream delivered, before the low mark, a transaction that the
 read does not see, the chunk is void and read again. So it is when the table was truncated in its window.
 
+Where nothing can be written, a window is open from before the read until the stream has passed the end of the WAL as of
+after it. On a standby nothing is streamed before it is seen: what is streamed has been replayed.
+
 A table is first planned: how it lies and which chunks it has, under a lock that no ALTER TABLE gets past. Each chunk is
 read under that lock, too, and says when the table does not lie any more as it was planned.
 """
@@ -55,7 +58,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A table as it lay when `run` was planned, with all that was committed before `lsn`; `layout` None: it is gone."""
+    """A table as it lay when `run` was planned, with all that was committed before `lsn`; `layout` None: it is gone.
+
+    `where` is what a person wants of it.
+    """
 
     table: str
     run: int
@@ -63,13 +69,16 @@ class Plan:
     layout: Layout | None = None
     lsn: int = 0
     chunks: tuple[Chunk, ...] = ()
+    where: str | None = None
 
 
 @dataclass(slots=True)
 class Window:
     """A chunk between its marks; `keys` are those that the stream touched.
 
-    `relation` is the shape of its rows, as of `lsn`. `moved`: the table does not lie as planned, its read is void.
+    `relation` is the shape of its rows, as of `lsn`. `inside` are the transactions that the stream delivered in it.
+    Without a high mark, it closes when the stream has passed `until`. `moved`: the table does not lie as planned;
+    `failed`: why its rows cannot be selected by what a person has given; in both cases its read is of no use.
     """
 
     plan: Plan
@@ -80,9 +89,12 @@ class Window:
     lines: Lines = field(default_factory=list)
     visible: VisibleXids | None = None
     keys: set[bytes] = field(default_factory=set)
+    inside: set[int] = field(default_factory=set)
+    until: int | None = None
     open: bool = False
     void: bool = False
     moved: bool = False
+    failed: str = ""
 
 
 def moved(plan: Plan, relation: Relation, layout: Layout) -> bool:

@@ -6,16 +6,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, LiteralString
 
 import orjson
 import psycopg
 from psycopg import sql
 
 from schemas.layout import Layout
-from schemas.lsn import parse_lsn
+from schemas.lsn import WAL_END, parse_lsn
 from schemas.relation import Relation
 from snapshot.plan import Chunk
-from snapshot.reader import read_lines
+from snapshot.reader import read_chunk
 from snapshot.window import Found, Plan, VisibleXids, Window, moved
 
 _IDLE_S = 5.0
@@ -24,12 +26,15 @@ _REST = 50
 
 _GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 
+_NOT_SELECTABLE = (psycopg.errors.DataError, psycopg.errors.ProgrammingError)
+"""What a condition that a person has given may lead to."""
+
 Describe = Callable[[psycopg.Connection, str, str], tuple[Relation, Layout] | None]
 """What is published of a table (schema, name) and how it lies; None if it is gone."""
 
 
 class WindowReader:
-    """Plans tables and reads one chunk after the other in a thread; its methods are called by the stream's thread.
+    """Plans a table or reads a chunk, one at a time, in a thread; its methods are called by the stream's thread.
 
     Memory: one chunk's rows, the keys changed in one window, and the ids of the transactions since the last read; when
     there is nothing to read, since the last `_IDLE_S`.
@@ -41,50 +46,50 @@ class WindowReader:
         prefix: str,
         marks: str,
         describe: Describe,
-        plan_chunks: Callable[[psycopg.Connection, Relation], list[Chunk]],
+        plan_chunks: Callable[[psycopg.Connection, Relation, str | None], list[Chunk]],
         survey: Callable[[psycopg.Connection], list[Found]],
     ) -> None:
         """`prefix` is that of our logical messages, `marks` tells these marks from those of an earlier process."""
         self._survey = survey
         self._surveys: queue.SimpleQueue[list[Found]] = queue.SimpleQueue()
         self._connection = connect()
+        (self._read_only,) = self._ask("pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'")
         self._prefix = prefix
         self._marks = marks
         self._describe = describe
         self._plan_chunks = plan_chunks
         self._tasks: queue.SimpleQueue[tuple[Plan, Chunk | None] | None] = queue.SimpleQueue()
         self._plans: queue.SimpleQueue[Plan] = queue.SimpleQueue()
-        self._runs: dict[str, int] = {}
         self._window: Window | None = None
         self._read_count = 0
+        self._opened = threading.Event()
         self._emitted = threading.Event()
         self._delivered: set[int] = set()
         self._error: Exception | None = None
+        self.busy = False
         self._thread = threading.Thread(target=self._work, name="snapshot-window", daemon=True)
         self._thread.start()
 
-    def plan(self, relation: Relation, run: int) -> None:
-        """Have a table planned; whatever is left of an earlier run of it is not read any more."""
-        self._runs[relation.qualified_name] = run
-        self._tasks.put((Plan(relation.qualified_name, run, relation), None))
+    def plan(self, relation: Relation, run: int, where: str | None = None) -> None:
+        """Have a table planned; `busy` until `planned` has returned it."""
+        self.busy = True
+        self._tasks.put((Plan(relation.qualified_name, run, relation, where=where), None))
 
     def read(self, plan: Plan, chunk: Chunk) -> None:
-        """Have a chunk of a planned table read."""
-        self._runs[plan.table] = plan.run
+        """Have a chunk of a planned table read; `busy` until `finish`."""
+        self.busy = True
         self._tasks.put((plan, chunk))
 
-    def drop(self, table: str) -> None:
-        """Read no more of a table."""
-        self._runs.pop(table, None)
-
     def planned(self) -> Plan | None:
-        """Return the next plan that is made, None if there is none yet. Raises what the reading thread met."""
+        """Return the plan that was made, None if there is none yet. Raises what the reading thread met."""
         if self._error:
             raise self._error
         try:
-            return self._plans.get_nowait()
+            plan = self._plans.get_nowait()
         except queue.Empty:
             return None
+        self.busy = False
+        return plan
 
     def found(self) -> list[Found]:
         """Return what the last look at the catalog has found: one is taken now and then while there is nothing to read.
@@ -107,20 +112,48 @@ class WindowReader:
         if kind == "low":
             window.open = True
             return None
+        return self._closed(window)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a window without marks that the stream has to pass."""
+        return self._window is not None and self._window.until is not None
+
+    def between(self, flushed_lsn: int) -> Window | None:
+        """Say that the stream is between transactions and has delivered all before `flushed_lsn`.
+
+        Without marks that opens a window, or closes it: then it is returned.
+        """
+        window = self._window
+        if not self._read_only or window is None:
+            return None
+        if not self._opened.is_set():
+            window.open = True
+            self._opened.set()
+        if window.until is None or flushed_lsn < window.until:
+            return None
+        return self._closed(window)
+
+    def _closed(self, window: Window) -> Window:
         window.open = False
         visible = window.visible
-        if visible is None:
-            return window
-        window.void = window.void or not all(visible.sees(xid) for xid in self._delivered)
-        self._forget(visible)
+        if visible is not None:
+            window.void = window.void or not self._sees_all(visible)
+            self._forget(visible)
+        # their keys are noted in this window, but the next may be read before they are seen
+        self._delivered.update(window.inside if visible is None else {x for x in window.inside if not visible.sees(x)})
         return window
+
+    def _sees_all(self, visible: VisibleXids) -> bool:
+        return all(visible.sees(xid) for xid in self._delivered.copy())
 
     def delivered(self, xid: int) -> None:
         """Note a transaction that the stream has delivered whole; those inside a window are sorted out by key."""
         window = self._window
-        if window is not None and (window.open or (window.visible and window.visible.sees(xid))):
-            return
-        self._delivered.add(xid)
+        if window is not None and window.open:
+            window.inside.add(xid)
+        elif window is None or window.visible is None or not window.visible.sees(xid):
+            self._delivered.add(xid)
 
     def touch(self, table: str, key: bytes) -> None:
         """Note a key that the stream has changed."""
@@ -137,10 +170,12 @@ class WindowReader:
     def finish(self) -> None:
         """Go on: what the window has brought has been dealt with."""
         self._window = None
+        self.busy = False
         self._emitted.set()
 
     def close(self) -> None:
         self._tasks.put(None)
+        self._opened.set()
         self._emitted.set()
         self._connection.close()
 
@@ -152,15 +187,14 @@ class WindowReader:
                     task = self._tasks.get(timeout=idle_s)
                 except queue.Empty:
                     began = time.monotonic()
-                    self._forget(self._visible_now())
+                    if (visible := self._visible_now()) is not None:
+                        self._forget(visible)
                     self._surveys.put(self._survey(self._connection))
                     idle_s = max(_IDLE_S, (time.monotonic() - began) * _REST)
                     continue
                 if task is None:
                     return
                 plan, chunk = task
-                if self._runs.get(plan.table) != plan.run:
-                    continue
                 if chunk is None:
                     self._plans.put(self._plan(plan))
                 else:
@@ -177,10 +211,10 @@ class WindowReader:
                 if found is None:
                     return wanted
                 relation, layout = found
-                chunks = tuple(self._plan_chunks(self._connection, relation))
+                chunks = tuple(self._plan_chunks(self._connection, relation, wanted.where))
         except _GONE:
             return wanted
-        return Plan(wanted.table, wanted.run, relation, layout, lsn, chunks)
+        return replace(wanted, relation=relation, layout=layout, lsn=lsn, chunks=chunks)
 
     def _locked(self, relation: Relation) -> tuple[int, tuple[Relation, Layout] | None]:
         """Lock a table against being altered; return an LSN before which all alterations are seen, and what it is.
@@ -190,33 +224,62 @@ class WindowReader:
         self._connection.execute(
             sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(relation.schema, relation.name))
         )
-        row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        assert row is not None
-        return parse_lsn(row[0]), self._describe(self._connection, relation.schema, relation.name)
+        return self._wal_end(), self._describe(self._connection, relation.schema, relation.name)
 
     def _read(self, plan: Plan, chunk: Chunk) -> None:
         self._read_count += 1
-        window = self._window = Window(plan, chunk, self._read_count, plan.relation)
-        self._emit("low", window)
+        window = Window(plan, chunk, self._read_count, plan.relation)
+        self._opened.clear()
+        self._window = window
+        if self._read_only:
+            self._opened.wait()
+        else:
+            self._emit("low", window)
         try:
             with self._connection.transaction():
                 self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                window.lsn, found = self._locked(plan.relation)
-                window.visible = self._visible_now()
-                if found is None or moved(plan, *found):
-                    window.moved = True
-                else:
-                    window.relation = found[0]
-                    for lines in read_lines(self._connection, chunk, window.relation):
-                        window.lines += lines
+                self._read_rows(window)
         except _GONE:
             window.moved = True
-        self._emit("high", window)
+        except psycopg.errors.SerializationFailure:
+            window.void = True  # a standby does not let a reader hold replay back for long
+        except _NOT_SELECTABLE as error:
+            if plan.where is None:
+                raise
+            window.failed = " ".join(str(error.diag.message_primary or error).split())
+        if self._read_only:
+            window.until = self._wal_end()
+        else:
+            self._emit("high", window)
 
-    def _visible_now(self) -> VisibleXids:
-        row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+    def _read_rows(self, window: Window) -> None:
+        plan = window.plan
+        window.lsn, found = self._locked(plan.relation)
+        window.visible = self._visible_now()
+        if found is None or moved(plan, *found):
+            window.moved = True
+        elif window.visible is not None and not self._sees_all(window.visible):
+            window.void = True
+        else:
+            window.relation = found[0]
+            for lines in read_chunk(self._connection, window.chunk, window.relation):
+                window.lines += lines
+
+    def _ask(self, what: LiteralString) -> Any:
+        row = self._connection.execute(f"SELECT {what}").fetchone()
         assert row is not None
-        return VisibleXids.parse(row[0])
+        return row
+
+    def _wal_end(self) -> int:
+        return parse_lsn(self._ask(WAL_END)[0])
+
+    def _visible_now(self) -> VisibleXids | None:
+        """Return what is seen; None on a standby, where all is seen that has been streamed: it has been replayed."""
+        streamed = self._delivered.copy()
+        standby, visible = self._ask("pg_is_in_recovery(), pg_current_snapshot()::text")
+        if standby:
+            self._delivered.difference_update(streamed)
+        return None if standby else VisibleXids.parse(visible)
 
     def _forget(self, visible: VisibleXids) -> None:
         """What was seen once is seen by every later read. In place, for both threads use the set."""

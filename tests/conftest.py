@@ -15,6 +15,9 @@ from tests.servers import fresh_database
 # Nothing a test writes must survive a power cut, and each fsync costs milliseconds.
 _POSTGRES = {"fsync": "off"}
 
+# A test may freeze the broker: it must not come back as one that was dead, see cdc.dev.kafka about lost markers.
+_KAFKA = {"broker.session.timeout.ms": "60000"}
+
 
 def pytest_configure() -> None:
     """Let SIGTERM (of `timeout`, of a CI that gives up) end the run as Ctrl-C does: the servers end with it."""
@@ -32,7 +35,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def servers(state_dir: Path) -> Servers:
     """PostgreSQL and Kafka."""
-    return start_servers(state_dir, search=False, postgres_settings=_POSTGRES)
+    return start_servers(state_dir, search=False, postgres_settings=_POSTGRES, kafka_properties=_KAFKA)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,12 @@ class Daemon:
         self.process.kill()
         self.process.wait()
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most resident memory that it has had so far."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
     def stop(self) -> int:
         """Ask it to stop and return its exit code; it has 5 s."""
         self.process.send_signal(signal.SIGTERM)
@@ -112,6 +120,30 @@ def wait_for(config: Config, condition: object, seconds: float = 60) -> Position
             if record is not None and condition(record):
                 return record
     raise AssertionError(f"not within {seconds} s; the newest record is {record}")
+
+
+def ask(daemon: Daemon, path: str) -> tuple[int, str]:
+    """Return status and body of an answer of its HTTP; 0 while it does not listen (yet)."""
+    listening = events(daemon, "health and metrics")
+    if not listening:
+        return 0, ""
+    try:
+        with urllib.request.urlopen(listening[-1]["url"] + path, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except urllib.error.URLError:
+        return 0, ""
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> float:
+    """Return after how many seconds the condition held."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, f"not within {seconds} s"
+        time.sleep(0.05)
+    return time.monotonic() - began
 
 
 def events(daemon: Daemon, name: str) -> list[dict[str, Any]]:

@@ -10,21 +10,25 @@ from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
 _COMPILED = (
-    *(f"schemas.{name}" for name in ("values", "buffer", "putvalue", "rowcodec", "partition", "encoder")),
+    *(f"schemas.{name}" for name in ("values", "varint", "buffer", "putvalue", "interpreted", "rowcodec", "partition")),
+    "schemas.encoder",
     "sinks.direct",
     "sinks.outbox",
+    "snapshot.copystream",
     "cdc.copydata",
     "cdc.rows",
     # not compiled themselves, but they use what is
     "cdc.refusals",
     "cdc.unchanged",
     "cdc.transaction",
+    "cdc.snapshot_rows",
 )
 
 
 def interpreted() -> dict[str, ModuleType]:
     """Return all modules that may be compiled, as plain Python, importing each other's plain form."""
     importlib.import_module("cdc.transaction")
+    importlib.import_module("cdc.snapshot_rows")
     compiled = {name: sys.modules.pop(name) for name in _COMPILED if name in sys.modules}
     try:
         for name in _COMPILED:

@@ -74,18 +74,24 @@ def _fetch(release: _Release, cache: Path, folder: Path) -> None:
         unpacked.rename(folder)
 
 
+def install(major: int, folder: Path) -> Path:
+    """Copy a version's programs into a folder and return that of initdb and postgres.
+
+    Started by root a server runs as nobody, and initdb asks access(2), which knows no capabilities, for its own files:
+    they must not lie under a folder of root's.
+    """
+    shutil.copytree(binaries(major).parent, folder / "installed", symlinks=True)
+    return folder / "installed" / "bin"
+
+
 @contextmanager
 def running_postgres(major: int, settings: dict[str, str]) -> Iterator[str]:
     """Give the DSN of a server of an older version; it and its data are gone afterwards."""
-    cached = binaries(major)
     started: list[Server] = []
     with tempfile.TemporaryDirectory(prefix=f"tailrace-pg{major}-") as name:
         folder = Path(name)
-        # Started by root it runs as nobody, and initdb asks access(2), which knows no capabilities, for its own files:
-        # they must not lie under a folder of root's.
         folder.chmod(0o755)
-        shutil.copytree(cached.parent, folder / "installed", symlinks=True)
-        bin_folder = folder / "installed" / "bin"
+        bin_folder = install(major, folder)
         try:
             yield postgres.dsn(postgres.start(folder / "postgres", None, settings, started.append, bin_folder))
         finally:

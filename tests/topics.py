@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,41 +38,52 @@ _MARKERS_S = 3.0
 
 def read_raw(bootstrap: str, topic: str, end: list[int] | None = None) -> list[Any]:
     """Return all messages of a topic up to what is committed now, or up to the offsets of a cut."""
+    messages = read_all(bootstrap, [topic])[topic]
+    return [message for message in messages if end is None or message.offset() < end[message.partition()]]
+
+
+def read_all(bootstrap: str, topics: Iterable[str]) -> dict[str, list[Any]]:
+    """Return all messages of several topics up to what is committed now; in order within each partition."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
     watcher = Consumer(settings | {"isolation.level": "read_uncommitted"})
     consumer = Consumer(
         settings | {"isolation.level": "read_committed", "enable.partition.eof": True, "fetch.wait.max.ms": 20}
     )
-    partitions = [
-        TopicPartition(topic, partition, 0) for partition in consumer.list_topics(topic, 10).topics[topic].partitions
-    ]
-    left = {each.partition: watcher.get_watermark_offsets(each, 10)[1] for each in partitions}
+    found = watcher.list_topics(timeout=10).topics
+    partitions = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
+    left = {(each.topic, each.partition): watcher.get_watermark_offsets(each, 10)[1] for each in partitions}
     watcher.close()
     consumer.assign(partitions)
-    messages: list[Any] = []
-    ended: set[int] = set()
+    messages: dict[str, list[Any]] = {topic: [] for topic in topics}
+    ended: set[tuple[str, int]] = set()
     deadline = time.monotonic() + _MARKERS_S
     while left and (time.monotonic() < deadline or not set(left) <= ended):
         message = consumer.poll(0.1)
         if message is None:
             continue
-        error, partition, offset = message.error(), message.partition(), message.offset()
+        error, topic, partition, offset = message.error(), message.topic(), message.partition(), message.offset()
+        assert topic is not None
         assert partition is not None
         assert offset is not None
         if error:
             assert error.code() == KafkaError._PARTITION_EOF, error
-            ended.add(partition)
-            if offset >= left.get(partition, 0):
-                left.pop(partition, None)
+            ended.add((topic, partition))
+            if offset >= left.get((topic, partition), 0):
+                left.pop((topic, partition), None)
         else:
-            messages.append(message)
+            messages[topic].append(message)
     consumer.close()
-    return [message for message in messages if end is None or message.offset() < end[message.partition()]]
+    return messages
 
 
 def schemas(bootstrap: str, prefix: str) -> dict[int, Any]:
     """Return the parsed schemas by id."""
-    stored = [json.loads(message.value()) for message in read_raw(bootstrap, f"{prefix}.tailrace.schemas")]
+    return parse_schemas(read_raw(bootstrap, f"{prefix}.tailrace.schemas"))
+
+
+def parse_schemas(messages: Iterable[Any]) -> dict[int, Any]:
+    """Return the schemas of the schemas topic by id."""
+    stored = [json.loads(message.value()) for message in messages]
     return {entry["id"]: fastavro.parse_schema(json.loads(entry["schema"])) for entry in stored}
 
 
@@ -79,9 +91,13 @@ def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = 
     """Return all records of a table's topic in the order of their partitions."""
     messages = read_raw(bootstrap, f"{prefix}.{table}", end)
     # behind them: each is committed with its schema, at the latest
-    by_id = schemas(bootstrap, prefix)
+    return decode(messages, schemas(bootstrap, prefix))
 
-    def decode(raw: bytes) -> Any:
+
+def decode(messages: Iterable[Any], by_id: dict[int, Any]) -> list[TopicRecord]:
+    """Return messages of a table's topic as records."""
+
+    def fields(raw: bytes) -> Any:
         assert raw[0] == 0
         return fastavro.schemaless_reader(io.BytesIO(raw[5:]), by_id[int.from_bytes(raw[1:5], "big")], None)
 
@@ -94,8 +110,8 @@ def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = 
             TopicRecord(
                 partition=message.partition(),
                 offset=message.offset(),
-                key=() if key == TRUNCATE_KEY else (None,) if key is None else tuple(decode(key).values()),
-                value=None if value is None else decode(value),
+                key=() if key == TRUNCATE_KEY else (None,) if key is None else tuple(fields(key).values()),
+                value=None if value is None else fields(value),
                 position=Position.from_bytes(headers[POSITION_HEADER]),
                 snapshot=int.from_bytes(headers[SNAPSHOT_HEADER], "big") if SNAPSHOT_HEADER in headers else None,
                 tombstone=value is None,

@@ -10,6 +10,8 @@ from cdc.cli import output
 from cdc.cli.options import ConfigFile, Json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from schemas.config import Config
 
 
@@ -84,9 +86,17 @@ def verify(
     config: ConfigFile = None,
     json: Json = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for a transaction or a view.")] = 120,
-    limit: Annotated[int, typer.Option(min=0, help="Differing keys to print of each comparison.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Differing keys, or findings, to print of each comparison.")] = 20,
+    log: Annotated[
+        bool, typer.Option("--log", help="Prove from the topics alone that nothing is missing, added or torn.")
+    ] = False,
 ) -> None:
     """Compare source, topics and views at one LSN, row by row; exit code 7 if they differ."""
+    if log:
+        if views:
+            raise typer.BadParameter("--log looks at the topics of all tables; leave out the views.")
+        _verify_log(config, json, limit)
+        return
     from cdc.cli.verify_report import lines, summary
     from cdc.ops.verify import verify as compare
     from schemas.configfile import load
@@ -100,5 +110,21 @@ def verify(
             for text in lines(result):
                 output.line(text)
     failure = summary(results)
+    if failure is not None:
+        raise failure
+
+
+def _verify_log(config: Path | None, json: bool, limit: int) -> None:
+    from cdc.cli.log_report import lines, summary
+    from cdc.ops.verify_log import verify_log
+    from schemas.configfile import load
+
+    proof = verify_log(load(config), limit=limit)
+    if json:
+        output.json(proof.to_dict())
+    else:
+        for text in lines(proof):
+            output.line(text)
+    failure = summary(proof)
     if failure is not None:
         raise failure

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from cdc.cli import config, dev, inspect, run, version, views
+from cdc.cli import config, dev, inspect, run, snapshot, version, views
 
 app = typer.Typer(
     name="tailrace",
@@ -24,6 +24,7 @@ app.command()(run.run)
 app.command()(inspect.status)
 app.command()(inspect.tail)
 app.command()(inspect.verify)
+app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(views.app, name="views")
 app.add_typer(dev.app, name="dev")
 app.add_typer(config.app, name="config")

@@ -18,15 +18,19 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def run(config: ConfigFile = None) -> None:
     """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C; a second one stops at once."""
-    from cdc.ops import log
+    from cdc.ops import http, log
+    from cdc.ops.health import Health
     from cdc.service import Service
+    from cdc.slot_watch import SlotWatch
     from schemas.configfile import load
 
     loaded = load(config)
     log.configure()
     stop = threading.Event()
     stop_on_signal(stop)
-    Service(loaded, stop).run()
+    health = Health(loaded.source.slot)
+    with http.serving(loaded.health, health), SlotWatch(loaded, health):
+        Service(loaded, stop, health).run()
 
 
 def stop_on_signal(stop: threading.Event, end: Callable[[int], None] = os._exit) -> threading.Thread:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cdc.cli.output import bytes_text, lag_text
+from cdc.cli.output import bytes_text, duration_text, lag_text
 from cdc.ops.status import SourceStatus, Status, TopicsStatus, ViewStatus
 from schemas.lsn import format_lsn
 
 
 def status_lines(status: Status) -> Iterator[str]:
     """Say where everything stands, one thing a line, what is wrong in words."""
-    yield from _source(status.slot_name, status.source)
+    yield from _source(status.slot_name, status.source, status.seconds_to_full)
     yield from _topics(status.topics)
     if status.views:
         yield ""
@@ -25,7 +25,7 @@ def view_lines(views: Sequence[ViewStatus]) -> Iterator[str]:
         yield _view(view)
 
 
-def _source(slot_name: str, source: SourceStatus) -> Iterator[str]:
+def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None) -> Iterator[str]:
     if source.error:
         yield f"source   down: {source.error}"
         return
@@ -39,6 +39,8 @@ def _source(slot_name: str, source: SourceStatus) -> Iterator[str]:
         f'slot     "{slot_name}" confirmed {_lsn(slot.confirmed_flush_lsn)}, restart {_lsn(slot.restart_lsn)}, {owner}'
     )
     room = "no limit" if slot.safe_wal_size is None else f"{bytes_text(slot.safe_wal_size)} more until it is lost"
+    if seconds_to_full is not None:
+        room += f", that is {duration_text(seconds_to_full)} of WAL if nobody reads it"
     yield (
         f"         holds {bytes_text(source.retained_bytes or 0)} of WAL, status {slot.wal_status or 'unknown'}, {room}"
     )

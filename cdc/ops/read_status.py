@@ -63,7 +63,11 @@ def _read_source(config: Config) -> SourceStatus:
     with connect(config.source.dsn.get_secret_value(), application_name="tailrace status") as connection:
         # The slot first: what it holds is then never ahead of the WAL's end.
         found = slot.inspect(connection, config.source.slot)
-        return SourceStatus(wal_lsn=wal_lsn(connection), slot=found)
+        end = wal_lsn(connection)
+        row = connection.execute(
+            "SELECT (wal_bytes / nullif(extract(epoch FROM now() - stats_reset), 0))::float8 FROM pg_stat_wal"
+        ).fetchone()
+        return SourceStatus(wal_lsn=end, slot=found, wal_bytes_per_s=row[0] if row else None)
 
 
 def read_stored(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> tuple[PositionRecord | None, int]:

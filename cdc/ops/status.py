@@ -9,20 +9,27 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cdc.ops.forecast import seconds_to_full
 from cdc.slot import Slot
 from schemas.config import Config
 from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord
 from sinks.views_topic import ViewRecord
 
+_PRESENT_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon."""
+    """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon.
+
+    `wal_bytes_per_s` is the mean since the server's statistics were reset.
+    """
 
     error: str | None = None
     wal_lsn: int | None = None
     slot: Slot | None = None
+    wal_bytes_per_s: float | None = None
 
     @property
     def retained_bytes(self) -> int | None:
@@ -66,10 +73,23 @@ class Status:
     topics: TopicsStatus
     views: tuple[ViewStatus, ...]
 
+    @property
+    def seconds_to_full(self) -> float | None:
+        """How long the slot would last if nothing moved it; None without a limit.
+
+        By the WAL since the topics' end if that is a while ago, so that it is the present rate while the daemon is
+        down; else by the mean.
+        """
+        rate, topics, found = self.source.wal_bytes_per_s, self.topics, self.source.slot
+        if topics.lag_bytes is not None and topics.lag_seconds is not None and topics.lag_seconds >= _PRESENT_S:
+            rate = topics.lag_bytes / topics.lag_seconds
+        return None if found is None else seconds_to_full(found.safe_wal_size, rate)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: LSNs as PostgreSQL prints them, sizes in bytes, times in seconds."""
         value = asdict(self)
         value["source"]["retained_bytes"] = self.source.retained_bytes
+        value["source"]["seconds_to_full"] = self.seconds_to_full
         _print_lsns(value)
         return value
 

@@ -48,9 +48,8 @@ def measure(servers: Servers, folder: Path, rows: int, *, streaming: bool) -> di
             connection.execute("SELECT pg_logical_emit_message(true, 'bench', 'x')")
             wait_for(config, lambda record: record.here.flushed_lsn >= end, 600)
             seconds = time.monotonic() - committed
-            with open(f"/proc/{daemon.process.pid}/status", encoding="ascii") as status:
-                peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-    return {"seconds_from_commit": round(seconds, 1), "peak_mib": round(peak / 1024, 1)}
+            peak = daemon.peak_bytes
+    return {"seconds_from_commit": round(seconds, 1), "peak_mib": round(peak / 2**20, 1)}
 
 
 def main() -> None:

@@ -16,10 +16,17 @@ class Workload:
     load: Sequence[str]
 
 
-_WIDE = (
+WIDE = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, customer int, status text, total numeric(12,2), placed timestamptz,"
     " shipped timestamp, flag boolean, weight double precision, note text, data jsonb, day date, ref uuid)"
 )
+
+
+WIDE_ROWS = (
+    "INSERT INTO orders SELECT g, g %% 100000, 'placed', g * 1.25, now(), now(), true, g / 7.0, 'note ' || g,"
+    " jsonb_build_object('n', g), current_date, gen_random_uuid() FROM generate_series(1, %s) g"
+)
+"""Fills that table for a copy of it."""
 
 
 def workloads(scale: float) -> list[Workload]:
@@ -49,7 +56,7 @@ def workloads(scale: float) -> list[Workload]:
             "CREATE TABLE t (id bigint PRIMARY KEY, a int, name text, at timestamptz, x double precision)",
             [batch],
         ),
-        Workload("mixed", mixed, _WIDE, [wide]),
+        Workload("mixed", mixed, WIDE, [wide]),
         Workload(
             "small",
             small * 4,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
+import sys
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,6 @@ from cdc.spool import Spool
 from cdc.tables import CapturedTable
 from schemas.avro import value_schema
 from schemas.config import Config, Source
-from schemas.copytext import split_copy
 from schemas.errors import SourceError
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.types import TypeInfo, ValueType, value_type
@@ -43,7 +42,7 @@ class Finding(AssertionError):
 def forms() -> list[dict[str, ModuleType]]:
     """Return the modules as they are installed, and interpreted."""
     plain = interpreted()
-    return [{name: importlib.import_module(name) for name in plain}, plain]
+    return [{name: sys.modules[name] for name in plain if name in sys.modules}, plain]
 
 
 def agreed(outcomes: list[Outcome]) -> Outcome:
@@ -103,7 +102,7 @@ class Chain:
         producer.records = []
         self.held: list[Any] = []
         """Of each message's records, the last one of every partition."""
-        self.outbox = form["sinks.outbox"].Outbox(producer, lambda: None, None)
+        self.outbox = form["sinks.outbox"].Outbox(producer, lambda: None, None, lambda *_: None, lambda: None)
         self._in_progress = InProgress(Spool(folder, spool_bytes))
         self._tables: dict[int, CapturedTable] = {}
         self.shapes: list[Relation] = []
@@ -140,7 +139,7 @@ class Chain:
 
     def _flush(self) -> None:
         before = len(self._producer.records)
-        self.outbox.flush(lambda *_: None)
+        self.outbox.flush()
         self.held += self._producer.records[before:]
 
     # what `Tables` is to the assembler
@@ -219,7 +218,7 @@ def copied(form: dict[str, ModuleType], line: bytes) -> Outcome:
     encoder = encoder_of(form, [value_type(column, TYPES) for column in relation.columns], [0])
     encoder.begin_snapshot(5000, 1, 2)
     try:
-        return encoder.snapshot(split_copy(line), 1), None
+        return encoder.snapshot(line, 1), None
     except Exception as error:
         return None, _error(error)
 

@@ -80,7 +80,7 @@ def test_wal_level_not_logical(tmp_path: Path, servers: Servers, prefix: str) ->
 def test_no_broker(tmp_path: Path, config: Path, database: str, prefix: str) -> None:
     port = free_port()
     write_config(tmp_path, database, f"127.0.0.1:{port}", prefix)
-    assert_refused(config, "TR-301", 5, f"127.0.0.1:{port}")
+    assert_refused(config, "TR-330", 5, f"127.0.0.1:{port}")
     assert slots(database, prefix) == 0
 
 
@@ -120,13 +120,6 @@ def test_database_without_an_encoding(config: Path, servers: Servers, prefix: st
     finally:
         with psycopg.connect(servers.dsn, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {prefix}".encode())
-
-
-def test_slot_in_use(config: Path, tmp_path: Path) -> None:
-    loaded = load(config)
-    with running(config):
-        wait_for(loaded, lambda record: record.is_state)
-        assert_refused(config, "TR-206", 4, loaded.source.slot)
 
 
 def test_slot_of_another_plugin(config: Path, database: str, prefix: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from cdc.dev.state import Servers
 from schemas.configfile import load
 from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import Daemon, running, wait_for, write_config
+from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
 
 
 @pytest.fixture
@@ -91,3 +91,22 @@ def test_slot_moves_while_captured_tables_are_idle(
                 return
             time.sleep(0.2)
         pytest.fail("the slot holds WAL back although there is nothing to read in it")
+
+
+def test_goes_on_when_its_connection_for_queries_is_lost(
+    shop: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        wait_for_state(config, shop)  # by the stream
+        (ended,) = shop.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE application_name = 'tailrace' AND backend_type = 'client backend' AND datname = current_database()"
+        ).fetchall()
+        assert ended[0] > 0
+        # the shape of a table that the stream has not shown yet is asked for
+        shop.execute("UPDATE document SET title = 'new' WHERE id = 1")
+        assert_equal(servers.bootstrap, config, shop)
+        assert events(daemon, "starting again")
+        assert daemon.stop() == 0

@@ -91,8 +91,8 @@ def test_stream_snapshot_and_old_images_show_the_same(encoder: TableEncoder) -> 
     (_, _, value), _ = encoder.remove(b"D\0\0\0\1O" + tuple_data(*_NEW), 5, 990, 0)
     assert _decoded(value)["before"] == _ROW
     encoder.begin_snapshot(999, 1, 2)
-    fields = [None if field is False or field is True else field for field in _NEW]
-    again, value = encoder.snapshot(fields, 5)
+    line = b"\t".join(field if isinstance(field, bytes) else b"\\N" for field in _NEW)
+    again, value = encoder.snapshot(line, 5)
     assert again == key
     assert _decoded(value)["after"] == _ROW
 

@@ -155,7 +155,7 @@ def test_unchanged_toast_without_an_old_image_is_asked_for(encoder: TableEncoder
 
 def test_snapshot_row(encoder: TableEncoder) -> None:
     encoder.begin_snapshot(999, 1_700_000_000_000, 1_700_000_000_001)
-    key, raw = encoder.snapshot([b"1", b"a", None, None], 5)
+    key, raw = encoder.snapshot(b"1\ta\t\\N\t\\N\n", 5)
     _, decoded_key, value = decoded((0, key, raw))
     assert decoded_key == {"id": 1}
     assert value is not None

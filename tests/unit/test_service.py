@@ -9,6 +9,7 @@ import pytest
 
 from cdc import service
 from cdc.connect import DECODING_FAILED
+from cdc.ops.health import Health
 from schemas.config import Config, Source
 from schemas.errors import SourceError
 
@@ -17,8 +18,9 @@ class _Session:
     """Fails in mid-stream while it streams, and stops the service when it does not."""
 
     streamed: ClassVar[list[bool]] = []
+    begun = True
 
-    def __init__(self, config: Config, stop: threading.Event) -> None:
+    def __init__(self, config: Config, stop: threading.Event, health: Health) -> None:
         self._stop = stop
         self.streamed.append(config.source.streaming)
 
@@ -35,5 +37,5 @@ class _Session:
 def test_goes_on_without_streaming_when_decoding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "Session", _Session)
     monkeypatch.setattr(service, "settle", lambda: None)
-    service.Service(Config(source=Source(dsn="none", streaming=True)), threading.Event()).run()
+    service.Service(Config(source=Source(dsn="none", streaming=True)), threading.Event(), Health("s")).run()
     assert _Session.streamed == [True, False]

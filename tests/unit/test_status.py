@@ -108,6 +108,18 @@ def test_what_a_slot_still_has_room_for() -> None:
     assert "not read by anybody" in text(limited)
 
 
+def test_how_long_a_slot_lasts() -> None:
+    room = slot(safe_wal_size=3_600_000)
+    mean = made(source=SourceStatus(wal_lsn=1000, slot=room, wal_bytes_per_s=100.0))
+    assert mean.seconds_to_full == 36_000
+    assert "that is 10.0 hours of WAL" in text(mean)
+    # nothing has come for 1000 s, in which 100 bytes were written
+    since = (PositionRecord(cut(900), 1), int(NOW * 1000) - 1_000_000)
+    stuck = made(source=SourceStatus(wal_lsn=1000, slot=room, wal_bytes_per_s=100.0), stored=since)
+    assert stuck.to_dict()["source"]["seconds_to_full"] == 36_000_000
+    assert made(source=SourceStatus(wal_lsn=1000, slot=slot(), wal_bytes_per_s=100.0)).seconds_to_full is None
+
+
 def test_a_view_that_stands_still_says_why() -> None:
     record = ViewRecord("orders", "warehouse", 2, cut(800), 1, error="TR-522")
     assert "stopped: TR-522" in text(made(records={"orders": record}))

@@ -23,7 +23,7 @@ class _Sink:
     """Nothing is sent here."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox(SimpleNamespace(produce=_unexpected), _unexpected, _unexpected)
+        self.outbox = Outbox(SimpleNamespace(produce=_unexpected), *[_unexpected] * 4)
 
 
 def _unexpected(*_: Any) -> None:

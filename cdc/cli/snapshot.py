@@ -1,0 +1,171 @@
+"""`tailrace snapshot`: have tables read again, see how far that is, and steer it; the daemon does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdc.cli import output, snapshot_plan
+from cdc.cli.options import ConfigFile, Json
+
+if TYPE_CHECKING:
+    from schemas.requests import Outcome, Request
+
+app = typer.Typer(help="Read tables again while the stream goes on; see, pause and resume reads.", no_args_is_help=True)
+
+app.command()(snapshot_plan.plan)
+
+Tables = Annotated[
+    list[str] | None, typer.Argument(metavar="TABLE...", help='"schema.table"; "table" is public.table.')
+]
+Reads = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Default: all that are being read.")]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for the daemon's answer; the request stays.")]
+_TIMEOUT_S = 15.0
+
+
+@app.command()
+def start(
+    tables: Tables = None,
+    all_tables: Annotated[bool, typer.Option("--all", help="All captured tables.")] = False,
+    reconcile: Annotated[
+        bool, typer.Option("--reconcile", help="At the end, delete what is not there any more.")
+    ] = False,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows for which this holds.")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Only rows in which one of these is not null; they are sent whole."),
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="At most so many rows a second, each table.")
+    ] = None,
+    timeout: Timeout = _TIMEOUT_S,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """Read tables again. With --all --reconcile also after a slot was lost: it is made anew, topics become right."""
+    from schemas.requests import Request
+
+    names = _names(tables)
+    if bool(names) == all_tables:
+        raise typer.BadParameter("name tables, or say --all")
+    condition = _condition(where, columns)
+    if condition and reconcile:
+        raise typer.BadParameter(
+            "--reconcile deletes what it does not find, so it reads all rows: no --where, no --columns"
+        )
+    _ask(Request("start", names, condition, rate, reconcile), timeout, config, json)
+
+
+@app.command()
+def pause(tables: Reads = None, timeout: Timeout = _TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
+    """Read no more chunks until `resume`; the stream goes on."""
+    from schemas.requests import Request
+
+    _ask(Request("pause", _names(tables)), timeout, config, json)
+
+
+@app.command()
+def resume(tables: Reads = None, timeout: Timeout = _TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
+    """Go on with reads that were paused; chunks that were read are not read again."""
+    from schemas.requests import Request
+
+    _ask(Request("resume", _names(tables)), timeout, config, json)
+
+
+@app.command()
+def cancel(tables: Reads = None, timeout: Timeout = _TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
+    """End reads that `start` has begun; rows that were sent stay. A topic that lacks rows must be read to the end."""
+    from schemas.requests import Request
+
+    _ask(Request("cancel", _names(tables)), timeout, config, json)
+
+
+@app.command()
+def status(config: ConfigFile = None, json: Json = False) -> None:
+    """Show each table's newest run: how far it is, what was asked, and requests that nobody has taken up."""
+    from cdc.ops.snapshots import read_snapshots
+    from schemas.configfile import load
+
+    found = read_snapshots(load(config))
+    if json:
+        output.json(found.to_dict())
+        return
+    rows = [
+        (
+            each.table,
+            str(each.run),
+            each.state,
+            "-" if each.chunks is None else f"{each.chunks_done}/{each.chunks}",
+            " ".join(
+                [f"where {each.where}"] * bool(each.where)
+                + [f"{each.rate} rows/s"] * bool(each.rate)
+                + ["reconcile"] * each.reconcile
+                + ["no state until it is done"] * each.incomplete
+            ),
+        )
+        for each in found.tables
+    ]
+    output.table(("table", "run", "state", "chunks", ""), rows)
+    for request in found.waiting:
+        output.line(f"waiting for a daemon: {_words(request)}")
+
+
+def _ask(request: Request, timeout: float, config: ConfigFile, json: bool) -> None:
+    from schemas.configfile import load
+    from sinks.requests import Ask
+
+    loaded = load(config)
+    with Ask(loaded.kafka, loaded.source.slot) as ask:
+        ask.send(request)
+        answer = ask.wait(timeout)
+    if json:
+        output.json({"request": ask.id, "taken": answer is not None, "tables": [_dict(each) for each in answer or ()]})
+    elif answer:
+        output.table(("table", "run", "outcome"), [(e.table, str(e.run or "-"), e.outcome) for e in answer])
+    if answer is None:
+        output.note(
+            f"no daemon has answered within {timeout:.0f} s: the request stays on Kafka, and the next"
+            " `tailrace run` takes it up"
+        )
+    elif not answer:
+        output.note("nothing is being read")
+    _refuse([each for each in answer or () if each.refused], request)
+
+
+def _refuse(refused: list[Outcome], request: Request) -> None:
+    from schemas.errors import ConfigError
+
+    if refused:
+        raise ConfigError(
+            "TR-130",
+            f"{request.action} is refused for {', '.join(each.table for each in refused)}",
+            detail="; ".join(f"{each.table}: {each.outcome}" for each in refused) + ".",
+            hint="tailrace snapshot status",
+        )
+
+
+def _names(tables: list[str] | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name if "." in name else f"public.{name}" for name in tables or ()))
+
+
+def _condition(where: str | None, columns: str | None) -> str | None:
+    if columns is None:
+        return where
+    names = [name.strip().replace('"', '""') for name in columns.split(",")]
+    filled = " OR ".join(f'"{name}" IS NOT NULL' for name in names)
+    return filled if where is None else f"({where}\n) AND ({filled})"
+
+
+def _words(request: Request) -> str:
+    return " ".join(
+        [request.action, *(request.tables or ["--all"])]
+        + ["--reconcile"] * request.reconcile
+        + [f"--where '{request.where}'"] * bool(request.where)
+    )
+
+
+def _dict(outcome: Outcome) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(outcome)

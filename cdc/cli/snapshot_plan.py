@@ -1,0 +1,38 @@
+"""`tailrace snapshot plan`: what a first copy would read."""
+
+from __future__ import annotations
+
+from cdc.cli import output
+from cdc.cli.options import ConfigFile, Json
+
+
+def plan(config: ConfigFile = None, json: Json = False) -> None:
+    """Show the tables in the order of reading, with chunks, bytes and estimated rows; nothing is changed."""
+    from cdc.ops.snapshot_plan import plan as planned
+    from schemas.configfile import load
+
+    plans = planned(load(config))
+    if json:
+        output.json(
+            {
+                "tables": [
+                    {
+                        "table": each.relation.qualified_name,
+                        "bytes": each.size,
+                        "rows": each.rows,
+                        "chunks": [chunk.to_dict() for chunk in each.chunks],
+                    }
+                    for each in plans
+                ]
+            }
+        )
+        return
+    rows = [
+        [each.relation.qualified_name, str(len(each.chunks)), output.bytes_text(each.size), _rows(each.rows)]
+        for each in plans
+    ]
+    output.table(["table", "chunks", "bytes", "rows (estimated)"], rows)
+
+
+def _rows(estimate: int | None) -> str:
+    return "not known before ANALYZE" if estimate is None else str(estimate)

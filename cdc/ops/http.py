@@ -1,0 +1,94 @@
+"""`/livez`, `/readyz` and `/metrics` over HTTP, from a thread that ends with the daemon.
+
+Starlette and uvicorn are loaded when a daemon starts, not with the command line.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cdc.ops.health import Health
+from cdc.ops.metrics import Metrics
+from schemas.config import Health as Options
+from schemas.errors import ConfigError
+
+log = structlog.get_logger()
+
+_STOP_S = 1.0
+
+
+@contextmanager
+def serving(options: Options, health: Health) -> Iterator[None]:
+    """Answer on `options.listen` while the block runs. ConfigError if that address cannot be had."""
+    if not options.listen:
+        yield
+        return
+    taken = _listen(options)
+    host, port = taken.getsockname()[:2]
+    log.info("health and metrics", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    server = uvicorn.Server(
+        uvicorn.Config(_app(health), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(_STOP_S)
+
+
+def _app(health: Health) -> Starlette:
+    metrics = Metrics(health)
+
+    async def livez(request: Request) -> Response:
+        live, body = health.live()
+        return JSONResponse(body, 200 if live else 503)
+
+    async def readyz(request: Request) -> Response:
+        ready, body = health.ready()
+        return JSONResponse(body, 200 if ready else 503)
+
+    async def all_metrics(request: Request) -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", all_metrics)])
+
+
+def _listen(options: Options) -> socket.socket:
+    host, port = options.address
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        if "listen" not in options.model_fields_set:
+            return _bound(host, 0)  # of several daemons on a host one has the usual port
+        raise ConfigError(
+            "TR-112",
+            f'health.listen: cannot listen on "{options.listen}"',
+            detail=f"{error.strerror}.",
+            hint="Give another port; 0 takes any that is free, and an empty string turns it off.",
+        ) from None
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+        taken.listen(64)
+    except OSError:
+        taken.close()
+        raise
+    return taken

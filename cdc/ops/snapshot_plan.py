@@ -1,0 +1,41 @@
+"""What a first copy would read, and in which order; nothing is made or changed."""
+
+from __future__ import annotations
+
+import psycopg
+
+from cdc import publication
+from cdc.catalog import matching_tables, table_relation
+from cdc.connect import cannot_read, connect_to_read
+from cdc.exported_snapshot import check_conditions
+from cdc.keys import Keys
+from schemas.config import Config
+from snapshot.plan import TablePlan, in_order, plan_table
+from snapshot.reader import LOCK_TIMEOUT
+
+
+def plan(config: Config) -> list[TablePlan]:
+    """Return the plans of all tables that are captured, or would be: without a publication, by ``source.tables``.
+
+    SourceError if the server cannot be asked, ConfigError for a condition that cannot be used.
+    """
+    source = config.source
+    with connect_to_read(source.dsn.get_secret_value(), application_name="tailrace plan") as connection:
+        try:
+            connection.execute("BEGIN READ ONLY")
+            # sizes are asked for under a lock
+            connection.execute(LOCK_TIMEOUT)
+            found = publication.find(connection, source.publication)
+            insert_only: set[int] = set()
+            if found is not None:
+                relations, insert_only = publication.relations(connection, found)
+            else:
+                named = matching_tables(connection, source.tables)
+                relations = [each for name in named if (each := table_relation(connection, *name)) is not None]
+            check_conditions(connection, config, relations)
+            keys = Keys(connection, source.keys, insert_only)
+            names = found.names if found is not None else []
+            plans = [plan_table(connection, names, relation, config.snapshot) for relation in relations]
+            return in_order(plans, {each.qualified_name for each in relations if not keys.of(each)})
+        except psycopg.Error as error:
+            raise cannot_read(error) from None

@@ -1,0 +1,88 @@
+"""What to do when the stream cannot be gone on with: one place, for every error that a person must decide on.
+
+Where changes are gone that the topics lack, a person's word, the request `tailrace snapshot start --all --reconcile`,
+has the slot made anew and all tables read again and reconciled; nothing is dropped without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import psycopg
+
+from cdc import slot
+from cdc.connect import SLOT_IN_USE, connect_replication
+from cdc.exported_snapshot import ExportedSnapshot
+from cdc.tables import Tables
+from schemas.config import Config
+from schemas.envelope import TRUNCATE_KEY
+from schemas.errors import SourceError, TailraceError
+from schemas.lsn import Position
+from schemas.relation import Relation
+from sinks.outbox import Outbox
+from sinks.requests import RequestTail
+
+MENDED: Final = {"TR-204", "TR-401", "TR-402", "TR-403", "TR-404", "TR-405", "TR-421", "TR-422"}
+"""Errors that say that the topics lack changes or rows, or have others."""
+
+REFILL: Final = (
+    "tailrace snapshot start --all --reconcile  # a new slot; all tables are read again, what is gone is deleted\n"
+    "       tailrace run"
+)
+"""The hint of those errors."""
+
+
+def copy_anew(prefix: str, slot: str | None) -> str:
+    """Return the hint that gets all tables onto other topics, where these cannot be mended; `slot` must go first."""
+    lines = [f"SELECT pg_drop_replication_slot('{slot}');"] if slot else []
+    lines.append(f'prefix = "{prefix}_2"  # under [kafka]; all tables are copied anew')
+    return "\n       ".join(lines)
+
+
+def is_mended(config: Config, error: TailraceError) -> bool:
+    """Whether a person has asked for what makes the topics right again after `error`."""
+    if error.code not in MENDED:
+        return False
+    tail = RequestTail(config.kafka, config.source.slot)
+    try:
+        return tail.asks_for_recovery
+    finally:
+        tail.close()
+
+
+def drop(connection: psycopg.Connection, name: str) -> None:
+    """Drop the slot, if there is one. SourceError if somebody reads from it."""
+    found = slot.inspect(connection, name)
+    if found is None:
+        return
+    if found.active_pid is not None:
+        raise SourceError(SLOT_IN_USE, f'replication slot "{name}" is active for PID {found.active_pid}')
+    connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+
+
+def make_slot(
+    config: Config, version: int, relations: Sequence[Relation], keyless: set[str]
+) -> tuple[int, ExportedSnapshot | None]:
+    """Make the slot; return its consistent point, and the snapshot of `relations` at it if there are any."""
+    if relations:
+        exported = ExportedSnapshot(config, version, relations, keyless)
+        return exported.consistent_point, exported
+    exporter = connect_replication(config.source.dsn.get_secret_value())
+    try:
+        return slot.create(exporter, config.source.slot, version).consistent_point, None
+    finally:
+        exporter.finish()
+
+
+def empty_topics(outbox: Outbox, tables: Tables, relations: Iterable[Relation], position: Position) -> None:
+    """Send a truncate to the topics of tables without a key: they are filled anew, behind `position`."""
+    now_ms = time.time_ns() // 1_000_000
+    for relation in relations:
+        tables.see(relation)
+        table = tables[relation.oid]
+        table.encoder.begin(0, position.commit_lsn, now_ms, 0, now_ms)
+        value = table.encoder.truncate(position.commit_lsn, position.ordinal)
+        for partition in range(table.destination.partitions):
+            outbox.send_to(table.destination, partition, TRUNCATE_KEY, value, position.to_bytes())

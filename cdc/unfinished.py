@@ -1,0 +1,37 @@
+"""At a start: the reads of tables that an earlier run has left unfinished."""
+
+from __future__ import annotations
+
+from cdc.captured import Captured
+from cdc.progress import Progress
+from cdc.recovery import REFILL
+from cdc.shapes import Shapes
+from cdc.stored_reads import StoredReads
+from cdc.windows import Windows
+from schemas.errors import StateError
+
+
+def take_up(captured: Captured, reads: StoredReads, shapes: Shapes, progress: Progress, windows: Windows) -> None:
+    """Go on with them in windows, and let go of tables that are not captured any more.
+
+    StateError for one without a key: rows that the stream and a window both bring can be told apart by their key only.
+    """
+    shapes.keyless |= captured.without_key
+    for table in sorted(shapes.keyless & progress.incomplete):
+        raise StateError(
+            "TR-405",
+            f'the first snapshot was cut short in table "{table}", which has no key',
+            detail="Rows of such a table would come twice, or not at all, if they were read anew.",
+            hint=REFILL,
+        )
+    relations = {relation.qualified_name: relation for relation in captured.relations}
+    for name in progress.incomplete - relations.keys():
+        shapes.gone(name)
+    for name, state in list(shapes.states.items()):
+        if state.asked is not None and name not in relations:
+            shapes.cancel(name)
+    for name, relation in relations.items():
+        now = shapes.states.get(name)
+        # one of which nothing is known yet is wanted by `shapes.look`, with its entry in the publication
+        if now is not None and (name in progress.incomplete or now.asked is not None):
+            windows.resume(relation, reads.left(name))

@@ -1,0 +1,55 @@
+"""Where the partitions of topics begin and end: what a stored cut is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+
+from schemas.config import Kafka
+from sinks.admin import kafka_error
+from sinks.options import client_options
+from sinks.progress import TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one partition: the first offset that is there, and the one behind the last."""
+
+    first: int
+    end: int
+
+
+def topic_bounds(kafka: Kafka, topics: Collection[str]) -> dict[str, list[Bounds]]:
+    """Return the bounds of every partition of those of `topics` that exist. SinkError if Kafka does not say."""
+    try:
+        return _topic_bounds(AdminClient(client_options(kafka)), topics)
+    except KafkaException as error:
+        raise kafka_error(kafka, error.args[0]) from None
+
+
+@retry(
+    # a topic that was made, or a broker that was started, a moment ago
+    retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].retriable()),
+    wait=wait_fixed(0.1),
+    stop=stop_after_delay(TIMEOUT),
+    reraise=True,
+)
+def _topic_bounds(admin: AdminClient, topics: Collection[str]) -> dict[str, list[Bounds]]:
+    there = admin.list_topics(timeout=TIMEOUT).topics
+    partitions = [
+        TopicPartition(topic, partition) for topic in topics if topic in there for partition in there[topic].partitions
+    ]
+    if not partitions:
+        return {}
+    earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    first = admin.list_offsets(dict.fromkeys(partitions, earliest), request_timeout=TIMEOUT)
+    end = admin.list_offsets(dict.fromkeys(partitions, latest), request_timeout=TIMEOUT)
+    found: dict[str, list[Bounds]] = {}
+    for each in sorted(partitions, key=lambda each: (each.topic, each.partition)):
+        found.setdefault(each.topic, []).append(Bounds(first[each].result().offset, end[each].result().offset))
+    return found

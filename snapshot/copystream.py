@@ -1,0 +1,119 @@
+# mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type,attr-defined"
+"""Messages out of a connection that is in COPY: a row each of a COPY TO STDOUT, or those of replication.
+
+Compiled by Cython where possible: then libpq's PQgetCopyData is called without Python between, where psycopg's wheel
+brings libpq along. https://www.postgresql.org/docs/current/libpq-copy.html
+"""
+
+from __future__ import annotations
+
+import mmap
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from schemas import cython_shim as cython
+
+from psycopg import OperationalError, pq
+
+from schemas.shared_library import function_address
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.posix.mman import MADV_DONTNEED, madvise
+
+MORE, DRAINED, ENDED = 1, 0, -1
+
+_PIECE = cython.declare(cython.Py_ssize_t, 4_194_304)
+_PAGE = cython.declare(cython.size_t, mmap.PAGESIZE)
+
+_GET_COPY_DATA = cython.declare(cython.size_t, function_address("psycopg_binary", "libpq", "PQgetCopyData"))
+_FREE = cython.declare(cython.size_t, function_address("psycopg_binary", "libpq", "PQfreemem"))
+_DIRECT = cython.declare(cython.bint, pq.__impl__ == "binary" and _GET_COPY_DATA != 0 and _FREE != 0)
+
+
+@cython.cfunc
+@cython.exceptval(0, check=True)
+def address_of(connection: pq.abc.PGconn) -> cython.size_t:
+    """Return what `take` wants of a connection: asked for once a batch, for a property costs as much as a message."""
+    if not _DIRECT:
+        return 0
+    pointer = connection.pgconn_ptr
+    if pointer is None:
+        raise OperationalError("the connection is closed")
+    return pointer
+
+
+@cython.cfunc
+def take(connection: pq.abc.PGconn, address: cython.size_t) -> bytes | bool | None:
+    """Return the next message, None if none is there whole, False at the end of the COPY. Never waits.
+
+    Raises OperationalError when the connection is lost.
+    """
+    if cython.compiled and address != 0:
+        buffer: cython.p_char = cython.NULL
+        size: cython.int = cython.cast(GetCopyData, _GET_COPY_DATA)(  # noqa: F821
+            cython.cast(cython.p_void, address), cython.address(buffer), 1
+        )
+        if size == 0:
+            return None
+        if size == -1:
+            return False
+        if size < 0:
+            raise OperationalError(connection.get_error_message())
+        try:
+            return PyBytes_FromStringAndSize(buffer, size) if size <= _PIECE else _moved(buffer, size)
+        finally:
+            cython.cast(FreeMem, _FREE)(buffer)  # noqa: F821
+    length, view = connection.get_copy_data(1)
+    return bytes(view) if length > 0 else None if length == 0 else False
+
+
+@cython.cfunc
+def _moved(buffer: cython.p_char, size: cython.Py_ssize_t) -> bytes:
+    """Copy a large message, and give its pages back on the way: libpq has another copy of it, and keeps that."""
+    if cython.compiled:
+        message: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+        to: cython.p_char = PyBytes_AS_STRING(message)
+        page: cython.size_t = _PAGE
+        start: cython.size_t = cython.cast(cython.size_t, buffer)
+        first: cython.size_t = (start + page - 1) // page * page
+        done: cython.Py_ssize_t = 0
+        while done < size:
+            memcpy(to + done, buffer + done, min(_PIECE, size - done))
+            done = min(done + _PIECE, size)
+            last: cython.size_t = (start + done) // page * page
+            if last > first:
+                madvise(cython.cast(cython.p_void, first), last - first, MADV_DONTNEED)
+                first = last
+        return message
+    return b""
+
+
+def read_lines(connection: pq.abc.PGconn, limit: cython.Py_ssize_t, lines: list[bytes]) -> int:
+    """Append rows of a COPY in text format that have come, until they have `limit` bytes. Never waits.
+
+    Returns MORE at the limit, DRAINED when there is nothing more for now, ENDED at the end of the COPY. Raises
+    OperationalError when the connection is lost.
+    """
+    fetched: cython.bint = False
+    size: cython.Py_ssize_t = 0
+    address: cython.size_t = address_of(connection)
+    while size < limit:
+        row = take(connection, address)
+        if row is None:
+            if fetched:
+                return DRAINED
+            connection.consume_input()
+            # it waits without the GIL: meanwhile another thread may have closed the connection
+            address = address_of(connection)
+            fetched = True
+        elif row is False:
+            return ENDED
+        else:
+            line: bytes = row
+            lines.append(line)
+            size += len(line)
+            fetched = False
+    return MORE

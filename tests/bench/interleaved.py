@@ -1,0 +1,155 @@
+"""What an interleaved snapshot does to the stream beside it: latency of changes, and the WAL that the slot holds.
+
+    python -m tests.bench.interleaved [--rows 2000000] [--rate 500] [--output FOLDER]
+
+A table of 12 columns and `--rows` rows is read in windows (`snapshot.mode = "interleaved"`) while pgbench commits
+`--rate` small transactions a second on other tables, as in `tests.bench.latency`, whose figures these are. Twice a
+second the source is asked how far behind its WAL the slot is. With --output, interleaved.json and interleaved.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pygal
+
+from cdc.dev.postgres import binaries, create_database
+from cdc.dev.state import Servers
+from schemas.configfile import load
+from tests.bench import latency
+from tests.bench.workloads import WIDE, WIDE_ROWS
+from tests.daemon import running, wait_for, write_config
+from tests.servers import own_servers
+
+# of the table whose rows tell the latency only those count that the stream brings
+_SNAPSHOT = '[snapshot]\nmode = "interleaved"\nwhere = { "public.event" = "false" }\n'
+_LONGEST_S = 3600
+_BEFORE_S = 3.0
+_HELD = (
+    "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8,"
+    " pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8 FROM pg_replication_slots WHERE slot_name = %s"
+)
+
+
+def measure(servers: Servers, folder: Path, rows: int, rate: int) -> dict[str, Any]:
+    """Read the table beside the load; return the figures."""
+    dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
+    path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", _SNAPSHOT)
+    config = load(path)
+    script = folder / "transaction.sql"
+    script.write_text(latency._TRANSACTION)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(latency._SETUP.encode())
+        connection.execute(WIDE.encode())
+        connection.execute(WIDE_ROWS.encode(), (rows,))
+        connection.execute("VACUUM (FREEZE, ANALYZE) orders")
+        connection.execute("CHECKPOINT")
+    pgbench = [str(binaries() / "pgbench"), "-n", "-M", "prepared", "-c", "4", "-j", "1", "-R", str(rate)]
+    pgbench += ["-T", str(_LONGEST_S), "-f", str(script), "-d", dsn]
+    samples: list[tuple[float, int, int]] = []
+    spans: list[float] = []
+    with subprocess.Popen(pgbench, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as load_process:
+        time.sleep(_BEFORE_S)
+        with running(path):
+
+            def watch() -> None:
+                wait_for(config, lambda record: record.incomplete_tables)
+                began = time.time()
+                stop = threading.Event()
+                sampler = threading.Thread(target=_sample, args=(dsn, config.source.slot, began, stop, samples))
+                sampler.start()
+                try:
+                    wait_for(config, lambda record: record.is_state, _LONGEST_S)
+                finally:
+                    spans.extend((began, time.time()))
+                    stop.set()
+                    sampler.join()
+                    load_process.terminate()
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            arrivals = latency._arrivals(config, load_process)  # type: ignore[arg-type]
+            watcher.join()
+    began, ended = spans
+    late = [
+        (at - began, arrived - at)
+        for (arrived, _), at in zip(arrivals, latency._written(config, arrivals), strict=True)
+        if began <= at < ended
+    ]
+    by_second: list[list[float]] = [[] for _ in range(int(ended - began) + 1)]
+    for at, seconds in late:
+        by_second[int(at)].append(seconds)
+    return {
+        "rows": rows,
+        "seconds": round(ended - began, 1),
+        "rows_per_second": round(rows / (ended - began)),
+        "transactions_per_second": round(len(late) / (ended - began), 1),
+        **latency._percentiles([seconds for _, seconds in late]),
+        "held_wal_bytes": _held([restart for _, restart, _ in samples]),
+        "unconfirmed_wal_bytes": _held([confirmed for _, _, confirmed in samples]),
+        "samples": [{"at": round(at, 2), "held": held, "unconfirmed": behind} for at, held, behind in samples],
+        "by_second": [latency._percentiles(second) for second in by_second if len(second) > 1],
+    }
+
+
+def _sample(dsn: str, slot: str, began: float, stop: threading.Event, samples: list[tuple[float, int, int]]) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while not stop.wait(0.5):
+            row = connection.execute(_HELD, (slot,)).fetchone()
+            if row is not None:
+                samples.append((time.time() - began, *row))
+
+
+def _held(samples: list[int]) -> dict[str, int]:
+    """Return the median of each third of the time, which tells a steady growth, and the most."""
+    third = max(len(samples) // 3, 1)
+    thirds = (samples[:third], samples[third : 2 * third], samples[-third:])
+    names = ("first_third", "second_third", "last_third")
+    medians = {name: round(statistics.median(part)) for name, part in zip(names, thirds, strict=True)}
+    return {**medians, "most": max(samples)}
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Write an SVG of latency and held WAL over the time of the snapshot."""
+    chart = pygal.XY(
+        title=f"{result['rows']} rows read beside {result['transactions_per_second']} transactions/s",
+        legend_at_bottom=True,
+        show_dots=False,
+        x_title="s",
+    )
+    chart.add("p99, ms", [(second, each["p99_ms"]) for second, each in enumerate(result["by_second"])])
+    held = [(each["at"], each["held"] / 1e6) for each in result["samples"]]
+    chart.add("held WAL, MB", held, secondary=True)
+    chart.render_to_file(str(path))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rate", type=int, default=500)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with own_servers() as (servers, state_dir):
+        result = measure(servers, state_dir.parent, arguments.rows, arguments.rate)
+    report = {"machine": platform.platform(), "cpus": os.cpu_count(), **result}
+    short = {name: value for name, value in report.items() if name not in ("samples", "by_second")}
+    print(json.dumps(short, indent=2))
+    if arguments.output:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        (arguments.output / "interleaved.json").write_text(json.dumps(report, indent=2) + "\n")
+        draw(result, arguments.output / "interleaved.svg")
+
+
+if __name__ == "__main__":
+    main()

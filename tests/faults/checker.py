@@ -1,0 +1,167 @@
+"""Judges a round by what it left behind: the topics under read_committed against the journal, the tables, the slot.
+
+Every committed change once, in order, whole at every state cut, nothing that was rolled back, the end state that of the
+source, and the slot never confirmed past what Kafka holds. Nothing here knows which faults there were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.lsn import PARTS_PER_CHANGE, Position, format_lsn
+from tests.faults.cuts import check_cuts
+from tests.faults.evidence import Change, Evidence, Key, Row
+from tests.faults.workload import body_digest
+from tests.topics import TopicRecord
+
+Said = tuple[str, Key, str, tuple[tuple[str, Any], ...] | None]
+"""What a record says of a change: its table, its key, op or "tombstone", and the row that is there then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken promise, by its name: lost, twice, order, aborted, altered, torn, cut, end state,
+    confirmed early; or other: the daemon did not come through, or `tailrace verify --log` finds something."""
+
+    promise: str
+    detail: str
+
+
+def check(evidence: Evidence) -> list[Violation]:
+    """Return what is broken; nothing if all promises were kept."""
+    return [
+        *_once_in_order(evidence),
+        *_transactions(evidence),
+        *_versions(evidence),
+        *(Violation(promise, detail) for promise, detail in check_cuts(evidence)),
+        *_confirmed(evidence),
+    ]
+
+
+def _once_in_order(evidence: Evidence) -> Iterator[Violation]:
+    """No position twice, and positions rise within a partition."""
+    seen: Counter[tuple[str, Position]] = Counter()
+    for table, records in evidence.records.items():
+        newest: dict[int, Position] = {}
+        for record in records:
+            seen[table, record.position] += 1
+            before = newest.get(record.partition)
+            if before is not None and before > record.position:
+                yield Violation("order", f"{table}/{record.partition}@{record.offset}: {record.position} < {before}")
+            newest[record.partition] = record.position
+    for (table, position), count in seen.items():
+        if count > 1:
+            yield Violation("twice", f"{table}: {count} records at {position}")
+
+
+def _transactions(evidence: Evidence) -> Iterator[Violation]:
+    """Each journalled transaction is on the topics, change by change, and no other."""
+    streamed: defaultdict[int, list[tuple[int, Said]]] = defaultdict(list)
+    commits: defaultdict[int, set[int]] = defaultdict(set)
+    for table, records in evidence.records.items():
+        for record in records:
+            if record.snapshot is None:
+                xid = record.value["source"]["txId"] if record.value else None
+                streamed[record.position.commit_lsn].append((record.position.ordinal, _said(table, record)))
+                if xid is not None:
+                    commits[record.position.commit_lsn].add(xid)
+    journal: defaultdict[int, list[Change]] = defaultdict(list)
+    for change in evidence.journal:
+        journal[change.xid].append(change)
+    found: Counter[int] = Counter()
+    for commit_lsn, said in sorted(streamed.items()):
+        xids = commits[commit_lsn]
+        where = f"commit {format_lsn(commit_lsn)}, transactions {sorted(xids)}"
+        if len(xids) != 1 or not xids <= journal.keys():
+            yield Violation("aborted", f"{where}: {len(said)} records that no committed transaction made")
+            continue
+        (xid,) = xids
+        found[xid] += 1
+        yield from _compare(where, dict(_expected(journal[xid])), dict(said))
+    for xid, times in found.items():
+        if times > 1:
+            yield Violation("twice", f"transaction {xid} at {times} places")
+    # One that began before the slot may have committed before it, too; `_versions` sees a gap there.
+    start = evidence.samples[0].confirmed if evidence.samples else 0
+    for xid in journal.keys() - found.keys():
+        if min(change.lsn for change in journal[xid]) >= start:
+            yield Violation("lost", f"transaction {xid}: none of its {len(journal[xid])} changes")
+
+
+def _compare(where: str, expected: dict[int, Said], said: dict[int, Said]) -> Iterator[Violation]:
+    for ordinal in expected.keys() - said.keys():
+        yield Violation("lost", f"{where}, ordinal {ordinal}: {expected[ordinal][:3]}")
+    for ordinal in said.keys() - expected.keys():
+        yield Violation("aborted", f"{where}, ordinal {ordinal}: {said[ordinal][:3]}")
+    for ordinal in said.keys() & expected.keys():
+        if said[ordinal] != expected[ordinal] and not _fetched(said[ordinal], expected[ordinal]):
+            yield Violation("altered", f"{where}, ordinal {ordinal}: {said[ordinal]} is not {expected[ordinal]}")
+
+
+def _fetched(said: Said, expected: Said) -> bool:
+    """Whether the records differ in a body alone, that of a later version: it was not in the WAL and was read again.
+
+    That is allowed where no cut is a state until the stream has come to that version; the cuts' own check sees to it.
+    """
+    if said[0] != "mirror" or said[:3] != expected[:3] or said[3] is None or expected[3] is None:
+        return False
+    row, other = dict(said[3]), dict(expected[3])
+    body, version = row.pop("body"), other["body_version"]
+    del other["body"]
+    return row == other and any(body == body_digest(row["id"], version + more) for more in range(1, 500))
+
+
+def _said(table: str, record: TopicRecord) -> Said:
+    if record.value is None:
+        return table, record.key, "tombstone", None
+    return table, record.key, record.value["op"], _frozen(record.value["after"])
+
+
+def _expected(changes: list[Change]) -> Iterator[tuple[int, Said]]:
+    """Yield the records of a transaction by their ordinals, as the design has it: 4 × index of the change + part."""
+    for index, change in enumerate(changes):
+        parts: list[Said] = []
+        if change.old is not None and change.old != change.new:
+            parts += [(change.table, change.old, "d", None), (change.table, change.old, "tombstone", None)]
+        if change.new is not None:
+            op = "u" if change.old == change.new else "c"
+            parts.append((change.table, change.new, op, _frozen(change.row)))
+        for part, said in enumerate(parts):
+            yield index * PARTS_PER_CHANGE + part, said
+
+
+def _frozen(row: Row | None) -> tuple[tuple[str, Any], ...] | None:
+    return None if row is None else tuple(sorted(row.items()))
+
+
+def _versions(evidence: Evidence) -> Iterator[Violation]:
+    """The counter in each account goes up by one with each record; a row that was read has the one of its place."""
+    for table in ("account", "mirror"):
+        versions: dict[Key, tuple[int, int]] = {}
+        for record in evidence.records[table]:
+            row = record.value["after"] if record.value else None
+            if row is None:
+                continue
+            version = (row["version"], row.get("body_version", 0))
+            before = versions.get(record.key)
+            # a body's version goes up by itself, too
+            step = None if before is None else (version[0] - before[0]) + (version[1] - before[1])
+            allowed = (0,) if record.snapshot is not None else (1, 2) if table == "mirror" else (1,)
+            if step is not None and step not in allowed:
+                yield Violation("order", f"{table} {record.key} at {record.position}: version {version} after {before}")
+            versions[record.key] = version
+
+
+def _confirmed(evidence: Evidence) -> Iterator[Violation]:
+    """At no sample did the server know a confirmation beyond the newest position record that Kafka then had."""
+    for sample in evidence.samples:
+        held = max((r.here.flushed_lsn for offset, r in evidence.positions if offset < sample.progress_end), default=0)
+        first = evidence.samples[0].confirmed  # as the slot was made
+        if sample.confirmed > max(held, first):
+            yield Violation(
+                "confirmed early",
+                f"slot at {format_lsn(sample.confirmed)}, Kafka at {format_lsn(held)} (end {sample.progress_end})",
+            )

@@ -1,0 +1,152 @@
+"""Kafka with one broker or three, each of which can be killed, paused and started again; and a way in by proxies.
+
+Every node is broker and controller (KRaft). Three have three replicas of everything, two of which must be in sync.
+Clients that ask by the proxied listener are told the proxies' addresses, so that all they do goes through them.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cdc.dev import java, kafka
+from cdc.dev.jars import jars
+from cdc.dev.process import Process, alive, end, free_ports, spawn
+from cdc.dev.server import Server
+
+_JVM = ["-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
+
+
+class Node:
+    """One broker on its ports; `proxied` is the port that its proxied listener binds, `proxy` the one it tells."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = folder / f"kafka{number}"
+        self.folder.mkdir(parents=True)
+        self.number = number
+        self.port, self.controller, self.proxied, self.proxy = free_ports([None] * 4)
+        self.process: Process | None = None
+        self._killed = False
+        (self.folder / "log4j2.properties").write_text(kafka._LOG4J, encoding="utf-8")
+        self._command = [
+            str(java.find_java("Kafka", java.KAFKA).executable),
+            *_JVM,
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            "-cp",
+            os.pathsep.join(map(str, jars("kafka"))),
+        ]
+
+    def format(self, nodes: list[Node], cluster_id: str) -> None:
+        """Write the settings and make the empty log folder."""
+        listeners = {"PLAINTEXT": self.port, "PROXIED": self.proxied, "CONTROLLER": self.controller}
+        replicas = len(nodes)
+        properties = kafka._PROPERTIES | {
+            "node.id": str(self.number),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self.proxy}",
+            "controller.quorum.voters": ",".join(f"{each.number}@127.0.0.1:{each.controller}" for each in nodes),
+            "log.dirs": str(self.folder / "data"),
+            "default.replication.factor": str(replicas),
+            "min.insync.replicas": str(min(replicas, 2)),
+            "offsets.topic.replication.factor": str(replicas),
+            "transaction.state.log.replication.factor": str(replicas),
+            "transaction.state.log.min.isr": str(min(replicas, 2)),
+        }
+        if replicas > 1:
+            # a dead or frozen broker is noticed within a round
+            properties |= {
+                "broker.session.timeout.ms": "3000",
+                "broker.heartbeat.interval.ms": "500",
+                "replica.lag.time.max.ms": "3000",
+                "controller.quorum.election.timeout.ms": "500",
+                "controller.quorum.fetch.timeout.ms": "1500",
+            }
+        kafka._write(self.folder / "server.properties", properties)
+        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
+        subprocess.run(
+            [*self._command, *tool, "--config", str(self.folder / "server.properties")],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def start(self, *, alone: bool) -> None:
+        """Start it; return at once. One that is `alone` and was killed is fenced first, as `cdc.dev.kafka` does."""
+        if self._killed and alone:
+            kafka._fence(self._command, self._server, lambda server: None)
+        self._killed = False
+        self.process = spawn(
+            [*self._command, "kafka.Kafka", str(self.folder / "server.properties")],
+            log=self.folder / "kafka.log",
+            folder=self.folder,
+            record=lambda process: None,
+        )
+
+    def ready(self) -> None:
+        """Return when it answers."""
+        assert self.process is not None
+        kafka._await(self._server(self.process))
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self._killed = True
+        end(self.process, politely=signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.resume()
+            end(self.process)
+
+    def pause(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        if alive(self.process):
+            os.kill(self.process.pid, signal.SIGCONT)
+
+    def _server(self, process: Process) -> Server:
+        ports = {"broker": self.port, "controller": self.controller}
+        return Server("kafka", process, self.folder / "kafka.log", self.folder / "data", ports)
+
+
+class Cluster:
+    """One node or three."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.nodes = [Node(folder, number) for number in range(1, size + 1)]
+        cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        with ThreadPoolExecutor(size) as threads:
+            list(threads.map(lambda node: node.format(self.nodes, cluster_id), self.nodes))
+        try:
+            for node in self.nodes:
+                node.start(alone=size == 1)
+            for node in self.nodes:
+                node.ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    @property
+    def proxied_bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{node.proxy}" for node in self.nodes)
+
+    def start(self, node: Node) -> None:
+        """Start a node that was ended, and wait until it answers."""
+        node.start(alone=len(self.nodes) == 1)
+        node.ready()
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()

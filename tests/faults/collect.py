@@ -1,0 +1,131 @@
+"""Reads the evidence of a round from the servers, once all is at rest; and watches the slot while it is not."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from typing import Any
+
+import psycopg
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from schemas.config import Config
+from schemas.lsn import parse_lsn
+from schemas.progress import PositionRecord, position_key
+from schemas.topics import Topics
+from tests.faults.evidence import Change, Evidence, Key, Row, SlotSample
+from tests.faults.workload import KEYS, TABLES
+from tests.topics import TopicRecord, decode, parse_schemas, read_all
+
+_EVERY_S = 0.05
+
+
+def collect(config: Config, dsn: str, bootstrap: str, samples: list[SlotSample]) -> Evidence:
+    """Read the topics, the journal and the tables. The writers and the daemon have ended."""
+    prefix = config.kafka.prefix
+    topics = Topics(prefix)
+    by_table = {table: topics.table("public", table) for table in TABLES}
+    messages = read_all(bootstrap, [topics.progress, topics.schemas, *by_table.values()])
+    by_id = parse_schemas(messages[topics.schemas])
+    key = position_key(config.source.slot)
+    with psycopg.connect(dsn) as connection:
+        return Evidence(
+            prefix,
+            {table: _digested(decode(messages[topic], by_id)) for table, topic in by_table.items()},
+            [
+                (message.offset(), PositionRecord.from_json(message.value()))
+                for message in messages[topics.progress]
+                if message.key() == key
+            ],
+            _journal(connection),
+            {table: _source(connection, table) for table in TABLES},
+            samples,
+        )
+
+
+def _digested(records: list[TopicRecord]) -> list[TopicRecord]:
+    for record in records:
+        after = record.value["after"] if record.value else None
+        if after is not None and "body" in after:
+            after["body"] = hashlib.md5(after["body"].encode()).hexdigest()
+    return records
+
+
+def _journal(connection: psycopg.Connection[Any]) -> list[Change]:
+    return [
+        Change(xid, parse_lsn(lsn), table, op, _key(table, old), _key(table, new), new)
+        for xid, lsn, table, op, old, new in connection.execute(
+            "SELECT xid, lsn::text, tab, op, old, new FROM journal ORDER BY seq"
+        )
+    ]
+
+
+def _key(table: str, row: Row | None) -> Key | None:
+    return None if row is None else tuple(row[name] for name in KEYS[table])
+
+
+def _source(connection: psycopg.Connection[Any], table: str) -> dict[Key, Row]:
+    rows = connection.execute(f"SELECT to_jsonb(t) FROM {table} t".encode()).fetchall()
+    found: dict[Key, Row] = {}
+    for (row,) in rows:
+        if "body" in row:
+            row["body"] = hashlib.md5(row["body"].encode()).hexdigest()
+        key = _key(table, row)
+        assert key is not None
+        found[key] = row
+    return found
+
+
+class SlotWatch:
+    """Samples what the server was told against what Kafka holds, twenty times a second where both answer.
+
+    The confirmation is asked for first: a record that allows it is in the log of Kafka by then, or never was in time.
+    """
+
+    def __init__(self, dsn: str, bootstrap: str, config: Config) -> None:
+        self.samples: list[SlotSample] = []
+        self._dsn = dsn
+        self._slot = config.source.slot
+        self._partition = TopicPartition(Topics(config.kafka.prefix).progress, 0)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "slot-watch",
+                "isolation.level": "read_uncommitted",
+                "log_level": 0,
+            }
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="slot-watch")
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with psycopg.connect(self._dsn, autocommit=True, connect_timeout=2) as connection:
+                    while not self._stop.wait(_EVERY_S):
+                        self._sample(connection)
+            except psycopg.Error:
+                self._stop.wait(_EVERY_S)
+        self._consumer.close()
+
+    def _sample(self, connection: psycopg.Connection[Any]) -> None:
+        row = connection.execute(
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots"
+            " WHERE slot_name = %s AND confirmed_flush_lsn IS NOT NULL",
+            (self._slot,),
+        ).fetchone()
+        if row is None or (self.samples and parse_lsn(row[0]) == self.samples[-1].confirmed):
+            return  # the earliest sample of a value is the strictest
+        while not self._stop.is_set():
+            try:
+                _, end = self._consumer.get_watermark_offsets(self._partition, timeout=1)
+            except KafkaException:
+                continue  # nor can the daemon have anything stored meanwhile
+            self.samples.append(SlotSample(parse_lsn(row[0]), end))
+            return
+
+    def stop(self) -> None:
+        """Return when no more samples come."""
+        self._stop.set()
+        self._thread.join()

@@ -1,0 +1,48 @@
+"""What a round leaves behind, in a form that the checker judges without asking any server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.progress import PositionRecord
+from tests.topics import TopicRecord
+
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A line of the journal: one row change of a committed transaction; `lsn` is the WAL's end when it was made."""
+
+    xid: int
+    lsn: int
+    table: str
+    op: str
+    old: Key | None
+    new: Key | None
+    row: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSample:
+    """`confirmed_flush_lsn`, and the end of the progress topic (committed or not) as asked for afterwards."""
+
+    confirmed: int
+    progress_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """`records` are those of each table's topic, in the order of each partition; `positions` the progress topic's
+    records with their offsets; `journal` in the order of writing; `source` the tables at the end, by key. Bodies are
+    their MD5 everywhere.
+    """
+
+    prefix: str
+    records: dict[str, list[TopicRecord]]
+    positions: list[tuple[int, PositionRecord]]
+    journal: list[Change]
+    source: dict[str, dict[Key, Row]]
+    samples: list[SlotSample]

@@ -1,0 +1,174 @@
+"""An hour of mixed load with a fault each minute; then all that a round checks, and whether the daemon's memory grew.
+
+python -m tests.faults.soak --minutes 60 [--seed N]
+
+In the first third the daemon is killed, too; what lives from there on tells about memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import random
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from schemas.errors import TailraceError
+from tests.daemon import tailrace
+from tests.faults.checker import check
+from tests.faults.plan import Plan, plan
+from tests.faults.stage import Stage
+from tests.faults.supervisor import Supervisor
+from tests.faults.world import World, why_not
+
+_KINDS = (
+    "pause the daemon",
+    "kill the broker",
+    "pause the broker",
+    "restart the broker",
+    "kill PostgreSQL",
+    "pause PostgreSQL",
+    "restart PostgreSQL",
+    "kill both",
+    "reset connections",
+    "slow links",
+    "half-open links",
+    "narrow links",
+    "clock jumps",
+)
+_DEADLY = ("kill at random", "kill at a point", "full disk")
+_PACE_S = 0.08
+_SAMPLE_S = 5.0
+_WARM_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    at: float
+    pid: int
+    mib: float
+
+
+class MemoryWatch:
+    """The daemon's resident memory every few seconds."""
+
+    def __init__(self, daemon: Supervisor) -> None:
+        self.samples: list[Sample] = []
+        self._daemon = daemon
+        self._stop = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._watch, name="memory-watch")
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SAMPLE_S):
+            pid = self._daemon.pid
+            try:
+                rss = psutil.Process(pid).memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            self.samples.append(Sample(time.monotonic() - self._began, pid, rss / 2**20))
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def last_life(self) -> list[Sample]:
+        """Return the samples of the process that lived to the end, once warm."""
+        life = [sample for sample in self.samples if sample.pid == self.samples[-1].pid]
+        warm = min(_WARM_S, (life[-1].at - life[0].at) / 3)
+        return [sample for sample in life if sample.at >= life[0].at + warm]
+
+
+def main() -> int:
+    """Run it; 1 if anything is broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="tailrace-soak-"))
+    os.chmod(home, 0o755)
+    world = World(home)
+    try:
+        return soak(world, given.seed, given.minutes * 60)
+    finally:
+        world.close()
+
+
+def soak(world: World, seed: int, seconds: float) -> int:
+    """Load, and faults from `seed`, for so long; print what came of it."""
+    kinds = [kind for kind in (*_KINDS, *_DEADLY) if not why_not(kind)]
+    folder = world.folder / f"soak{seed}x{os.getpid()}"
+    folder.mkdir()
+    with ExitStack() as stack:
+        settings = Plan(seed, "soak", False, True, max_transaction_bytes=1_048_576, max_transaction_ms=100)
+        stage = Stage(world, settings, kinds, folder, stack, pace=_PACE_S)
+        memory = MemoryWatch(stage.daemon)
+        stack.callback(memory.stop)
+        broken: list[str] = []
+        try:
+            stage.wait_for_first_state()
+            _faults(stage, kinds, random.Random(seed), seconds)
+            stage.come_to_rest()
+        except (AssertionError, TailraceError) as error:
+            broken.append(str(error).splitlines()[0])
+        memory.stop()
+        played = stage.finish(broken)
+        log = tailrace("verify", "--log", "--config", str(_direct(stage)), timeout=600)
+    violations = (*played.broken, *check(played.evidence))
+    if violations:
+        (folder / "evidence").write_bytes(pickle.dumps(played.evidence))
+    print(log.stdout)
+    print(f"{played.transactions} transactions, {len(played.evidence.journal)} changes checked")
+    print(f"faults: {dict(sorted(played.faults.items()))}")
+    life = memory.last_life()
+    first, last = life[0], life[-1]
+    print(
+        f"memory of the last life, {last.at - first.at:.0f} s once warm: start {first.mib:.1f} MiB,"
+        f" end {last.mib:.1f} MiB, peak {max(sample.mib for sample in life):.1f} MiB"
+    )
+    (folder / "memory.csv").write_text("".join(f"{s.at:.0f},{s.pid},{s.mib:.1f}\n" for s in memory.samples))
+    print(f"all samples: {folder / 'memory.csv'}")
+    print(f"violations: {len(violations)}")
+    for violation in violations[:20]:
+        print(f"  {violation.promise}: {violation.detail[:400]}")
+    return 1 if violations or log.returncode else 0
+
+
+def _faults(stage: Stage, kinds: list[str], pick: random.Random, seconds: float) -> None:
+    """One a minute, the deadly ones in the first third only."""
+    began = time.monotonic()
+    minute = 0
+    while (now := time.monotonic() - began) < seconds:
+        minute += 1
+        lively = [kind for kind in kinds if kind not in _DEADLY]
+        drawn = plan(pick.randrange(10**6), kind=pick.choice(kinds if now < seconds / 3 else lively))
+        print(f"{now:.0f} s: {drawn.kind}", flush=True)
+        if drawn.kind == "kill at a point":
+            stage.daemon.die_at(drawn.deaths)
+        else:
+            stage.nemesis.work(tuple(replace(step, at=0.0) for step in drawn.steps[:1]))
+        if drawn.kind == "clock jumps":
+            time.sleep(5)
+            stage.nemesis.set_clock(0)
+        time.sleep(max(0.0, min(seconds, minute * 60) - (time.monotonic() - began)))
+
+
+def _direct(stage: Stage) -> Path:
+    """Write the configuration once more, with the direct way to Kafka."""
+    path = stage.path.with_name("direct.toml")
+    text = stage.path.read_text()
+    path.write_text(text.replace(stage.site.daemon_bootstrap, stage.site.bootstrap))
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

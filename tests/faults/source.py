@@ -1,0 +1,186 @@
+"""PostgreSQL that can be killed, paused and restarted; and a pair of servers, the second of which can take over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from cdc.dev import postgres, unprivileged
+from cdc.dev.process import alive, end
+from cdc.dev.server import Server
+
+SETTINGS = {
+    "fsync": "off",  # processes die here, no machine does
+    "logical_decoding_work_mem": "64kB",  # with source.streaming, much comes in progress
+    "max_replication_slots": "30",
+    "max_wal_senders": "30",
+    "wal_receiver_status_interval": "1s",
+    "restart_after_crash": "off",
+}
+
+
+class Postgres:
+    """One server."""
+
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self._settings = SETTINGS | (settings or {})
+        self._server: Server | None = None
+        self.start()
+
+    @property
+    def server(self) -> Server:
+        assert self._server is not None
+        return self._server
+
+    @property
+    def port(self) -> int:
+        return self.server.ports["sql"]
+
+    def start(self, settings: dict[str, str] | None = None) -> None:
+        """Start it, or use it as it runs; return when it answers."""
+        self._settings |= settings or {}
+        self._server = postgres.start(self.folder, self._server, self._settings, lambda server: None)
+
+    def restart(self) -> None:
+        """Shut it down as its manual calls fast, and start it."""
+        end(self.server.process, politely=signal.SIGINT)
+        self.start()
+
+    def kill(self) -> None:
+        """Kill all its processes at once."""
+        for process in self._processes():
+            _signal(process, signal.SIGKILL)
+        end(self.server.process, politely=signal.SIGKILL)
+
+    def pause(self) -> None:
+        for process in self._processes():
+            _signal(process, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for process in self._processes():
+            _signal(process, signal.SIGCONT)
+
+    def stop(self) -> None:
+        if alive(self.server.process):
+            self.resume()
+            end(self.server.process, politely=signal.SIGINT)
+
+    def _processes(self) -> list[psutil.Process]:
+        try:
+            postmaster = psutil.Process(self.server.process.pid)
+            return [postmaster, *postmaster.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+
+
+class Pair:
+    """A primary and a physical standby that keeps its failover slots ready; `dsn` finds the one that can be written."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        os.chmod(folder, 0o755)
+        self.primary = Postgres(folder / "primary")
+        self._follow(folder)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._log_snapshots, name="standby-snapshots")
+        self._thread.start()
+
+    def _log_snapshots(self) -> None:
+        """Have the running transactions logged often; by itself the server does it every 15 s.
+
+        Until a slot has decoded one it needs catalog rows that the standby no longer has, and is not synchronized; and
+        the standby looks after it more and more seldom.
+        """
+        try:
+            with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
+                while not self._stop.wait(0.2):
+                    connection.execute("SELECT pg_log_standby_snapshot()")
+        except psycopg.OperationalError:
+            return  # it has been killed
+
+    def _follow(self, folder: Path) -> None:
+        with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
+            connection.execute("SELECT pg_create_physical_replication_slot('standby', true)")
+        target = folder / "standby"
+        uid = self.primary.server.data.stat().st_uid if self.primary.server.data else 0
+        unprivileged.own(target, uid)
+        subprocess.run(
+            [
+                *unprivileged.prefix(uid),
+                str(postgres.binaries() / "pg_basebackup"),
+                "--pgdata",
+                str(target / "data"),
+                "--dbname",
+                postgres.dsn(self.primary.server),
+                "--checkpoint=fast",
+                "--write-recovery-conf",  # with the database's name, which the slots' synchronization needs
+                "--slot=standby",
+                "--no-sync",
+            ],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+        )
+        self.standby = Postgres(
+            target,
+            {"hot_standby_feedback": "on", "sync_replication_slots": "on"},
+        )
+        with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
+            # the daemon is sent only what the standby has
+            connection.execute("ALTER SYSTEM SET synchronized_standby_slots = 'standby'")
+            # an acknowledged commit is one that the standby has
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def dsn(self, database: str) -> str:
+        """Return a DSN of both; a client takes the one that can be written."""
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in (self.primary, self.standby))
+        return f"postgresql://postgres@{hosts}/{database}?target_session_attrs=read-write&connect_timeout=2"
+
+    def synchronized(self, slot: str) -> bool:
+        """Whether the standby could serve the slot if it took over now."""
+        with psycopg.connect(postgres.dsn(self.standby.server), autocommit=True) as connection:
+            row = connection.execute(
+                "SELECT synced AND NOT temporary AND invalidation_reason IS NULL FROM pg_replication_slots"
+                " WHERE slot_name = %s",
+                (slot,),
+            ).fetchone()
+        return row == (True,)
+
+    def fail_over(self) -> None:
+        """Kill the primary and promote the standby."""
+        self.primary.kill()
+        with psycopg.connect(postgres.dsn(self.standby.server), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote(true, 30)")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        for each in (self.primary, self.standby):
+            each.stop()
+
+
+def come_true(condition: Callable[[], bool], seconds: float) -> bool:
+    """Say whether `condition` came true within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,146 @@
+"""The checker sees each planted fault, by its name, in what a good round left behind."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.faults.checker import check
+from tests.faults.evidence import Evidence, SlotSample
+from tests.faults.plan import plan
+from tests.faults.rounds import play
+from tests.faults.world import World
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("faults"))
+    yield world
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def good(world: World) -> Evidence:
+    """A round in which nothing happens but load."""
+    folder = world.folder / "good"
+    folder.mkdir()
+    played = play(world, replace(plan(1, kind="kill at a point"), deaths=(), early=False), folder)
+    assert played.broken == ()
+    return played.evidence
+
+
+def test_a_good_round_is_good(good: Evidence) -> None:
+    assert check(good) == []
+    assert len(good.journal) >= 500
+    assert sum(position.is_state for _, position in good.positions) > 5
+
+
+def _drop(evidence: Evidence) -> None:
+    records = evidence.records["account"]
+    del records[_streamed(evidence, "account")]
+
+
+def _double(evidence: Evidence) -> None:
+    records = evidence.records["entry"]
+    at = _streamed(evidence, "entry")
+    records.insert(at + 1, records[at])
+
+
+def _swap(evidence: Evidence) -> None:
+    """Two records of a partition change places, as a producer's retry would have it."""
+    records = evidence.records["mirror"]
+    at = _streamed(evidence, "mirror")
+    one, two = records[at], records[at + 1]
+    assert one.partition == two.partition
+    records[at], records[at + 1] = replace(two, offset=one.offset), replace(one, offset=two.offset)
+
+
+def _tear(evidence: Evidence) -> None:
+    """A cut that calls itself a state ends a partition one record too early."""
+    topic = f"{evidence.prefix}.public.account"
+    for index, (offset, position) in enumerate(evidence.positions):
+        if position.is_state and position.counts.get(topic):
+            partition = next(
+                p
+                for p, end in enumerate(position.here.offsets[topic])
+                if end > evidence.positions[index - 1][1].here.offsets[topic][p]
+            )
+            ends = dict(position.here.offsets)
+            ends[topic] = [end - (p == partition) for p, end in enumerate(ends[topic])]
+            evidence.positions[index] = offset, replace(position, here=replace(position.here, offsets=ends))
+            return
+
+
+def _lose_a_transaction(evidence: Evidence) -> None:
+    lost = evidence.records["account"][_streamed(evidence, "account")].position.commit_lsn
+    for records in evidence.records.values():
+        records[:] = [record for record in records if record.position.commit_lsn != lost]
+
+
+def _show_what_was_rolled_back(evidence: Evidence) -> None:
+    xid = evidence.records["account"][_streamed(evidence, "account")].value
+    assert xid is not None
+    evidence.journal[:] = [change for change in evidence.journal if change.xid != xid["source"]["txId"]]
+
+
+def _alter(evidence: Evidence) -> None:
+    value = evidence.records["account"][_streamed(evidence, "account")].value
+    assert value is not None
+    value["after"]["balance"] += 1
+
+
+def _forget_a_row(evidence: Evidence) -> None:
+    evidence.source["entry"].popitem()
+
+
+def _confirm_early(evidence: Evidence) -> None:
+    """The slot knows of a position record before Kafka has it."""
+    before, (offset, position) = next(
+        pair
+        for pair in pairwise(evidence.positions[len(evidence.positions) // 2 :])
+        if pair[0][1].here.flushed_lsn < pair[1][1].here.flushed_lsn
+    )
+    assert before[0] < offset
+    evidence.samples.append(SlotSample(position.here.flushed_lsn, offset))
+
+
+@pytest.mark.parametrize(
+    ("plant", "promise"),
+    [
+        (_drop, "lost"),
+        (_double, "twice"),
+        (_swap, "order"),
+        (_tear, "torn"),
+        (_lose_a_transaction, "lost"),
+        (_show_what_was_rolled_back, "aborted"),
+        (_alter, "altered"),
+        (_forget_a_row, "end state"),
+        (_confirm_early, "confirmed early"),
+    ],
+)
+def test_a_planted_fault_is_seen(good: Evidence, plant: Callable[[Evidence], None], promise: str) -> None:
+    evidence = copy.deepcopy(good)
+    plant(evidence)
+    assert promise in {violation.promise for violation in check(evidence)}
+
+
+def _streamed(evidence: Evidence, table: str) -> int:
+    """Return where a record of the stream stands, in mid-topic, with another of its partition behind it."""
+    records = evidence.records[table]
+    return next(
+        at
+        for at in range(len(records) // 2, len(records) - 1)
+        if records[at].snapshot is None
+        and records[at].value is not None
+        and records[at].value["after"] is not None  # type: ignore[index]
+        and records[at + 1].partition == records[at].partition
+        and records[at + 1].key != records[at].key
+    )
+
+
+def test_the_same_seed_is_the_same_plan() -> None:
+    assert [plan(seed) for seed in range(50)] == [plan(seed) for seed in range(50)]

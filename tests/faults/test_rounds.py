@@ -1,0 +1,64 @@
+"""A short set of rounds that has every kind of fault; `python -m tests.faults` plays as many as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.checker import check
+from tests.faults.daemon import POINTS
+from tests.faults.plan import KINDS, plan
+from tests.faults.rounds import run_round
+from tests.faults.source import come_true
+from tests.faults.stage import Stage
+from tests.faults.world import World, why_not
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("rounds"))
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost(world: World, kind: str) -> None:
+    reason = why_not(kind)
+    if reason:
+        pytest.skip(reason)
+    result = run_round(world, plan(KINDS.index(kind), kind=kind))
+    assert not result.violations, f"{result.plan}, see {result.folder}"
+    assert result.changes >= 500
+    assert sum(result.faults.values()) >= 1 or kind == "kill at a point"
+
+
+_DEATHS = [f"{point}:{when}" for point in POINTS if point != "snapshot" for when in ("before", "after")]
+
+
+@pytest.mark.timeout(600)  # sixteen starts of the daemon
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        # the exported snapshot dies with its first reader, so there is one death in it
+        ["snapshot:before", *_DEATHS, "commit:during"],
+        ["snapshot:after"],
+    ],
+    ids=["all", "snapshot:after"],
+)
+def test_killed_at_each_point(world: World, deaths: list[str]) -> None:
+    settings = replace(
+        plan(0, kind="kill at a point"), early=True, streaming=True, deaths=tuple(f"{death}:1" for death in deaths)
+    )
+    folder = world.folder / f"points{len(deaths)}"
+    folder.mkdir()
+    with ExitStack() as stack:
+        stage = Stage(world, settings, (), folder, stack)
+        reached = come_true(lambda: stage.daemon.died.total() == len(deaths), 450)
+        assert reached, f"only at {sorted(stage.daemon.died)}"
+        stage.come_to_rest()
+        played = stage.finish()
+    assert not played.broken
+    assert check(played.evidence) == []

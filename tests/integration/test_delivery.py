@@ -1,0 +1,150 @@
+"""Delivery when Kafka is in the way, and without transactions: nothing lost, in order, and what comes twice says so."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from cdc.dev.state import Servers, status
+from schemas.config import Config
+from schemas.configfile import load
+from schemas.lsn import Position
+from tests.bank import TABLES, Writer, assert_equal, create_tables, source_rows
+from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
+from tests.topics import TopicRecord, latest, read_topic
+
+_FROZEN_S = 35.0
+"""Longer than the daemon waits for an answer."""
+
+_AT_LEAST_ONCE = "[delivery]\nguarantee = 'at-least-once'\nmax_transaction_ms = 100\n"
+
+
+@pytest.fixture
+def bank(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        create_tables(connection)
+        yield connection
+
+
+@contextmanager
+def frozen_broker(state_dir: Path) -> Iterator[None]:
+    """The broker's sockets are open, and nobody answers."""
+    broker = next(each.server.process.pid for each in status(state_dir) if each.server.name == "kafka")
+    os.kill(broker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker, signal.SIGCONT)
+
+
+def test_frozen_broker(
+    bank: psycopg.Connection[Any], servers: Servers, state_dir: Path, database: str, prefix: str, tmp_path: Path
+) -> None:
+    """The slot stays ours, CPU and memory are left alone, and all goes on exactly once."""
+    bank.execute("CREATE TABLE more (id int PRIMARY KEY, text text)")
+    path = write_config(tmp_path, database, servers.bootstrap, prefix)
+    config = load(path)
+    with running(path) as daemon, Writer(database, 11).writing() as writer:
+        wait_for(config, lambda record: record.is_state and writer.transactions > 200)
+        process = psutil.Process(daemon.process.pid)
+        with frozen_broker(state_dir):
+            bank.execute("INSERT INTO more SELECT g, repeat('x', 200) FROM generate_series(1, 300000) g")
+            _wait_until_idle(process)
+            cpu = _cpu(process)
+            began = time.monotonic()
+            while time.monotonic() - began < _FROZEN_S:
+                row = bank.execute(
+                    "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (config.source.slot,)
+                ).fetchone()
+                assert row == (True,)
+                time.sleep(0.5)
+            cpu = _cpu(process) - cpu
+        writer.stop()
+        assert cpu / _FROZEN_S < 0.05
+        assert daemon.peak_bytes < config.memory.limit
+        wait_for_state(config, bank, 120)
+        assert events(daemon, "starting again")[0]["code"] in ("TR-301", "TR-330")
+        assert_equal(servers.bootstrap, config, bank)
+        assert len(latest(read_topic(servers.bootstrap, prefix, "public.more"))) == 300_000
+        assert daemon.stop() == 0
+
+
+def _cpu(process: psutil.Process) -> float:
+    return sum(process.cpu_times()[:2])
+
+
+def _wait_until_idle(process: psutil.Process) -> None:
+    """Return when all is read that there is room for, or after 15 s."""
+    for _ in range(15):
+        before = _cpu(process)
+        time.sleep(1)
+        if _cpu(process) - before < 0.1:
+            return
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_at_least_once_killed(
+    bank: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path, seed: int
+) -> None:
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, _AT_LEAST_ONCE)
+    config = load(path)
+    pick = random.Random(seed)
+    with Writer(database, seed).writing():
+        for _ in range(4):
+            daemon = Daemon(path)
+            time.sleep(pick.uniform(2.0, 3.5))
+            assert daemon.process.poll() is None, daemon.log.read_text()
+            daemon.kill()
+    with running(path) as daemon:
+        assert_each_is_there(servers, config, bank)
+        assert daemon.stop() == 0
+
+
+def assert_each_is_there(servers: Servers, config: Config, connection: psycopg.Connection[Any]) -> None:
+    """Compare every table with its topic, with the writer at rest."""
+    cut = wait_for_state(config, connection)
+    for table in TABLES:
+        topic = f"{config.kafka.prefix}.public.{table}"
+        records = read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}", cut.offsets[topic])
+        # no markers of transactions in between
+        assert len(records) == sum(cut.offsets[topic])
+        assert latest(once(records)) == source_rows(connection, table)
+
+
+def once(records: list[TopicRecord]) -> list[TopicRecord]:
+    """Return the records without those that come again, which a reader knows by their position alone.
+
+    A repetition is the whole of what the partition has had since some record, in the same order.
+    """
+    newest: defaultdict[int, Position] = defaultdict(lambda: Position(0, 0, 0))
+    seen: dict[tuple[int, Position], TopicRecord] = {}
+    before: dict[int, Position] = {}
+    kept = []
+    for record in records:
+        partition, position = record.partition, record.position
+        if position > newest[partition]:
+            # a new one never comes in the middle of a repetition
+            assert before.get(partition, newest[partition]) == newest[partition]
+            newest[partition] = position
+            kept.append(record)
+        else:
+            first = seen[partition, position]
+            assert (record.key, _after(record)) == (first.key, _after(first))
+        seen[partition, position] = record
+        before[partition] = position
+    return kept
+
+
+def _after(record: TopicRecord) -> Any:
+    return record.value and record.value["after"]

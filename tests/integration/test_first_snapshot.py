@@ -1,0 +1,293 @@
+"""The first copy: exact at its LSN whatever is written meanwhile, gone on with when cut short, patient with locks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from cdc.dev.state import Servers
+from cdc.exported_snapshot import ExportedSnapshot
+from cdc.session import Session
+from cdc.stored_reads import stored_reads
+from schemas.config import Config
+from schemas.configfile import load
+from snapshot.plan import Chunk
+from tests.bank import TABLES, Writer, create_tables, source_rows
+from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.topics import assert_once_in_order, latest, read_topic
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+class Watched(Session):
+    """A session that shows what its workers see before they begin to read."""
+
+    def __init__(self, config: Config, stop: threading.Event) -> None:
+        super().__init__(config, stop)
+        self.seen: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def _copy(self, exported: ExportedSnapshot) -> None:
+        row = exported.workers.connections[0].execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        with psycopg.connect(self._dsn) as connection:
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(row[0])))
+            self.seen = {table: source_rows(connection, table) for table in TABLES}
+        super()._copy(exported)
+
+
+def test_exact_at_its_lsn(
+    source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path
+) -> None:
+    """The snapshot's records are what SELECT gives at its LSN, though rows are changed, deleted, added behind it."""
+    create_tables(source)
+    more = "[snapshot]\nworkers = 3\nchunk_bytes = 65536\nmax_bytes_per_s = 500000\n"
+    config = load(write_config(tmp_path, database, servers.bootstrap, prefix, more))
+    stop = threading.Event()
+    with Writer(database, 5).writing():
+        time.sleep(0.3)
+        session = Watched(config, stop)
+        try:
+            session.start()
+        finally:
+            stop.set()
+            session.close()
+    offsets = session._progress.newest.here.offsets
+    for table in TABLES:
+        records = read_topic(servers.bootstrap, prefix, f"public.{table}", offsets[f"{prefix}.public.{table}"])
+        assert_once_in_order(records)
+        copied = [record for record in records if record.snapshot is not None]
+        assert len(copied) == len(session.seen[table])
+        assert latest(copied) == session.seen[table]
+        assert source_rows(source, table) != session.seen[table], f"{table} was not changed behind the snapshot's back"
+
+
+_ROWS = 4000
+
+
+def _make_wide(source: psycopg.Connection[Any]) -> dict[int, int]:
+    """Make a table of some hundred blocks; return the block of each row."""
+    source.execute(
+        "CREATE TABLE wide (id int PRIMARY KEY, text text) WITH (autovacuum_enabled = false);"
+        f"INSERT INTO wide SELECT g, repeat('x', 200) FROM generate_series(1, {_ROWS}) g"
+    )
+    return dict(source.execute("SELECT id, (ctid::text::point)[0]::int FROM wide").fetchall())
+
+
+def _chunks(config: Config, *, done: bool) -> list[Chunk]:
+    return [Chunk.from_dict(value) for value in stored_reads(config).chunks.values() if value["done"] is done]
+
+
+def _tuples_read(source: psycopg.Connection[Any]) -> int:
+    source.execute("SELECT pg_stat_force_next_flush()")
+    row = source.execute("SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'wide'").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _readers(source: psycopg.Connection[Any]) -> list[int]:
+    query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tailrace snapshot'"
+    return [pid for (pid,) in source.execute(query)]
+
+
+def _cut_short(source: psycopg.Connection[Any], daemon: Daemon, how: str) -> None:
+    if how == "killed":
+        daemon.kill()
+    elif how == "stopped":
+        assert daemon.stop() == 0
+    else:
+        source.execute("SELECT pg_terminate_backend(%s)", (_readers(source)[0],))
+        while not events(daemon, "snapshot goes on in windows"):
+            time.sleep(0.05)
+            assert daemon.process.poll() is None
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "disconnected"])
+def test_cut_short_at_half(
+    source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path, how: str
+) -> None:
+    """What is read is not read again: only the chunks that were open are, one for each worker."""
+    block = _make_wide(source)
+    settings = "[snapshot]\nworkers = 2\nchunk_bytes = 32768\n{}[delivery]\nmax_transaction_ms = 20\n"
+    slow = settings.format("max_bytes_per_s = 200000\n")
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, slow)
+    config = load(path)
+    before = _tuples_read(source)
+    with running(path) as daemon:
+        wait_for(config, lambda record: "public.wide" in record.incomplete_tables)
+        # planned in one Kafka transaction
+        while not (total := len(stored_reads(config).chunks)):
+            assert daemon.process.poll() is None
+        while len(_chunks(config, done=True)) < total / 2:
+            assert daemon.process.poll() is None
+        if how == "disconnected":
+            done = _chunks(config, done=True)
+        _cut_short(source, daemon, how)
+        if how != "disconnected":
+            done = _chunks(config, done=True)
+    while _readers(source):
+        time.sleep(0.05)
+    assert total / 2 <= len(done) < total
+    write_config(tmp_path, database, servers.bootstrap, prefix, settings.format(""))
+    with running(path) as daemon:
+        cut = wait_for_state(config, source)
+        assert events(daemon, "snapshot goes on in windows")
+        daemon.stop()
+    records = read_topic(servers.bootstrap, prefix, "public.wide", cut.offsets[f"{prefix}.public.wide"])
+    assert_once_in_order(records)
+    assert latest(records).keys() == {(n,) for n in range(1, _ROWS + 1)}
+    times = Counter(record.key[0] for record in records)
+    finished = {n for n, at in block.items() if any(c.first <= at and (c.end is None or at < c.end) for c in done)}
+    assert len(finished) >= _ROWS / 2 - 200
+    assert {times[n] for n in finished} == {1}
+    # those that the two workers had in hand, and those whose Kafka transaction was still open
+    again = _tuples_read(source) - before - _ROWS
+    assert 0 <= again <= 6 * max(Counter(at // 4 for at in block.values()).values())
+
+
+def test_locked_tables(
+    source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path
+) -> None:
+    """While we wait for one table, nobody waits for us on another; in the end all are read."""
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    path = write_config(tmp_path, database, servers.bootstrap, prefix)
+    config = load(path)
+    with psycopg.connect(database) as holder:
+        holder.execute("LOCK TABLE b")
+        pid = holder.info.backend_pid
+        with running(path) as daemon:
+            while not (found := events(daemon, "starting again")):
+                time.sleep(0.02)
+                assert daemon.process.poll() is None
+            assert found[0]["code"] == "TR-240"
+            assert f"b by process {pid}" in found[0]["detail"]
+            source.execute("SET lock_timeout = '20s'")
+            source.execute("ALTER TABLE a ADD COLUMN n int DEFAULT 7")
+            holder.execute("INSERT INTO b VALUES (2)")
+            holder.commit()
+            cut = wait_for_state(config, source)
+            daemon.stop()
+    for table, rows in (("a", {(1,): {"id": 1, "n": 7}}), ("b", {(2,): {"id": 2}})):
+        offsets = cut.offsets[f"{prefix}.public.{table}"]
+        assert latest(read_topic(servers.bootstrap, prefix, f"public.{table}", offsets)) == rows
+
+
+def test_timeouts_of_the_database_do_not_end_a_copy(
+    source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path
+) -> None:
+    source.execute("CREATE TABLE slow (id int PRIMARY KEY); INSERT INTO slow SELECT generate_series(1, 100)")
+    source.execute("CREATE TABLE quick (id int PRIMARY KEY)")
+    names = ["statement_timeout", "idle_in_transaction_session_timeout"]
+    if source.info.server_version >= 170000:
+        names.append("transaction_timeout")
+    for name in names:
+        source.execute(f"ALTER DATABASE {source.info.dbname} SET {name} = '2s'".encode())
+    more = '[snapshot]\nwhere = { "public.slow" = "pg_sleep(0.03) IS NOT NULL" }\n'
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, more)
+    with running(path) as daemon:
+        cut = wait_for_state(load(path), source)
+        (copied,) = [event for event in events(daemon, "table copied") if event["table"] == "public.slow"]
+        daemon.stop()
+    assert copied["rows"] == 100
+    assert len(read_topic(servers.bootstrap, prefix, "public.slow", cut.offsets[f"{prefix}.public.slow"])) == 100
+
+
+def test_plan_and_conditions(
+    source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path
+) -> None:
+    """Partitions of partitions, children of children, conditions: what is planned is what is read."""
+    source.execute(
+        "CREATE TABLE part (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);"
+        "CREATE TABLE part_25 PARTITION OF part FOR VALUES FROM ('2025-01-01') TO ('2026-01-01');"
+        "CREATE TABLE part_26 PARTITION OF part FOR VALUES FROM ('2026-01-01') TO ('2027-01-01')"
+        " PARTITION BY HASH (id);"
+        "CREATE TABLE part_26_0 (at date NOT NULL, id int NOT NULL);"
+        "ALTER TABLE part_26 ATTACH PARTITION part_26_0 FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+        "CREATE TABLE part_26_1 PARTITION OF part_26 FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
+        "INSERT INTO part SELECT g, '2025-06-01'::date + g FROM generate_series(1, 400) g;"
+        "CREATE TABLE top (id int PRIMARY KEY); INSERT INTO top SELECT generate_series(1, 3);"
+        "CREATE TABLE middle (PRIMARY KEY (id)) INHERITS (top); INSERT INTO middle VALUES (4);"
+        "CREATE TABLE bottom (PRIMARY KEY (id)) INHERITS (middle); INSERT INTO bottom VALUES (5), (6);"
+        "CREATE TABLE keyless (a int); INSERT INTO keyless SELECT generate_series(1, 5000); ANALYZE"
+    )
+    condition = "part.at >= '2025-12-25' AND part.id < 390 -- and no more"
+    more = f'[snapshot]\nchunk_bytes = 8192\nwhere = {{ "public.part" = "{condition}" }}\n'
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, more)
+
+    done = tailrace("snapshot", "plan", "--json", "--config", str(path))
+    assert done.returncode == 0, done.stderr
+    planned = {each["table"]: each for each in json.loads(done.stdout)["tables"]}
+    assert next(iter(planned)) == "public.keyless"
+    sizes = [each["bytes"] for each in planned.values()]
+    assert sizes[1:] == sorted(sizes[1:])
+    leaves = {chunk["leaf"][1] for chunk in planned["public.part"]["chunks"]}
+    assert leaves == {"part_25", "part_26_0", "part_26_1"}
+    assert planned["public.part"]["rows"] == 400
+    assert len(planned["public.keyless"]["chunks"]) > 10
+    assert [planned[f"public.{name}"]["rows"] for name in ("top", "middle", "bottom")] == [3, 1, 2]
+    assert "public.keyless" in tailrace("snapshot", "plan", "--config", str(path)).stdout
+    assert source.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+
+    with running(path) as daemon:
+        cut = wait_for_state(load(path), source)
+        copied = [event["table"] for event in events(daemon, "table copied")]
+        assert "public.keyless" in copied[:2]  # two workers: the next table may end before its last chunk
+        assert copied[-1] == max(planned, key=lambda name: len(planned[name]["chunks"]) if name != copied[0] else 0)
+        daemon.stop()
+
+    def ids(table: str) -> list[int]:
+        records = read_topic(servers.bootstrap, prefix, f"public.{table}", cut.offsets[f"{prefix}.public.{table}"])
+        return sorted(record.value["after"]["id"] for record in records if record.value is not None)
+
+    expected = source.execute("SELECT id FROM part WHERE at >= '2025-12-25' AND id < 390 ORDER BY 1").fetchall()
+    assert len(expected) > 100
+    assert ids("part") == [id for (id,) in expected]
+    assert [ids("top"), ids("middle"), ids("bottom")] == [[1, 2, 3], [4], [5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "word"),
+    [
+        ('"public.t" = "no_such_column > 1"', "TR-136", "no_such_column"),
+        ('"public.t" = "id > 1) OR (true"', None, ""),
+        ('"public.t" = "id > 1; DELETE FROM t"', "TR-136", "syntax"),
+        ('"public.t" = "id"', "TR-136", "boolean"),
+        ('"public.other" = "id > 1"', "TR-135", "public.t"),
+    ],
+)
+def test_conditions_that_cannot_be_used(
+    source: psycopg.Connection[Any],
+    database: str,
+    servers: Servers,
+    prefix: str,
+    tmp_path: Path,
+    where: str,
+    code: str | None,
+    word: str,
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, f"[snapshot]\nwhere = {{ {where} }}\n")
+    for command in (["snapshot", "plan"], ["run"]):
+        if code is None and command == ["run"]:
+            continue
+        done = tailrace(*command, "--config", str(path))
+        assert done.returncode == (3 if code else 0), done.stderr
+        assert (code or "") in done.stderr
+        assert word in done.stderr
+    assert source.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", (prefix,)).fetchone() == (
+        0,
+    )
+    assert source.execute("SELECT count(*) FROM t").fetchone() == (1,)

@@ -1,0 +1,255 @@
+"""What the daemon tells about itself while all goes well, and while it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdc.dev.state import Servers, status
+from schemas.configfile import load
+from schemas.lsn import parse_lsn
+from tests.daemon import Daemon, ask, events, running, tailrace, wait_for_state, wait_until, write_config
+from tests.servers import fresh_database
+from tests.topics import assert_once_in_order, read_topic
+
+_STALL_S = 15
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, t text); INSERT INTO t VALUES (0, 'before')")
+        yield connection
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
+    more = f"[health]\nstall_s = {_STALL_S}\n"
+    return write_config(tmp_path, database, servers.bootstrap, prefix, more, source="heartbeat_s = 1\n")
+
+
+def metrics(daemon: Daemon) -> dict[tuple[str, ...], float]:
+    """Return the samples by name and values of their labels."""
+    code, text = ask(daemon, "/metrics")
+    assert code == 200
+    families = text_string_to_metric_families(text)
+    return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+
+
+def ready(daemon: Daemon) -> tuple[int, dict[str, Any]]:
+    code, body = ask(daemon, "/readyz")
+    return code, json.loads(body or "{}")
+
+
+def test_all_is_well(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path, prefix: str, database: str
+) -> None:
+    config = load(config_path)
+    topic = f"{prefix}.public.t"
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        wait_until(lambda: ready(daemon) == (200, {"ready": True, "state": "streaming", "slot": prefix}))
+        assert ask(daemon, "/livez")[0] == 200
+        assert ask(daemon, "/")[0] == 404
+        source.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 500) g; DELETE FROM t WHERE id < 3")
+        cut = wait_for_state(config, source)
+        wait_until(lambda: metrics(daemon)["tailrace_flushed_lsn_bytes",] >= cut.flushed_lsn)
+        wait_until(lambda: ("tailrace_complete_timestamp_seconds",) in metrics(daemon))
+        found = metrics(daemon)
+        assert found["tailrace_records_total", topic] == len(read_topic(servers.bootstrap, prefix, "public.t")) == 507
+        assert found["tailrace_state", "streaming"] == 1 == sum(found["tailrace_state", each] for each in STATES)
+        assert found["tailrace_ready",] == 1
+        assert found["tailrace_stalled",] == 0
+        assert found["tailrace_sessions_total",] == 1
+        assert found["tailrace_slot_wal_status", "reserved"] == 1
+        assert found["tailrace_server_wal_lsn_bytes",] >= cut.flushed_lsn
+        now = source.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+        assert now is not None
+        for name in ("source_commit", "last_commit", "complete", "looked"):
+            assert now[0] - 60 < found[f"tailrace_{name}_timestamp_seconds",] <= now[0]
+        assert 10**7 < found["process_resident_memory_bytes",] < 10**9
+        assert not any(name.startswith("tailrace_errors_total") for name, *_ in found)
+        assert daemon.stop() == 0
+        assert ask(daemon, "/livez")[0] == 0
+    # of all that people see there, nothing is secret
+    assert database not in daemon.log.read_text()
+
+
+STATES = ("starting", "copying", "streaming", "standby", "retrying")
+
+
+def test_an_address_that_is_taken(source: psycopg.Connection[Any], config_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        config_path.write_text(config_path.read_text().replace("[health]", f'[health]\nlisten = "{address}"'))
+        result = tailrace("run", cwd=config_path.parent)
+    assert result.returncode == 3
+    assert "ERROR  TR-112" in result.stderr
+    assert address in result.stderr
+
+
+def test_turned_off(source: psycopg.Connection[Any], config_path: Path) -> None:
+    config_path.write_text(config_path.read_text().replace("[health]", '[health]\nlisten = ""'))
+    with running(config_path) as daemon:
+        wait_for_state(load(config_path), source)
+        assert not events(daemon, "health and metrics")
+        assert daemon.stop() == 0
+
+
+def test_a_start_that_waits_for_an_open_transaction(
+    source: psycopg.Connection[Any], database: str, config_path: Path
+) -> None:
+    source.execute("CREATE TABLE other (id int)")
+    with psycopg.connect(database) as forgotten, running(config_path) as daemon:
+        forgotten.execute("INSERT INTO other VALUES (1)")
+        pid = forgotten.info.backend_pid
+        wait_until(lambda: ready(daemon)[1].get("reason") == "the slot is not attached yet")
+        wait_until(lambda: "stalled_since" in ready(daemon)[1], 60)
+        assert f"of process {pid} (idle in transaction), open since" in ready(daemon)[1]["reason"]
+        assert ask(daemon, "/livez")[0] == 200
+        forgotten.rollback()
+        wait_until(lambda: ready(daemon)[0] == 200)
+        assert daemon.stop() == 0
+
+
+@contextmanager
+def writing_wal(dsn: str) -> Iterator[None]:
+    """Write to another database without a pause."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE elsewhere (t text)")
+            while not stop.wait(0.01):
+                connection.execute("INSERT INTO elsewhere SELECT repeat('x', 100) FROM generate_series(1, 200)")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_heartbeat_moves_the_slot_of_a_quiet_database(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path, prefix: str
+) -> None:
+    with running(config_path) as daemon, fresh_database(servers.dsn) as elsewhere, writing_wal(elsewhere):
+        wait_for_state(load(config_path), source)
+        wait_until(lambda: metrics(daemon)["tailrace_heartbeats_total",] > 0, 40)
+        row = source.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        end = parse_lsn(row[0])
+        wait_until(lambda: metrics(daemon).get(("tailrace_slot_confirmed_flush_lsn_bytes",), 0) > end, 40)
+        assert daemon.stop() == 0
+    # nobody else sees them
+    assert not [record for record in read_topic(servers.bootstrap, prefix, "message") if record.key != ("test",)]
+
+
+def test_a_frozen_backend_does_not_hold_the_watch_up(source: psycopg.Connection[Any], config_path: Path) -> None:
+    def backend() -> int | None:
+        row = source.execute(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'tailrace watch'"
+            " AND datname = current_database() ORDER BY backend_start DESC LIMIT 1"
+        ).fetchone()
+        return row[0] if row else None
+
+    with running(config_path) as daemon:
+        wait_for_state(load(config_path), source)
+        frozen = backend()
+        assert frozen is not None
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            wait_until(lambda: backend() != frozen)
+            asked = metrics(daemon)["tailrace_looked_timestamp_seconds",]
+            wait_until(lambda: metrics(daemon)["tailrace_looked_timestamp_seconds",] > asked)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        assert daemon.stop() == 0
+
+
+def test_a_frozen_broker(
+    source: psycopg.Connection[Any], servers: Servers, state_dir: Path, config_path: Path, prefix: str
+) -> None:
+    config = load(config_path)
+    (kafka,) = (each.server.process for each in status(state_dir) if each.server.name == "kafka")
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        source.execute("INSERT INTO t VALUES (1, 'before')")
+        wait_for_state(config, source)
+        wait_until(lambda: ("tailrace_complete_timestamp_seconds",) in metrics(daemon))
+        before = metrics(daemon)
+        os.kill(kafka.pid, signal.SIGSTOP)
+        try:
+            source.execute("INSERT INTO t VALUES (2, 'meanwhile')")
+            # at the next look, the stall later
+            wait_until(lambda: ready(daemon)[0] == 503, 10)
+            assert "no answer from Kafka" in ready(daemon)[1]["reason"]
+            wait_until(lambda: "stalled_since" in ready(daemon)[1], 40)
+            code, body = ready(daemon)
+            assert code == 503
+            assert "no answer from Kafka" in body["reason"]
+            # a restart would not mend it
+            assert ask(daemon, "/livez")[0] == 200
+            during = metrics(daemon)
+        finally:
+            os.kill(kafka.pid, signal.SIGCONT)
+        assert during["tailrace_stalled",] == 1
+        assert during["tailrace_ready",] == 0
+        lag = during["tailrace_looked_timestamp_seconds",] - during["tailrace_complete_timestamp_seconds",]
+        assert lag > _STALL_S - 5
+        assert during["tailrace_flushed_lsn_bytes",] >= before["tailrace_flushed_lsn_bytes",]
+        (said,) = events(daemon, "stalled: the position does not move although there is WAL")
+        assert "no answer from Kafka" in said["cause"]
+        wait_until(lambda: ready(daemon)[0] == 200)
+        wait_for_state(config, source)
+        assert daemon.stop() == 0
+    assert events(daemon, "the stall is over")
+    records = read_topic(servers.bootstrap, prefix, "public.t")
+    assert_once_in_order(records)
+    assert sorted(record.key for record in records) == [(0,), (1,), (2,)]
+
+
+def test_a_slot_that_fills(
+    source: psycopg.Connection[Any], servers: Servers, database: str, config_path: Path, prefix: str
+) -> None:
+    config = load(config_path)
+    source.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '96MB'")
+    source.execute("SELECT pg_reload_conf()")
+    try:
+        with psycopg.connect(database) as forgotten, running(config_path) as daemon:
+            wait_for_state(config, source)
+            assert not events(daemon, "the slot nears the limit of the WAL kept for it")
+            pid = forgotten.info.backend_pid
+            forgotten.execute("INSERT INTO t VALUES (1, 'never committed')")
+            for _ in range(4):
+                source.execute("SELECT pg_logical_emit_message(true, 'test', 'x'), pg_switch_wal()")
+            wait_until(lambda: events(daemon, "the slot nears the limit of the WAL kept for it"))
+            (said, *_) = events(daemon, "the slot nears the limit of the WAL kept for it")
+            assert said["retained_bytes"] > 48 * 2**20
+            assert 0 < said["safe_wal_bytes"] < 64 * 2**20
+            assert f"of process {pid} (idle in transaction)" in said["oldest"]
+            found = metrics(daemon)
+            assert found["tailrace_slot_safe_wal_bytes",] == said["safe_wal_bytes"]
+            assert found["tailrace_slot_retained_wal_bytes",] == said["retained_bytes"]
+            shown = json.loads(tailrace("status", "--json", cwd=config_path.parent).stdout)
+            assert shown["source"]["seconds_to_full"] > 0
+            assert "of WAL if nobody reads it" in tailrace("status", cwd=config_path.parent).stdout
+            assert daemon.stop() == 0
+    finally:
+        source.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        source.execute("SELECT pg_reload_conf()")

@@ -1,0 +1,118 @@
+"""A standby is promoted: the daemon goes on with it if it has all that is on the topics, else it says what is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cdc.dev import postgres
+from cdc.dev.server import Server
+from cdc.dev.state import Servers
+from schemas.config import Config
+from schemas.configfile import load
+from schemas.errors import ConfigError
+from tests.bank import Writer, assert_equal, create_tables
+from tests.daemon import running, wait_for, wait_for_state, write_config
+from tests.integration.test_bad_input import assert_refused
+from tests.integration.test_start import refusal, start_and_stop
+from tests.postgres_versions import binaries
+from tests.replicas import DATABASE, Replicas, replicas
+
+
+def _configure(folder: Path, pair: Replicas, servers: Servers, prefix: str) -> tuple[Path, Config]:
+    with psycopg.connect(pair.dsn, autocommit=True) as connection:
+        create_tables(connection, 200)
+    path = write_config(folder, pair.dsn, servers.bootstrap, prefix, "[delivery]\nmax_transaction_ms = 50\n")
+    return path, load(path)
+
+
+def _only(path: Path, server: Server, servers: Servers, prefix: str) -> Config:
+    """Write a configuration that names one of the two servers."""
+    write_config(path.parent, postgres.dsn(server, DATABASE), servers.bootstrap, prefix)
+    return load(path)
+
+
+def test_goes_on_with_the_promoted_standby(tmp_path: Path, servers: Servers, prefix: str) -> None:
+    """By itself, with what the topics lacked at the promotion, and nothing twice. Then the old primary comes back."""
+    # so that the topics never have what the standby has not
+    with replicas(primary_settings={"synchronized_standby_slots": "standby"}) as pair:
+        path, config = _configure(tmp_path, pair, servers, prefix)
+        with Writer(pair.dsn, 21, 200).writing() as writer, running(path) as daemon:
+            wait_for(config, lambda record: record.is_state)
+            pair.sync(config.source.slot)
+            standby = _only(path, pair.standby, servers, prefix)
+            error = refusal(standby)
+            assert (error.code, error.exit_code) == ("TR-232", 4)
+            # behind at the promotion
+            os.kill(daemon.process.pid, signal.SIGSTOP)
+            before = writer.transactions
+            while writer.transactions < before + 20:
+                time.sleep(0.05)
+            writer.stop()
+            pair.wait_replayed()
+            pair.kill_primary()
+            pair.promote()
+            os.kill(daemon.process.pid, signal.SIGCONT)
+            writer = Writer(pair.dsn, 22, 200)
+            writer.transactions = 1_000_000  # keys of its own
+            with writer.writing():
+                wait_for(config, lambda record: record.here.timeline == 2 and writer.transactions > 1_000_050)
+            with psycopg.connect(pair.dsn, autocommit=True) as connection:
+                assert_equal(servers.bootstrap, config, connection)
+            assert daemon.stop() == 0
+        assert any("The server was promoted at" in line for line in daemon.log.read_text().splitlines())
+        # a second start must not measure by the first timeline again
+        start_and_stop(standby)
+        pair.start_primary()
+        former = _only(path, pair.primary, servers, prefix)
+        error = refusal(former)
+        assert (error.code, error.exit_code) == ("TR-421", 6)
+        assert "timeline 1 does not come from timeline 2" in error.message
+
+
+def test_topics_hold_what_the_promoted_standby_lacks(tmp_path: Path, servers: Servers, prefix: str) -> None:
+    with replicas() as pair:
+        path, config = _configure(tmp_path, pair, servers, prefix)
+        with psycopg.connect(pair.dsn, autocommit=True) as connection, running(path) as daemon:
+            wait_for_state(config, connection)
+            pair.sync(config.source.slot)
+            pair.stop_standby()
+            connection.execute("UPDATE account SET balance = balance + 1 WHERE id = 1")
+            wait_for_state(config, connection)
+            pair.kill_primary()
+            pair.start_standby()
+            pair.promote()
+            assert daemon.process.wait(30) != 0
+        text = daemon.log.read_text()
+        for word in ("ERROR  TR-421", "It has not their newest transaction", "When a slot is lost"):
+            assert word in text
+        assert_refused(path, "TR-421", 6, "bytes of WAL further")
+
+
+def test_promoted_before_the_slot_was_synchronized(tmp_path: Path, servers: Servers, prefix: str) -> None:
+    with replicas() as pair:
+        path, config = _configure(tmp_path, pair, servers, prefix)
+        start_and_stop(config)
+        pair.wait_replayed()
+        pair.kill_primary()
+        pair.promote()
+        assert_refused(path, "TR-402", 6, "The server was promoted at", "sync_replication_slots")
+
+
+def test_before_17_a_promoted_standby_has_no_slot(tmp_path: Path, servers: Servers, prefix: str) -> None:
+    try:
+        binaries(16)
+    except ConfigError as missing:
+        pytest.skip(f"no PostgreSQL 16: {missing.message}. {missing.detail}")
+    with replicas(16) as pair:
+        path, config = _configure(tmp_path, pair, servers, prefix)
+        start_and_stop(config)
+        pair.wait_replayed()
+        pair.kill_primary()
+        pair.promote()
+        assert_refused(path, "TR-402", 6, "Before PostgreSQL 17", "is not on the topics")

@@ -1,0 +1,416 @@
+"""The truth table of `cdc.start` against real servers: what is found there, and that a refusal changes nothing.
+
+Rows that `tests.unit.test_start` has are here once more where it matters how PostgreSQL or Kafka show them. Those of a
+promotion are in `test_promotion`; more exit codes of the process in `test_bad_input` and `test_publications`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from cdc import recovery
+from cdc.dev import postgres
+from cdc.dev.server import Server, stop
+from cdc.dev.state import Servers
+from cdc.session import Session
+from schemas.config import Config
+from schemas.configfile import load
+from schemas.errors import TailraceError
+from schemas.topics import Topics
+from sinks.kafka import KafkaSink
+from sinks.progress import read_position
+from tests.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
+from tests.integration.test_bad_input import assert_refused, slots
+from tests.topics import latest, read_topic
+
+_TABLES = """
+CREATE TABLE t (id int PRIMARY KEY);
+CREATE TABLE u (id int PRIMARY KEY);
+INSERT INTO t SELECT generate_series(1, 20);
+INSERT INTO u VALUES (1);
+"""
+
+
+def start_and_stop(config: Config) -> None:
+    """Run the daemon, in this process, until it is told to stop; it begins the stream."""
+    stop_it = threading.Event()
+    session = Session(config, stop_it)
+    try:
+        session.start()
+        stop_it.set()
+        session.run()
+    finally:
+        session.close()
+
+
+def refusal(config: Config) -> TailraceError:
+    """Start the daemon, which must refuse."""
+    with pytest.raises(TailraceError) as refused:
+        start_and_stop(config)
+    assert refused.value.hint
+    return refused.value
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One that has run and was stopped."""
+
+    path: Path
+    config: Config
+    connection: psycopg.Connection[Any]
+    admin: AdminClient
+
+    @property
+    def name(self) -> str:
+        """Of the slot and of the prefix."""
+        return self.config.source.slot
+
+    def execute(self, statement: str) -> None:
+        self.connection.execute(statement.encode())
+
+    def refused(self, code: str, exit_code: int, *words: str) -> None:
+        """Start it: it must refuse, and leave slot and position as they were."""
+        before = self._state()
+        error = refusal(self.config)
+        assert (error.code, error.exit_code) == (code, exit_code), str(error)
+        for word in words:
+            assert word in str(error)
+        assert self._state() == before
+
+    def _state(self) -> object:
+        slot = self.connection.execute(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.name,)
+        ).fetchone()
+        return slot, read_position(self.config.kafka, Topics(self.name), self.name), self.topics()
+
+    def topics(self) -> set[str]:
+        return {topic for topic in self.admin.list_topics(timeout=10).topics if topic.startswith(f"{self.name}.")}
+
+    def delete(self, *topics: str) -> None:
+        for future in self.admin.delete_topics(list(topics)).values():
+            future.result()
+        while self.topics() & set(topics):
+            time.sleep(0.02)
+
+    def alter(self, topic: str, **settings: str) -> None:
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        for future in self.admin.incremental_alter_configs([resource]).values():
+            future.result()
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Iterator[Pipeline]:
+    """One that has never run."""
+    path = write_config(tmp_path, database, servers.bootstrap, prefix)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(_TABLES)
+        yield Pipeline(path, load(path), connection, AdminClient({"bootstrap.servers": servers.bootstrap}))
+
+
+@pytest.fixture
+def stopped(fresh: Pipeline) -> Pipeline:
+    start_and_stop(fresh.config)
+    return fresh
+
+
+def assert_topic_equals(pipeline: Pipeline, table: str) -> Daemon:
+    """Run it until it has everything, and compare a topic with its table."""
+    with running(pipeline.path) as daemon:
+        wait_for_state(pipeline.config, pipeline.connection)
+    records = read_topic(pipeline.config.kafka.bootstrap, pipeline.name, f"public.{table}")
+    ids = pipeline.connection.execute(f"SELECT id FROM {table} ORDER BY id".encode()).fetchall()
+    assert sorted(latest(records)) == ids
+    return daemon
+
+
+# Slots
+
+
+_SLOTS: dict[str, tuple[str, str]] = {
+    "physical": ("SELECT pg_create_physical_replication_slot('{}')", "physical"),
+    "temporary": ("SELECT pg_create_logical_replication_slot('{}', 'pgoutput', true)", "temporary"),
+    "two_phase": ("SELECT pg_create_logical_replication_slot('{}', 'pgoutput', false, true)", "two_phase True"),
+}
+
+
+@pytest.mark.parametrize(("made", "word"), _SLOTS.values(), ids=_SLOTS)
+def test_slot_of_another_kind(stopped: Pipeline, made: str, word: str) -> None:
+    stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
+    stopped.execute(made.format(stopped.name))
+    stopped.refused("TR-208", 4, word)
+    stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
+
+
+def test_slot_of_another_database(stopped: Pipeline, servers: Servers) -> None:
+    stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
+    with psycopg.connect(servers.dsn, autocommit=True) as other:
+        other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (stopped.name,))
+        stopped.refused("TR-208", 4, "database postgres")
+        other.execute("SELECT pg_drop_replication_slot(%s)", (stopped.name,))
+
+
+def _invalidate(pipeline: Pipeline, setting: str, value: str, make: Callable[[], None]) -> None:
+    """Have the server invalidate the slot by one of its limits."""
+    pipeline.execute(f"ALTER SYSTEM SET {setting} = '{value}'")
+    try:
+        pipeline.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 20
+        lost = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND wal_status = 'lost'"
+        while not pipeline.connection.execute(lost, (pipeline.name,)).rowcount:
+            assert time.monotonic() < deadline
+            make()
+            pipeline.execute("CHECKPOINT")
+    finally:
+        pipeline.execute(f"ALTER SYSTEM RESET {setting}")
+        pipeline.execute("SELECT pg_reload_conf()")
+
+
+def test_slot_whose_wal_was_removed(stopped: Pipeline) -> None:
+    def write() -> None:
+        stopped.execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t")
+        stopped.execute("SELECT pg_switch_wal()")
+
+    _invalidate(stopped, "max_slot_wal_keep_size", "16MB", write)
+    stopped.refused("TR-204", 6, "wal_removed", "is not on the topics", "snapshot start --all --reconcile")
+    assert_refused(stopped.path, "TR-204", 6, "snapshot start --all --reconcile")
+
+
+def test_slot_idle_for_too_long(stopped: Pipeline) -> None:
+    _invalidate(stopped, "idle_replication_slot_timeout", "1s", lambda: time.sleep(0.2))
+    stopped.refused("TR-204", 6, "idle_timeout")
+
+
+# No position
+
+
+def test_slot_of_somebody_else(fresh: Pipeline) -> None:
+    """As when kafka.prefix was changed: the pipeline of the old one would lose what is taken from its slot."""
+    fresh.execute("CREATE PUBLICATION tailrace FOR TABLE t")
+    fresh.execute(f"SELECT pg_create_logical_replication_slot('{fresh.name}', 'pgoutput')")
+    fresh.refused("TR-423", 6, "0 of 1 topics", "somebody else's")
+    assert_refused(fresh.path, "TR-423", 6)
+    assert not fresh.topics()
+
+
+def test_progress_topic_gone(stopped: Pipeline) -> None:
+    stopped.delete(f"{stopped.name}.tailrace.progress")
+    stopped.refused("TR-423", 6, "2 of 2 topics", f"pg_drop_replication_slot('{stopped.name}')")
+    stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
+    stopped.refused("TR-425", 6, f'topic "{stopped.name}.public.t"', "--delete")
+    stopped.delete(*stopped.topics())
+    assert_topic_equals(stopped, "t")
+
+
+def test_first_start_killed_before_the_slot(fresh: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "ExportedSnapshot", _killed)
+        with pytest.raises(_Killed):
+            start_and_stop(fresh.config)
+    assert slots(fresh.config.source.dsn.get_secret_value(), fresh.name) == 0
+    assert_topic_equals(fresh, "t")
+
+
+def test_first_start_killed_behind_the_slot(fresh: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing changes in the tables any more: they must be read none the less, and once."""
+    _kill_behind_the_slot(fresh, monkeypatch)
+    assert slots(fresh.config.source.dsn.get_secret_value(), fresh.name) == 1
+    assert_topic_equals(fresh, "t")
+    fresh.execute("INSERT INTO u VALUES (3)")
+    daemon = assert_topic_equals(fresh, "u")
+    assert sorted(event["table"] for event in events(daemon, "table to be read")) == ["public.t", "public.u"]
+    assert not events(daemon, "topic begins anew: another table, or published anew")
+
+
+def test_first_start_killed_behind_the_slot_with_a_table_without_a_key(
+    fresh: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh.execute("CREATE TABLE event (n int); INSERT INTO event VALUES (1)")
+    _kill_behind_the_slot(fresh, monkeypatch)
+    fresh.refused("TR-405", 6, "public.event", "snapshot start --all --reconcile")
+    # what the hint says
+    assert tailrace("snapshot", "start", "--all", "--reconcile", "--config", str(fresh.path)).returncode == 0
+    assert_topic_equals(fresh, "t")
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _killed(*_: object) -> None:
+    raise _Killed
+
+
+def _kill_behind_the_slot(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSink, "commit", _killed)
+        with pytest.raises(_Killed):
+            start_and_stop(pipeline.config)
+
+
+# Publications
+
+
+def test_publication_that_leaves_out_deletes(fresh: Pipeline) -> None:
+    fresh.execute("CREATE PUBLICATION tailrace FOR TABLE t WITH (publish = 'insert, update')")
+    fresh.refused("TR-233", 4, "delete, truncate", "ALTER PUBLICATION")
+    fresh.execute("ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete, truncate')")
+    start_and_stop(fresh.config)
+    fresh.execute("ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete')")
+    fresh.refused("TR-426", 6, "does not publish: truncate", "copied anew")
+
+
+def test_publication_gone(stopped: Pipeline) -> None:
+    stopped.execute("DROP PUBLICATION tailrace, tailrace_nokey")
+    stopped.refused("TR-404", 6, '"tailrace" is gone')
+    assert not stopped.connection.execute("SELECT FROM pg_publication").rowcount
+
+
+def test_tables_added_and_taken_out_meanwhile(stopped: Pipeline) -> None:
+    stopped.execute(
+        "ALTER PUBLICATION tailrace DROP TABLE u; CREATE TABLE v (id int PRIMARY KEY); INSERT INTO v VALUES (7);"
+        "ALTER PUBLICATION tailrace ADD TABLE v; INSERT INTO u VALUES (2); INSERT INTO t VALUES (100)"
+    )
+    assert_topic_equals(stopped, "v")
+    assert_topic_equals(stopped, "t")
+    assert set(latest(read_topic(stopped.config.kafka.bootstrap, stopped.name, "public.u"))) == {(1,)}
+
+
+# Topics
+
+
+def _change_topic(pipeline: Pipeline, how: str) -> None:
+    topic = f"{pipeline.name}.public.t"
+    partitions = [TopicPartition(topic, partition, -1) for partition in range(3)]
+    if how in ("deleted", "made again"):
+        pipeline.delete(topic)
+    if how == "made again":
+        new = NewTopic(topic, 3, 1, config={"cleanup.policy": "compact"})
+        for future in pipeline.admin.create_topics([new]).values():
+            future.result()
+    if how == "cut off":
+        # a while with another policy is enough
+        pipeline.alter(topic, cleanup_policy="delete")
+        for each in pipeline.admin.delete_records(partitions).values():
+            each.result()
+        pipeline.alter(topic, cleanup_policy="compact")
+    if how == "with more partitions":
+        for future in pipeline.admin.create_partitions([NewPartitions(topic, 5)]).values():
+            future.result()
+    if how == "without schemas":
+        pipeline.delete(f"{pipeline.name}.tailrace.schemas")
+
+
+@pytest.mark.parametrize(
+    ("how", "word"),
+    [
+        ("deleted", "20 offsets in 3 partitions"),
+        ("made again", "ends at offset 0"),
+        ("cut off", "begins at offset"),
+        ("with more partitions", "5 partitions, the cut 3"),
+        ("without schemas", "tailrace.schemas"),
+    ],
+)
+def test_topics_that_have_lost_records(stopped: Pipeline, how: str, word: str) -> None:
+    _change_topic(stopped, how)
+    stopped.refused("TR-424", 6, word)
+    if how == "deleted":
+        assert_refused(stopped.path, "TR-424", 6, f"{stopped.name}.public.t")
+
+
+def test_topic_of_a_table_that_is_not_captured_any_more(stopped: Pipeline) -> None:
+    stopped.execute("ALTER PUBLICATION tailrace DROP TABLE u")
+    stopped.delete(f"{stopped.name}.public.u")
+    start_and_stop(stopped.config)
+    assert f"{stopped.name}.public.u" not in stopped.topics()
+
+
+@pytest.mark.parametrize(
+    ("topic", "setting", "value"),
+    [
+        ("public.t", "cleanup.policy", "delete"),
+        ("public.t", "min.compaction.lag.ms", "1000"),
+        ("public.t", "delete.retention.ms", "1000"),
+        ("public.t", "message.timestamp.type", "CreateTime"),
+        ("tailrace.progress", "min.compaction.lag.ms", "1000"),
+    ],
+)
+def test_topic_settings_that_break_a_promise(stopped: Pipeline, topic: str, setting: str, value: str) -> None:
+    stopped.alter(f"{stopped.name}.{topic}", **{setting.replace(".", "_"): value})
+    stopped.refused("TR-302", 5, f"{setting} = {value}", "kafka-configs.sh")
+
+
+# Servers
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Server]]]:
+    """A server whose data may be exchanged; the last of the list is the one that runs."""
+    folder = tmp_path_factory.mktemp("own") / "postgres"
+    started: list[Server] = []
+    postgres.start(folder, None, {"fsync": "off"}, started.append)
+    yield folder, started
+    for each in started:
+        stop(each)
+
+
+def test_another_server(stopped: Pipeline, own_server: tuple[Path, list[Server]]) -> None:
+    """With a slot of the same name or without, its LSNs mean nothing here."""
+    dsn = postgres.create_database(postgres.dsn(own_server[1][-1]), "other")
+    write_config(stopped.path.parent, dsn, stopped.config.kafka.bootstrap, stopped.name)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(_TABLES)
+        connection.execute("CREATE PUBLICATION tailrace FOR TABLE t, u")
+        other = Pipeline(stopped.path, load(stopped.path), connection, stopped.admin)
+        other.refused("TR-403", 6, "system identifier")
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (stopped.name,))
+        other.refused("TR-403", 6, "system identifier")
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (stopped.name,))
+
+
+def test_restored_backup(tmp_path: Path, servers: Servers, prefix: str, own_server: tuple[Path, list[Server]]) -> None:
+    """A copy of the files, slot and all, from before the topics were filled further."""
+    folder, started = own_server
+    dsn = postgres.create_database(postgres.dsn(started[-1]), prefix)
+    path = write_config(tmp_path, dsn, servers.bootstrap, prefix)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(_TABLES)
+    start_and_stop(load(path))
+    server = started[-1]
+    stop(server)
+    _copy(folder / "data", tmp_path / "backup")
+    server = postgres.start(folder, server, None, started.append)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("INSERT INTO t VALUES (1000)")
+        with running(path):
+            wait_for_state(load(path), connection)
+    stop(server)
+    shutil.rmtree(folder / "data")
+    _copy(tmp_path / "backup", folder / "data")
+    postgres.start(folder, server, None, started.append)
+    error = refusal(load(path))
+    assert (error.code, error.exit_code) == ("TR-422", 6)
+    assert "bytes further" in error.detail
+
+
+def _copy(data: Path, to: Path) -> None:
+    """Copy files with their owner, which is not ours."""
+    subprocess.run(["cp", "-a", str(data), str(to)], check=True)

@@ -1,0 +1,221 @@
+"""`tailrace verify --log` on the topics of a daemon, and on copies of them with one thing wrong."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+from cdc.dev.state import Servers
+from cdc.ops.verify_log import verify_log
+from schemas.config import Config
+from schemas.configfile import load
+from schemas.errors import ConfigError
+from schemas.progress import Cut, PositionRecord
+from sinks.admin import TopicSpec, ensure_topics
+from tests.bank import TABLES, Writer, create_tables
+from tests.daemon import running, tailrace, wait_for, wait_for_state, write_config
+from tests.servers import fresh_database
+from tests.topics import read_all
+
+_TOPICS = ("message", *(f"public.{table}" for table in TABLES))
+
+
+@dataclass
+class Pipeline:
+    """The topics of a daemon that has ended: the messages of each partition, and the position records."""
+
+    config: Config
+    path: Path
+    lines: dict[tuple[str, int], list[Any]]
+    positions: list[PositionRecord]
+
+
+@pytest.fixture(scope="module")
+def pipeline(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    prefix = f"t{uuid.uuid4().hex[:10]}"
+    with fresh_database(servers.dsn) as dsn:
+        more = "[delivery]\nmax_transaction_ms = 20\n"
+        path = write_config(tmp_path_factory.mktemp("log"), dsn, servers.bootstrap, prefix, more)
+        config = load(path)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            create_tables(connection, 200)
+            with running(path) as daemon:
+                with Writer(dsn, 7, 200).writing() as writer:
+                    wait_for(config, lambda record: record.is_state and writer.transactions > 200)
+                connection.execute("TRUNCATE document")
+                wait_for_state(config, connection)
+                assert daemon.stop() == 0
+        progress = f"{prefix}.tailrace.progress"
+        messages = read_all(servers.bootstrap, [progress, *(f"{prefix}.{topic}" for topic in _TOPICS)])
+        positions = [PositionRecord.from_json(message.value()) for message in messages.pop(progress)]
+        lines: dict[tuple[str, int], list[Any]] = {}
+        for topic, records in messages.items():
+            for record in records:
+                lines.setdefault((topic, record.partition()), []).append(record)
+        yield Pipeline(config, path, lines, positions)
+
+
+def test_what_the_daemon_wrote_is_whole(pipeline: Pipeline) -> None:
+    proof = verify_log(pipeline.config)
+    assert proof.tally.findings == []
+    assert proof.tally.records == sum(map(len, pipeline.lines.values()))
+    assert proof.tally.position_records == len(pipeline.positions)
+    assert proof.tally.compacted == proof.tally.uncounted == 0
+
+
+def test_by_small_blocks(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.ops.verify_log._BLOCK_RECORDS", 7)
+    assert verify_log(pipeline.config).tally.findings == []
+
+
+Lines = dict[tuple[str, int], list[Any]]
+
+
+def _drop(lines: Lines, at: tuple[str, int], middle: int) -> None:
+    del lines[at][middle]
+
+
+def _double(lines: Lines, at: tuple[str, int], middle: int) -> None:
+    lines[at].insert(middle, lines[at][middle])
+
+
+def _swap(lines: Lines, at: tuple[str, int], middle: int) -> None:
+    """The offsets stay where they are, which is what the cuts are translated by."""
+    line = lines[at]
+    line[middle], line[middle + 1] = line[middle + 1], line[middle]
+
+
+def _add(lines: Lines, at: tuple[str, int], middle: int) -> None:
+    lines[at].append(lines[at][-1])
+
+
+def _nothing(lines: Lines, at: tuple[str, int], middle: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("plant", "kinds"),
+    [
+        (_nothing, set()),
+        (_drop, {"missing"}),
+        (_double, {"unaccounted", "order"}),
+        (_swap, {"order"}),
+        (_add, {"unaccounted"}),
+    ],
+)
+def test_planted(pipeline: Pipeline, plant: Callable[[Lines, tuple[str, int], int], None], kinds: set[str]) -> None:
+    proof = verify_log(_copy(pipeline, plant))
+    assert kinds <= {finding.kind for finding in proof.tally.findings}
+    assert proof.holds == (not kinds)
+
+
+def test_a_position_record_that_is_gone(pipeline: Pipeline) -> None:
+    """What it counted is on no record's account."""
+    middle = next(i for i in range(len(pipeline.positions) // 2, 10**6) if pipeline.positions[i].counts)
+    left = replace(pipeline, positions=[r for i, r in enumerate(pipeline.positions) if i != middle])
+    assert "unaccounted" in {finding.kind for finding in verify_log(_copy(left, _nothing)).tally.findings}
+
+
+def test_a_torn_transaction(pipeline: Pipeline) -> None:
+    """The cut of a Kafka transaction ends one record too early in one partition."""
+    positions = list(pipeline.positions)
+    index, topic, partition = next(
+        (i, topic, partition)
+        for i in range(len(positions) // 2, len(positions))
+        if positions[i].is_state
+        for topic in positions[i].counts
+        for partition, end in enumerate(positions[i].here.offsets[topic])
+        if end > positions[i - 1].here.offsets[topic][partition]
+    )
+    record = positions[index]
+    ends = list(record.here.offsets[topic])
+    ends[partition] -= 1
+    positions[index] = replace(record, here=replace(record.here, offsets=record.here.offsets | {topic: ends}))
+    findings = verify_log(_copy(replace(pipeline, positions=positions), _nothing)).tally.findings
+    assert {"missing", "unaccounted", "torn"} <= {finding.kind for finding in findings}
+
+
+def test_older_than_the_compaction_lag(pipeline: Pipeline) -> None:
+    """What compaction may have taken is said, and no finding; what it cannot have added still is."""
+    for plant, compacted in ((_drop, 1), (_double, 0)):
+        config = _copy(pipeline, plant)
+        old = config.model_copy(update={"kafka": config.kafka.model_copy(update={"min_compaction_lag_ms": 0})})
+        proof = verify_log(old)
+        assert proof.tally.compacted == compacted
+        assert proof.holds == (plant is _drop)
+
+
+def test_at_least_once_is_refused(pipeline: Pipeline) -> None:
+    delivery = pipeline.config.delivery.model_copy(update={"guarantee": "at-least-once"})
+    with pytest.raises(ConfigError, match="exactly-once"):
+        verify_log(pipeline.config.model_copy(update={"delivery": delivery}))
+
+
+def test_the_command(pipeline: Pipeline, tmp_path: Path) -> None:
+    done = tailrace("verify", "--log", "--json", "--config", str(pipeline.path))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["holds"] is True
+    config = _copy(pipeline, _drop)
+    path = write_config(tmp_path, "", config.kafka.bootstrap, config.kafka.prefix)
+    path.write_text(path.read_text().replace(f'slot = "{config.kafka.prefix}"', f'slot = "{config.source.slot}"'))
+    done = tailrace("verify", "--log", "--config", str(path))
+    assert done.returncode == 7
+    assert "missing" in done.stdout
+    assert "TR-701" in done.stderr
+    assert tailrace("verify", "orders", "--log", "--config", str(path)).returncode == 2
+
+
+def _copy(pipeline: Pipeline, plant: Callable[[Lines, tuple[str, int], int], None]) -> Config:
+    """Write the topics once more, under another prefix, with one thing wrong; return the configuration for it.
+
+    Offsets are dense there, so the cuts are translated: each to how many records lie before it.
+    """
+    kafka = pipeline.config.kafka
+    old, new = kafka.prefix, f"t{uuid.uuid4().hex[:10]}"
+    settings = {"message.timestamp.type": "LogAppendTime"}
+    specs = [TopicSpec(f"{new}.{topic}", 3, settings) for topic in _TOPICS]
+    ensure_topics(kafka, [*specs, TopicSpec(f"{new}.tailrace.progress", 1, settings)])
+    lines = {at: list(line) for at, line in pipeline.lines.items()}
+    at = max(lines, key=lambda at: len(lines[at]))
+    plant(lines, at, len(lines[at]) * 3 // 4)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
+    for (topic, partition), line in lines.items():
+        for message in line:
+            name = topic.replace(old, new, 1)
+            producer.produce(name, message.value(), message.key(), partition, headers=message.headers())
+        producer.flush()
+    known = {at: [message.offset() for message in line] for at, line in pipeline.lines.items()}
+    gone = {at: {message.offset() for message in line} for at, line in lines.items()}
+
+    def translated(cut: Cut) -> Cut:
+        return replace(
+            cut,
+            offsets={
+                topic.replace(old, new, 1): [
+                    sum(offset < end and offset in gone[topic, p] for offset in known.get((topic, p), []))
+                    + (plant is _double and (topic, p) == at and end > known[at][len(known[at]) * 3 // 4])
+                    for p, end in enumerate(ends)
+                ]
+                for topic, ends in cut.offsets.items()
+            },
+        )
+
+    for record in pipeline.positions:
+        made = replace(
+            record,
+            here=translated(record.here),
+            newest_state=translated(record.newest_state) if record.newest_state else None,
+            counts={topic.replace(old, new, 1): count for topic, count in record.counts.items()},
+        )
+        key = json.dumps([pipeline.config.source.slot, "position"], separators=(",", ":"))
+        producer.produce(f"{new}.tailrace.progress", made.to_json(), key.encode(), 0)
+    producer.flush()
+    return pipeline.config.model_copy(update={"kafka": kafka.model_copy(update={"prefix": new})})

@@ -1,0 +1,106 @@
+"""Tables read while they change, before, between and after the marks of every window: the topics are the tables.
+
+The changes come from seeds; `TAILRACE_TEST_SEEDS` says how many.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from cdc.dev import postgres
+from cdc.dev.state import Servers
+from schemas.config import Config
+from schemas.configfile import load
+from tests.daemon import ROOT, running, wait_for, wait_for_state, write_config
+from tests.postgres_own import own_postgres
+from tests.topics import assert_once_in_order, latest, read_topic
+from tests.window_daemon import POINTS, TABLES, create
+
+SEEDS = range(int(os.environ.get("TAILRACE_TEST_SEEDS", "1")))
+MORE = '[snapshot]\nchunk_bytes = 8192\nmode = "interleaved"\n[delivery]\nmax_transaction_ms = 20\n'
+
+
+@pytest.fixture(scope="module")
+def waiting_dsn() -> Iterator[str]:
+    """A server on which a commit waits for a standby that is not there, if it asks for it."""
+    settings = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+    with own_postgres(settings) as server:
+        yield postgres.dsn(server)
+
+
+@contextmanager
+def _changing(config: Path, dsn: str, seed: int, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.window_daemon", str(config), dsn, str(seed), *more]
+    with (config.parent / "run.log").open("a") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _equal(servers: Servers, config: Config, connection: psycopg.Connection[Any]) -> None:
+    cut = wait_for_state(config, connection)
+    for table in TABLES:
+        topic = f"{config.kafka.prefix}.public.{table}"
+        records = read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}", cut.offsets[topic])
+        assert_once_in_order(records)
+        assert () not in {record.key for record in records}, "nothing was emptied"
+        cursor = connection.cursor(row_factory=dict_row)
+        key = "(b, a)" if table == "by_two" else "id"
+        rows = cursor.execute(f"SELECT * FROM {table} ORDER BY {key}".encode()).fetchall()
+        columns = ("b", "a") if table == "by_two" else ("id",)
+        expected = {tuple(str(row[name]) for name in columns): str(row["v"]) for row in rows}
+        found = {tuple(str(row[name]) for name in columns): str(row["v"]) for row in latest(records).values()}
+        assert found == expected, table
+        assert len({record.key for record in records if record.snapshot}) > 10, "windows have sent rows, too"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changed_while_read(seed: int, servers: Servers, tmp_path: Path, waiting_dsn: str, prefix: str) -> None:
+    dsn = postgres.create_database(waiting_dsn, f"w{prefix}")
+    path = write_config(tmp_path, dsn, servers.bootstrap, prefix, MORE)
+    config = load(path)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        create(connection, 300)
+        with _changing(path, dsn, seed, "--waiting"):
+            wait_for(config, lambda record: record.is_state)
+            connection.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+            _equal(servers, config, connection)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_killed_at_each_step(seed: int, servers: Servers, tmp_path: Path, database: str, prefix: str) -> None:
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, MORE)
+    config = load(path)
+    with psycopg.connect(database, autocommit=True) as connection:
+        create(connection, 300)
+        for n, point in enumerate(POINTS):
+            with _changing(path, database, 1000 * seed + n, "--kill", point) as process:
+                assert process.wait(60) == -signal.SIGKILL, point
+        with running(path):
+            _equal(servers, config, connection)
+
+
+def test_source_that_cannot_be_written_to(servers: Servers, tmp_path: Path, database: str, prefix: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        create(connection, 300)
+        connection.execute("CREATE PUBLICATION tailrace FOR ALL TABLES; CREATE PUBLICATION tailrace_nokey")
+        # neither a mark nor anything else
+        read_only = f"{database}?options=-c%20default_transaction_read_only%3Don"
+        path = write_config(tmp_path, read_only, servers.bootstrap, prefix, MORE)
+        with _changing(path, database, 5):
+            wait_for(load(path), lambda record: record.is_state)
+            _equal(servers, load(path), connection)
