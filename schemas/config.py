@@ -265,6 +265,9 @@ class View(Section):
     key: list[str] | None = Field(None, description="key columns of the view; default: the table's primary key")
     target: Literal["warehouse", "search"] = Field("warehouse", description="where the view lives")
     shape: Literal["current", "history", "log"] = Field("current", description="what the view keeps of each key")
+    refresh: Literal["incremental", "full"] = Field(
+        "incremental", description="of a query: the units that changed, or all of it at each change"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> View:

@@ -21,13 +21,14 @@ class Applied:
     """The state of a generation: it *is* the source as of `cut`.
 
     `snapshot_id` is the Iceberg snapshot that carries it. `unfinished` is the cut of a batch that was begun and not
-    ended (search): the next one must go at least as far.
+    ended (search): the next one must go at least as far. `definition` is what the target was opened with when it wrote.
     """
 
     generation: int
     cut: Cut
     snapshot_id: int | None = None
     unfinished: Cut | None = None
+    definition: str | None = None
 
 
 class Target(Protocol):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sinks.changes import DELETED
+from sinks.kinds import base_of, fields_of, item_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -67,14 +68,20 @@ def mapping(types: Mapping[str, str], key: Sequence[str]) -> dict[str, Any]:
     return {
         "dynamic": False,
         "_meta": {"columns": dict(types), "key": list(key)},
-        "properties": {field_of(column): _FIELD_TYPES[_base(kind)] for column, kind in types.items()},
+        "properties": {field_of(column): _field_type(kind) for column, kind in types.items()},
     }
 
 
-def _base(kind: str) -> str:
-    while kind.startswith("array<"):
-        kind = kind[len("array<") : -1]
-    return re.split(r"[(<]", kind, maxsplit=1)[0]
+def _field_type(kind: str) -> dict[str, Any]:
+    """Each struct of an array is searched by itself (`nested`): its fields belong together."""
+    item, in_array = kind, False
+    while (inner := item_of(item)) is not None:
+        item, in_array = inner, True
+    fields = fields_of(item)
+    if fields is None:
+        return _FIELD_TYPES[base_of(item)]
+    properties = {field_of(name): _field_type(of) for name, of in fields.items()}
+    return {"type": "nested" if in_array else "object", "dynamic": False, "properties": properties}
 
 
 def documents(changes: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -106,10 +113,13 @@ def _document_id(key: Sequence[Column]) -> Column:
 def _value(value: Column, kind: DataType) -> Column:
     """Bring a value into the form that JSON keeps exactly."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType, DateType, DecimalType, TimestampNTZType, TimestampType
+    from pyspark.sql.types import ArrayType, DateType, DecimalType, StructType, TimestampNTZType, TimestampType
 
     if isinstance(kind, ArrayType):
         return F.transform(value, lambda item: _value(item, kind.elementType))
+    if isinstance(kind, StructType):
+        fields = (_value(value[f.name], f.dataType).alias(field_of(f.name)) for f in kind)
+        return F.when(value.isNotNull(), F.struct(*fields))
     if isinstance(kind, DecimalType):
         return value.cast("string")
     if isinstance(kind, DateType):
@@ -138,9 +148,12 @@ def plain_value(value: Any, kind: str) -> Any:
     """Turn a document's value back into the topic's: as Avro has it without logical types."""
     if value is None:
         return None
-    if kind.startswith("array<"):
-        return [plain_value(item, kind[len("array<") : -1]) for item in value]
-    base = _base(kind)
+    item, fields = item_of(kind), fields_of(kind)
+    if item is not None:
+        return [plain_value(each, item) for each in value]
+    if fields is not None:
+        return {name: plain_value(value.get(field_of(name)), of) for name, of in fields.items()}
+    base = base_of(kind)
     if base == "decimal":
         return unscaled_bytes(value)
     if base == "binary":

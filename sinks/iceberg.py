@@ -20,6 +20,7 @@ import orjson
 
 from schemas.config import Warehouse
 from schemas.errors import StateError
+from schemas.lsn import Position
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 CUT: Final = "tailrace.cut"
 GENERATION: Final = "tailrace.generation"
 KEY: Final = "tailrace.key"
+DEFINITION: Final = "tailrace.definition"
 
 _PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
@@ -59,8 +61,9 @@ class IcebergTarget:
 
     kind: Final = "warehouse"
 
-    def __init__(self, session: SparkSession, warehouse: Warehouse, view: str) -> None:
+    def __init__(self, session: SparkSession, warehouse: Warehouse, view: str, definition: str | None = None) -> None:
         self._session = session
+        self._definition = definition
         self._catalog = warehouse.catalog
         self._namespace = warehouse.namespace
         self._view = view
@@ -133,7 +136,23 @@ class IcebergTarget:
 
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
         """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
-        return Applied(applied.generation, cut, applied.snapshot_id)
+        return Applied(applied.generation, cut, applied.snapshot_id, definition=applied.definition)
+
+    def snapshot_at(self, cut: Cut) -> int | None:
+        """Return the snapshot that shows the live generation at `cut`; None if it is from before its first one.
+
+        It is the newest of its cuts that is not past this one, so the generation must have stood at `cut`.
+        """
+        for snapshot in self._ancestors(_Place(self._view)):
+            stored = snapshot.summary().get(CUT)
+            if stored is not None and _order(Cut.from_json(stored)) <= _order(cut):
+                found: int = snapshot.snapshotId()
+                return found
+        return None
+
+    def table(self) -> str:
+        """Return the live table's name in Spark SQL."""
+        return self._table(self._view)
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
         """Make a staged generation the live one, at once for all readers; the old one stays as a tag."""
@@ -165,15 +184,25 @@ class IcebergTarget:
         self._places[generation] = _Place(self._view)
 
     def _applied(self, place: _Place) -> Applied | None:
-        snapshot = self._snapshot(place)
-        table = self._loaded(place.table)
-        while snapshot is not None:
+        for snapshot in self._ancestors(place):
             summary = snapshot.summary()
             if summary.get(CUT) is not None:
-                return Applied(int(summary.get(GENERATION)), Cut.from_json(summary.get(CUT)), snapshot.snapshotId())
+                return Applied(
+                    int(summary.get(GENERATION)),
+                    Cut.from_json(summary.get(CUT)),
+                    snapshot.snapshotId(),
+                    definition=summary.get(DEFINITION),
+                )
+        return None
+
+    def _ancestors(self, place: _Place) -> Iterator[Any]:
+        """Give a generation's snapshots, the newest first."""
+        table = self._loaded(place.table)
+        snapshot = None if table is None else table.snapshot(place.ref)
+        while snapshot is not None:
+            yield snapshot
             parent = snapshot.parentId()
             snapshot = table.snapshot(parent) if parent is not None else None
-        return None
 
     def _committed(self, place: _Place, generation: int, cut: Cut) -> Applied:
         """Read back what stands, so that a commit without our property is never taken for one."""
@@ -240,6 +269,8 @@ class IcebergTarget:
     @contextmanager
     def _properties(self, generation: int, cut: Cut) -> Iterator[None]:
         values = {CUT: cut.to_json(), GENERATION: str(generation)}
+        if self._definition is not None:
+            values[DEFINITION] = self._definition
         for name, value in values.items():
             self._session.conf.set(_PROPERTY + name, value)
         try:
@@ -263,6 +294,10 @@ def _widens(old: str, new: str) -> bool:
         (had, had_scale), (has, scale) = (kind[8:-1].split(",") for kind in (old, new))
         return had_scale == scale and int(had) <= int(has)
     return False
+
+
+def _order(cut: Cut) -> tuple[Position, int]:
+    return cut.position, cut.flushed_lsn
 
 
 def _quote(name: str) -> str:

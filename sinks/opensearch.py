@@ -59,8 +59,9 @@ class OpenSearchTarget:
 
     kind: Final = "search"
 
-    def __init__(self, search: Search, view: str) -> None:
+    def __init__(self, search: Search, view: str, definition: str | None = None) -> None:
         self._search = search
+        self._definition = definition
         self._view = view
         self._alias = alias_of(search, view)
         self._cuts = cuts_index(search)
@@ -100,7 +101,7 @@ class OpenSearchTarget:
             self.swap(staged, key)
             with named_errors(self._search):
                 self._drop(generation)
-            return Applied(staged, cut)
+            return Applied(staged, cut, definition=self._definition)
         if self._stored(generation) is not None:
             with named_errors(self._search):
                 self._drop(generation)
@@ -124,7 +125,7 @@ class OpenSearchTarget:
         """Write the cut alone."""
         with named_errors(self._search):
             self._store(applied.generation, cut, None)
-        return Applied(applied.generation, cut)
+        return Applied(applied.generation, cut, definition=self._definition)
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
         """Point the alias to a generation, at once for all readers; the one before stays for a way back."""
@@ -151,7 +152,7 @@ class OpenSearchTarget:
         with named_errors(self._search):
             self._client.indices.refresh(index=self._index(generation))
             self._store(generation, cut, None)
-        return Applied(generation, cut)
+        return Applied(generation, cut, definition=self._definition)
 
     def _check_types(self, known: Mapping[str, str], types: Mapping[str, str]) -> None:
         """A field's type is for good. Between those that share one, only integers read back as they were."""
@@ -175,6 +176,7 @@ class OpenSearchTarget:
             generation,
             Cut.from_json(stored["cut"]),
             unfinished=Cut.from_json(unfinished) if unfinished else None,
+            definition=stored.get("definition"),
         )
 
     def _store(self, generation: int, cut: Cut | None, unfinished: Cut | None) -> None:
@@ -183,6 +185,7 @@ class OpenSearchTarget:
             "generation": generation,
             "cut": cut.to_json() if cut else None,
             "unfinished": unfinished.to_json() if unfinished else None,
+            "definition": self._definition,
         }
         self._client.index(index=self._cuts, id=cut_id(self._view, generation), body=document)
 

@@ -114,6 +114,10 @@ def _plain_arrow(array: Any) -> list[Any]:
         items, offsets = _plain_arrow(array.values), array.offsets.to_pylist()
         spans = zip(offsets[:-1], offsets[1:], array.is_valid().to_pylist(), strict=True)
         return [items[first:end] if there else None for first, end, there in spans]
+    if pa.types.is_struct(kind):
+        fields = {kind.field(n).name: _plain_arrow(array.field(n)) for n in range(kind.num_fields)}
+        rows = (dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True))
+        return [row if there else None for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
     if pa.types.is_date32(kind):
         array = array.cast(pa.int32())
     elif pa.types.is_timestamp(kind):

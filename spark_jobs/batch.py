@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from schemas.config import Kafka
 from schemas.errors import StateError
@@ -24,6 +25,8 @@ from spark_jobs.views import Declared, check_shapes
 
 _NEWER_CUTS = 5
 """How often a batch that took longer than the compaction lag starts over with a newer cut."""
+
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -60,7 +63,7 @@ class Batch:
 
         With nothing applied, the whole state is read: into `generation`, or into a new one that is then live.
         """
-        cut = self._own(seen)
+        cut = own_cut(self.view, seen)
         if applied is not None:
             check_same_log(self.view.name, applied.cut, cut)
             if not advanced(applied, cut):
@@ -105,34 +108,54 @@ class Batch:
         self.target.swap(done.generation, shapes.key)
         return done
 
+    def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
+        """Return the view's columns and key as the schemas have them now."""
+        shapes = self.records.newest_shapes(self.view.topics[0])
+        return shapes.columns, shapes.key
+
     def _read(self, applied: Applied | None, seen: SeenCut) -> tuple[Cut, Latest | None]:
-        """Read up to the cut, or to a newer one where the cleaner may have been at the cut's records.
-
-        It drops a record only for one that is older than the compaction lag: a younger cut is whole.
-        """
         (topic,) = self.view.topics
-        for _ in range(_NEWER_CUTS):
-            cut = self._own(seen)
-            start = applied.cut.offsets.get(topic, []) if applied else []
-            latest = self.records.latest(topic, start, cut.offsets.get(topic, []))
-            if now_ms() - seen.level_ms < self.kafka.min_compaction_lag_ms:
-                return cut, latest
-            newer = self.newest_cut()
-            if self._own(newer).offsets == cut.offsets:
-                return cut, latest
-            seen = newer
-        raise StateError(
-            "TR-524",
-            f'view "{self.view.name}": reading takes longer than the compaction lag',
-            detail=f"kafka.min_compaction_lag_ms is {self.kafka.min_compaction_lag_ms} ms; {_NEWER_CUTS} cuts in "
-            "a row were older when their records had been read.",
-            hint="Raise kafka.min_compaction_lag_ms and the topics' min.compaction.lag.ms, e.g. to 21600000.",
-        )
+        start = applied.cut.offsets.get(topic, []) if applied else []
 
-    def _own(self, seen: SeenCut) -> Cut:
-        """The cut with the view's topics only: it is stored with every batch, and there may be many topics."""
-        offsets = {topic: seen.cut.offsets[topic] for topic in self.view.topics if topic in seen.cut.offsets}
-        return replace(seen.cut, offsets=offsets)
+        def read(seen: SeenCut) -> tuple[Cut, Latest | None]:
+            cut = own_cut(self.view, seen)
+            return cut, self.records.latest(topic, start, cut.offsets.get(topic, []))
+
+        return read_whole(self.view, self.kafka, self.newest_cut, seen, read)
+
+
+def own_cut(view: Declared, seen: SeenCut) -> Cut:
+    """The cut with the view's topics only: it is stored with every batch, and there may be many topics."""
+    offsets = {topic: seen.cut.offsets[topic] for topic in view.topics if topic in seen.cut.offsets}
+    return replace(seen.cut, offsets=offsets)
+
+
+def read_whole(
+    view: Declared,
+    kafka: Kafka,
+    newest_cut: Callable[[], SeenCut],
+    seen: SeenCut,
+    read: Callable[[SeenCut], tuple[Cut, R]],
+) -> tuple[Cut, R]:
+    """Read up to the cut, or to a newer one where the cleaner may have been at the cut's records.
+
+    It drops a record only for one that is older than the compaction lag: a younger cut is whole.
+    """
+    for _ in range(_NEWER_CUTS):
+        cut, found = read(seen)
+        if now_ms() - seen.level_ms < kafka.min_compaction_lag_ms:
+            return cut, found
+        newer = newest_cut()
+        if own_cut(view, newer).offsets == cut.offsets:
+            return cut, found
+        seen = newer
+    raise StateError(
+        "TR-524",
+        f'view "{view.name}": reading takes longer than the compaction lag',
+        detail=f"kafka.min_compaction_lag_ms is {kafka.min_compaction_lag_ms} ms; {_NEWER_CUTS} cuts in "
+        "a row were older when their records had been read.",
+        hint="Raise kafka.min_compaction_lag_ms and the topics' min.compaction.lag.ms, e.g. to 21600000.",
+    )
 
 
 def check_same_log(view: str, applied: Cut, cut: Cut) -> None:

@@ -18,6 +18,7 @@ from spark_jobs.batch import Report
 from spark_jobs.command import line, named, opened, parser, run, stopping
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import KeptView, Shared
+from spark_jobs.open_view import open_view
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     def job(config: Config) -> None:
         names = given.views or list(config.views)
         with opened(config) as shared:
-            views = [KeptView(shared, name) for name in names]
+            views = [open_view(shared, name) for name in names]
             line(event="following", views=names)
             follow(shared, views, stop, given.until_lsn)
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
 
 from schemas.config import Config
 from schemas.errors import SinkError, StateError, TailraceError
 from schemas.topics import Topics
 from sinks.changes import Applied, Target
-from sinks.iceberg import IcebergTarget
 from sinks.lease import Lease, lease_folder
-from sinks.opensearch import OpenSearchTarget
 from sinks.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
-from spark_jobs.batch import Batch, Report
+from spark_jobs.batch import Report
 from spark_jobs.cuts import Cuts, SeenCut, order
 from spark_jobs.records import Records
-from spark_jobs.views import Declared, declare
+from spark_jobs.views import Declared
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
@@ -37,18 +37,32 @@ class Shared:
     records: Records
     cuts: Cuts
     views_topic: ViewsTopic
+    bases: dict[str, Any] = field(default_factory=dict)
+    """The base tables that this job keeps, by topic (`spark_jobs.base`)."""
+
+
+class ViewBatch(Protocol):
+    """What brings one view forward: `spark_jobs.batch` for a table, `spark_jobs.query_batch` for a query."""
+
+    @property
+    def target(self) -> Target: ...
+
+    def advance(
+        self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
+    ) -> Applied: ...
+
+    def layout(self) -> tuple[Mapping[str, DataType], Sequence[str]]: ...
 
 
 class KeptView:
-    """One view with its state between batches."""
+    """One view with its state between batches; `open_batch` asks the target, so it is called for the first one."""
 
-    def __init__(self, shared: Shared, name: str) -> None:
+    def __init__(self, shared: Shared, declared: Declared, open_batch: Callable[[SparkSession], ViewBatch]) -> None:
         self._shared = shared
-        self.declared: Declared = declare(shared.config, name)
-        self.lease = Lease(lease_folder(shared.config), f"{shared.config.kafka.prefix}.{name}")
-        # A session of its own: the snapshot properties are session settings.
-        self._session = shared.session.newSession()
-        self._batch: Batch | None = None
+        self.declared = declared
+        self.lease = Lease(lease_folder(shared.config), f"{shared.config.kafka.prefix}.{declared.name}")
+        self._open_batch = open_batch
+        self._batch: ViewBatch | None = None
         self._applied: Applied | None = None
         self._current_ms = 0
         self._pause_s = 0.0
@@ -64,23 +78,16 @@ class KeptView:
         return time.monotonic() < self._next_try
 
     @property
-    def batch(self) -> Batch:
-        """What runs this view's batches; made when first needed, since making it asks the target."""
+    def batch(self) -> ViewBatch:
+        """What runs this view's batches."""
         if self._batch is None:
-            shared = self._shared
-            self._batch = Batch(
-                self.declared,
-                open_target(shared.config, self._session, self.declared),
-                self._session,
-                shared.records,
-                shared.config.kafka,
-                shared.cuts.wait,
-            )
+            # A session of its own: the snapshot properties are session settings.
+            self._batch = self._open_batch(self._shared.session.newSession())
         return self._batch
 
-    def step(self, seen: SeenCut, report: Report) -> bool:
-        """Bring the view to the cut, under the lease; False if another process holds it."""
-        with self.lease.held(0) as mine:
+    def step(self, seen: SeenCut, report: Report, wait_s: float = 0) -> bool:
+        """Bring the view to the cut, under the lease; False if another process holds it for longer than `wait_s`."""
+        with self.lease.held(wait_s) as mine:
             if not mine:
                 return False
             if self.lease.changed or self._applied is None:
@@ -107,8 +114,7 @@ class KeptView:
             return live, live.cut.commit_ts_us // 1000
         if record.snapshot_id != live.snapshot_id or order(record.cut) < order(live.cut):
             return live, record.current_ms
-        later = Applied(live.generation, record.cut, live.snapshot_id, live.unfinished)
-        return later, record.current_ms
+        return replace(live, cut=record.cut), record.current_ms
 
     def publish(self, applied: Applied) -> None:
         """Tell the views topic what is applied, and that it is level with the newest cut now."""
@@ -128,13 +134,16 @@ class KeptView:
         """Put the view aside for a while, longer each time; return for how many seconds. Others go on."""
         self._pause_s = min(max(self._pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         self._next_try = time.monotonic() + self._pause_s
-        # The target may have committed before the failure: what is applied is asked again.
-        self._applied = None
+        self.forget()
         nothing = ViewRecord(self.declared.name, self.declared.target, 0, None, 0)
         # With Kafka gone there is nobody to tell; the line on stderr says it.
         with suppress(SinkError):
             self._shared.views_topic.publish(replace(self._on_topic() or nothing, error=str(error)))
         return self._pause_s
+
+    def forget(self) -> None:
+        """Ask the target again for what is applied: it may have committed before a failure."""
+        self._applied = None
 
     def _on_topic(self) -> ViewRecord | None:
         kafka = self._shared.config.kafka
@@ -144,8 +153,8 @@ class KeptView:
         """A delete that came and went from the topic while nobody looked would leave its row in the view."""
         limit = self._shared.config.kafka.delete_retention_ms
         age = now_ms() - self._current_ms
-        (topic,) = self.declared.topics
-        if age > limit and seen.cut.offsets.get(topic) != applied.cut.offsets.get(topic):
+        moved = any(seen.cut.offsets.get(t) != applied.cut.offsets.get(t) for t in self.declared.topics)
+        if age > limit and moved:
             raise StateError(
                 "TR-526",
                 f'view "{self.declared.name}" was not kept for longer than deletes stay on the topics',
@@ -153,12 +162,3 @@ class KeptView:
                 f"{limit // 60_000} min.",
                 hint=f"tailrace views rebuild {self.declared.name}",
             )
-
-
-def open_target(config: Config, session: SparkSession, view: Declared) -> Target:
-    """Return the target of a declared view."""
-    if view.target == "search":
-        assert config.search is not None  # `declare` has checked it
-        return OpenSearchTarget(config.search, view.name)
-    assert config.warehouse is not None
-    return IcebergTarget(session, config.warehouse, view.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from schemas.config import Config
@@ -20,6 +21,7 @@ from spark_jobs.batch import Report
 from spark_jobs.command import line, opened, parser, run
 from spark_jobs.cuts import SeenCut, order
 from spark_jobs.kept import SWAP_WAIT_S, KeptView, Shared
+from spark_jobs.open_view import open_view
 
 _CATCH_UPS: Final = 3
 """Each is shorter than the one before; what is left is done under the lease, while follow waits."""
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     def job(config: Config) -> None:
         with opened(config) as shared:
             for name in dict.fromkeys(given.views):
-                rebuild(shared, KeptView(shared, name))
+                rebuild(shared, open_view(shared, name))
 
     return run(job, given.config)
 
@@ -55,8 +57,8 @@ def rebuild(shared: Shared, view: KeptView) -> Applied:
             )
         if view.batch.target.live() is None:
             return _first(shared, view)
-        shapes = shared.records.newest_shapes(view.declared.topics[0])
-        generation = view.batch.target.stage(shapes.columns, shapes.key)
+        columns, key = view.batch.layout()
+        generation = view.batch.target.stage(columns, key)
         applied = _advance(shared, view, None, shared.cuts.wait(), generation)
         for _ in range(_CATCH_UPS):
             before = applied
@@ -70,7 +72,7 @@ def rebuild(shared: Shared, view: KeptView) -> Applied:
                     f'view "{name}": another process has held its lease for {SWAP_WAIT_S:.0f} s',
                     hint=f"The live view is as it was. Repeat: tailrace views rebuild {name}",
                 )
-            return _swap(shared, view, applied, shapes.key)
+            return _swap(shared, view, applied, key)
 
 
 def _first(shared: Shared, view: KeptView) -> Applied:
@@ -93,7 +95,7 @@ def _swap(shared: Shared, view: KeptView, applied: Applied, key: Sequence[str]) 
     swapped = view.batch.target.live()
     assert swapped is not None
     # The cut may have moved past the last commit; the record says so, and on which snapshot it rests.
-    applied = Applied(swapped.generation, applied.cut, swapped.snapshot_id)
+    applied = replace(swapped, cut=applied.cut)
     view.publish(applied)
     line(
         event="swapped",

@@ -63,6 +63,22 @@ def rebuild(
     _run_job("rebuild", config, views)
 
 
+@app.command()
+def explain(view: str, config: ConfigFile = None, json: Json = False) -> None:
+    """Show how a change in each table of a query finds the rows to compute anew, and what it scans."""
+    from cdc.ops.spark import plain_job
+    from cdc.ops.views import named
+    from schemas.configfile import read
+
+    loaded = read(config)
+    named(loaded.config, [view])
+    file = ["--config", str(loaded.path)] if loaded.path else []
+    started = plain_job("explain", [*file, *(["--json"] if json else []), view])
+    code = _wait(subprocess.Popen(started.command, env=started.environment))
+    if code:
+        raise typer.Exit(code if code > 0 else 128 - code)
+
+
 def _run_job(script: str, path: Path | None, names: Sequence[str]) -> None:
     from cdc.ops.spark import job
     from cdc.ops.views import named, refuse_without_key

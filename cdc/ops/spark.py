@@ -59,6 +59,13 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
     )
 
 
+def plain_job(script: str, arguments: Sequence[str]) -> Job:
+    """Return how to start a script of `spark_jobs` that needs no Spark."""
+    scripts = _package("spark_jobs")
+    path = os.pathsep.join(filter(None, [str(scripts.parent), os.environ.get("PYTHONPATH", "")]))
+    return Job((sys.executable, str(scripts / f"{script}.py"), *arguments), {**os.environ, "PYTHONPATH": path})
+
+
 def _connectors(local: bool) -> tuple[str, ...]:
     """In one process they need only be on the class path; `--jars` would copy them to the executor inside."""
     files = [str(path) for path in jars("spark")]

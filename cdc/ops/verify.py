@@ -39,11 +39,12 @@ _POLL_S: Final = 0.3
 
 
 def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say) -> Iterator[Result]:
-    """Yield one result for each view, all against one read of the source.
+    """Yield one result for each view, by default each that is the whole of a table, all against one read of the source.
 
     `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
     """
-    tables = {name: table_of(name, view) for name, view in named(config, names).items()}
+    chosen = names or [name for name, view in config.views.items() if view.table is not None]
+    tables = {name: table_of(name, view) for name, view in named(config, chosen).items()}
     schemas = _schemas(config)
     forms = {table: _form(config, table, schemas) for table in set(tables.values())}
     with ExitStack() as stack:

@@ -5,22 +5,41 @@ A declaration says what it can keep exact. What it cannot is refused here, when 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
 
 from schemas.config import Config, View
 from schemas.errors import ConfigError
 from schemas.topics import Topics
-from spark_jobs.shapes import TableShapes
+from spark_jobs.query.declared import Refresh
+from spark_jobs.query.parse import tables_of
+from spark_jobs.query.text import QueryText
+
+if TYPE_CHECKING:
+    from spark_jobs.shapes import TableShapes
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A view that can be kept: `topics` are all that it reads."""
+    """A view that can be kept: `topics` are all that it reads; a query names them as `tables`, in the same order."""
 
     name: str
     target: str
     topics: tuple[str, ...]
     key: tuple[str, ...] | None
+    text: QueryText | None = None
+    tables: tuple[str, ...] = ()
+    refresh: Refresh = "incremental"
+
+    @property
+    def definition(self) -> str | None:
+        """What the rows of a query follow from; None for a view that is the whole of a table."""
+        if self.text is None:
+            return None
+        return hashlib.sha256(orjson.dumps([self.text.sql, self.key])).hexdigest()
 
 
 def declare(config: Config, name: str) -> Declared:
@@ -42,13 +61,9 @@ def declare(config: Config, name: str) -> Declared:
             detail='Views keep the newest row of each key: shape = "current".',
             hint=f'Take `shape` out of [views.{name}], or set it to "current".',
         )
+    topics = Topics(config.kafka.prefix)
     if view.table is None:
-        raise ConfigError(
-            "TR-502",
-            f'view "{name}": a query cannot be kept up to date yet',
-            detail="A view is the whole of one captured table.",
-            hint=f'Give [views.{name}] table = "schema.table" in place of query.',
-        )
+        return _declare_query(config, name, view, topics)
     schema, _, table = view.table.partition(".")
     if not table:
         raise ConfigError(
@@ -56,8 +71,24 @@ def declare(config: Config, name: str) -> Declared:
             f'view "{name}": "{view.table}" names no schema',
             hint=f'table = "public.{view.table}"',
         )
-    topic = Topics(config.kafka.prefix).table(schema, table)
+    topic = topics.table(schema, table)
     return Declared(name, view.target, (topic,), tuple(view.key) if view.key else None)
+
+
+def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Declared:
+    """Read as much of a query as can be known without the tables' schemas."""
+    if config.warehouse is None:
+        raise ConfigError(
+            "TR-502",
+            f'view "{name}" is a query, but there is no [warehouse]',
+            detail="The tables that queries read are kept in it, whatever the view's target is.",
+            hint='Add [warehouse] with uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"',
+        )
+    text = QueryText(name, view.query or "")
+    tables = tables_of(text)
+    names = (table.partition(".") for table in tables)
+    found = tuple(topics.table(schema, table) for schema, _, table in names)
+    return Declared(name, view.target, found, tuple(view.key or ()), text, tables, view.refresh)
 
 
 def check_shapes(view: Declared, shapes: TableShapes) -> None:
@@ -77,7 +108,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             hint="Give the table a primary key (or REPLICA IDENTITY FULL and a key in source.keys) and start anew with"
             " another kafka.prefix.",
         )
-    if view.key is not None and sorted(view.key) != sorted(shapes.key):
+    if view.text is None and view.key is not None and sorted(view.key) != sorted(shapes.key):
         raise ConfigError(
             "TR-509",
             f'view "{view.name}": its key is not its table\'s',

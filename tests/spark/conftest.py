@@ -19,6 +19,7 @@ from sinks.views_read import read_view
 from sinks.views_topic import ViewsTopic
 from spark_jobs.cuts import Cuts
 from spark_jobs.kept import KeptView, Shared
+from spark_jobs.open_view import open_view
 from spark_jobs.records import Records
 from spark_jobs.session import open_session
 from tests.spark.pipeline import Pipeline
@@ -66,7 +67,7 @@ class Bench:
     shared: Shared
 
     def kept(self, name: str) -> KeptView:
-        return KeptView(self.shared, name)
+        return open_view(self.shared, name)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the view's rows after checking that they are the tables' at the cut that it names."""

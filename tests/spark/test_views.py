@@ -332,7 +332,7 @@ def test_topics_made_anew_are_refused(made: Bench) -> None:
 @pytest.mark.parametrize(
     ("declared", "code"),
     [
-        (View(query="SELECT 1"), "TR-502"),
+        (View(query="SELECT 1 AS n"), "TR-541"),
         (View(table="public.t", shape="history"), "TR-503"),
         (View(table="t"), "TR-506"),
         (View(table="public.t", target="search"), "TR-511"),

@@ -1,0 +1,86 @@
+"""Base tables: each captured table that a query reads, as it was at every cut that its views have stood at.
+
+They live in the namespace ``_base`` of the warehouse, one for each topic, and are kept as single-table views are. Their
+snapshots are the states that queries are computed over: the topics do not keep the old image of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from schemas.errors import StateError
+from schemas.progress import Cut
+from sinks.iceberg import IcebergTarget
+from spark_jobs.batch import Batch, Report
+from spark_jobs.cuts import SeenCut, order
+from spark_jobs.kept import KeptView, Shared
+from spark_jobs.views import Declared
+
+NAMESPACE: Final = "_base"
+_LEASE_WAIT_S: Final = 600.0
+"""How long a batch waits for another process that brings the same base table forward."""
+
+
+class BaseTables:
+    """The base tables that the views of one job share."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def advance(self, topics: Iterable[str], seen: SeenCut) -> SeenCut:
+        """Bring the base tables of `topics` to one cut, this one or a newer one, and return it."""
+        kept = [self._kept(topic) for topic in topics]
+        while True:
+            for base in kept:
+                self._step(base, seen)
+            # Another process may have gone further; a base table does not go back.
+            furthest = max(order(base.applied.cut) for base in kept if base.applied is not None)
+            if furthest <= order(seen.cut):
+                return seen
+            while order(seen.cut) < furthest:
+                seen = self._shared.cuts.newest(wait=1.0) or seen
+
+    def _step(self, base: KeptView, seen: SeenCut) -> None:
+        if base.applied is not None and order(base.applied.cut) == order(seen.cut):
+            return
+        try:
+            mine = base.step(seen, Report(), _LEASE_WAIT_S)
+        except Exception:
+            base.forget()
+            raise
+        if not mine:
+            raise StateError(
+                "TR-529",
+                f'base table "{base.declared.name}": another process has held its lease for {_LEASE_WAIT_S:.0f} s',
+                hint="Is another `tailrace views follow` or `rebuild` stuck?",
+            )
+
+    def at(self, topic: str, cut: Cut) -> str | None:
+        """Return what stands for a base table as of `cut` in FROM; None if it does not go so far back."""
+        target = self._kept(topic).batch.target
+        assert isinstance(target, IcebergTarget)
+        snapshot = target.snapshot_at(cut)
+        return None if snapshot is None else f"{target.table()} VERSION AS OF {snapshot}"
+
+    def _kept(self, topic: str) -> KeptView:
+        known = self._shared.bases.get(topic)
+        if known is None:
+            known = self._shared.bases[topic] = _open(self._shared, topic)
+        assert isinstance(known, KeptView)
+        return known
+
+
+def _open(shared: Shared, topic: str) -> KeptView:
+    # Kafka takes a dot and an underscore in a topic's name for the same, so no two tables share this one.
+    declared = Declared(f"{NAMESPACE}.{topic}", "warehouse", (topic,), None)
+
+    def open_batch(session: SparkSession) -> Batch:
+        assert shared.config.warehouse is not None  # `declare` has checked it
+        warehouse = shared.config.warehouse.model_copy(update={"namespace": NAMESPACE})
+        target = IcebergTarget(session, warehouse, topic.replace(".", "_"))
+        return Batch(declared, target, session, shared.records, shared.config.kafka, shared.cuts.wait)
+
+    return KeptView(shared, declared, open_batch)

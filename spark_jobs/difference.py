@@ -1,0 +1,80 @@
+"""What must change in a view so that some of its rows become others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
+
+from schemas.errors import StateError
+from sinks.changes import DELETED
+
+
+def difference(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return the rows of `after` that are not in `before`, and the keys that are only there, with `DELETED`."""
+    sides = [
+        frame.select(
+            *(F.col(_quote(name)).alias(f"{side}{number}") for number, name in enumerate(key)),
+            F.struct("*").alias(side),
+        )
+        for frame, side in ((before, "b"), (after, "a"))
+    ]
+    same = reduce(Column.__and__, (F.col(f"b{n}").eqNullSafe(F.col(f"a{n}")) for n in range(len(key))))
+    both = sides[0].join(sides[1], same, "full_outer")
+    gone = F.col("a").isNull()
+    kinds = {field.name: field.dataType for field in after.schema}
+    equal = reduce(
+        Column.__and__,
+        (
+            comparable(F.col("a")[name], kind).eqNullSafe(comparable(F.col("b")[name], kind))
+            for name, kind in kinds.items()
+        ),
+    )
+    numbers = {name: number for number, name in enumerate(key)}
+    return both.where(gone | F.col("b").isNull() | ~equal).select(
+        *(
+            (
+                F.when(gone, F.col(f"b{numbers[name]}")).otherwise(F.col("a")[name])
+                if name in numbers
+                else F.col("a")[name]
+            )
+            .cast(kind)
+            .alias(name)
+            for name, kind in kinds.items()
+        ),
+        gone.alias(DELETED),
+    )
+
+
+def comparable(value: Column, kind: DataType) -> Column:
+    """Return what is equal for equal values only, and can be compared: maps cannot, and 0.0 is equal to -0.0."""
+    if isinstance(kind, FloatType | DoubleType):
+        return value.cast("string")
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda item: comparable(item, kind.elementType))
+    if isinstance(kind, StructType):
+        fields = [comparable(value[f.name], f.dataType).alias(f"c{n}") for n, f in enumerate(kind)]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(kind, MapType):
+        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return F.array_sort(F.transform(F.map_entries(value), lambda item: comparable(item, entry)))
+    return value
+
+
+def check_unique(rows: DataFrame, key: Sequence[str], view: str) -> None:
+    """StateError if a key stands twice."""
+    twice = rows.groupBy(*map(_quote, key)).count().where("count > 1")
+    if twice.limit(1).count():
+        raise StateError(
+            "TR-549",
+            f'view "{view}": its key ({", ".join(key)}) is not unique in the rows of its query',
+            detail="At least one key has several rows.",
+            hint=f"Give [views.{view}] a key that tells its rows apart.",
+        )
+
+
+def _quote(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,69 @@
+"""Show how changes in its tables reach a view that is a query; needs Kafka for the tables' columns, and no Spark.
+
+    python spark_jobs/explain.py [--config tailrace.toml] [--json] VIEW
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import orjson
+
+from schemas.config import Config
+from schemas.topics import Topics
+from sinks.progress import read_schemas
+from spark_jobs.command import parser, run
+from spark_jobs.query.catalog import TableInfo, table_of
+from spark_jobs.query.declared import DeclaredQuery, declare
+from spark_jobs.query.explain import explain
+from spark_jobs.views import Declared
+from spark_jobs.views import declare as declare_view
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser("Show how a view is kept up to date.")
+    options.add_argument("--json", action="store_true", help="one JSON object")
+    options.add_argument("view", metavar="VIEW")
+    given = options.parse_args(arguments)
+
+    def job(config: Config) -> None:
+        view = declare_view(config, given.view)
+        if view.text is None:
+            lines = ["Each changed key is merged from its newest record; no table is read but the view itself."]
+            query = None
+        else:
+            query = _read(config, view)
+            lines = list(explain(query))
+        if given.json:
+            print(orjson.dumps(_as_json(given.view, query)).decode())
+        else:
+            print("\n".join(lines))
+
+    return run(job, given.config)
+
+
+def _read(config: Config, view: Declared) -> DeclaredQuery:
+    topics = Topics(config.kafka.prefix)
+    stored = read_schemas(config.kafka, topics)
+    found = {table: table_of(topics, table, stored) for table in view.tables}
+    catalog: dict[str, TableInfo] = {table: info for table, info in found.items() if info is not None}
+    assert view.text is not None
+    return declare(view.text, view.key or (), catalog, view.refresh)
+
+
+def _as_json(name: str, query: DeclaredQuery | None) -> dict[str, object]:
+    if query is None:
+        return {"view": name, "changes": {}}
+    return {
+        "view": name,
+        "key": query.key,
+        "changes": {
+            table: [{"name": step.name, "why": step.why, "sql": step.sql()} for step in query.steps([table])]
+            for table in query.tables
+        },
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

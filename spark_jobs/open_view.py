@@ -1,0 +1,37 @@
+"""Open a declared view: its target, and what runs its batches."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from schemas.config import Config
+from sinks.changes import Target
+from sinks.iceberg import IcebergTarget
+from sinks.opensearch import OpenSearchTarget
+from spark_jobs.base import BaseTables
+from spark_jobs.batch import Batch
+from spark_jobs.kept import KeptView, Shared, ViewBatch
+from spark_jobs.query_batch import QueryBatch
+from spark_jobs.views import Declared, declare
+
+
+def open_view(shared: Shared, name: str) -> KeptView:
+    """Return the view `name`, ready for its first batch. ConfigError if it asks for what cannot be kept."""
+    view = declare(shared.config, name)
+
+    def open_batch(session: SparkSession) -> ViewBatch:
+        target = open_target(shared.config, session, view)
+        if view.text is not None:
+            return QueryBatch(view, target, session, shared, BaseTables(shared))
+        return Batch(view, target, session, shared.records, shared.config.kafka, shared.cuts.wait)
+
+    return KeptView(shared, view, open_batch)
+
+
+def open_target(config: Config, session: SparkSession, view: Declared) -> Target:
+    """Return the target of a declared view."""
+    if view.target == "search":
+        assert config.search is not None  # `declare` has checked it
+        return OpenSearchTarget(config.search, view.name, view.definition)
+    assert config.warehouse is not None
+    return IcebergTarget(session, config.warehouse, view.name, view.definition)

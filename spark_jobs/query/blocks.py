@@ -1,0 +1,301 @@
+"""A query as blocks: each SELECT with the sources of its FROM, what it joins them on, and its own subqueries.
+
+A block's *combinations* are the rows that its joins and WHERE give, before grouping and windows. All that is said of
+changes is said of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sqlglot import exp
+
+from spark_jobs.query.text import QueryText
+
+How = Literal["inner", "left", "semi", "anti", "subquery"]
+"""How a source meets those before it. The first one is "inner"; "subquery": it stands in an expression."""
+
+FILTERING: Final = ("semi", "anti", "subquery")
+"""Sources whose columns are not seen outside of their condition."""
+
+_AGGREGATES: Final = frozenset(
+    (
+        *("every", "some", "std", "mean", "try_sum", "try_avg", "histogram_numeric", "count_min_sketch"),
+        *("hll_sketch_agg", "hll_union_agg", "bitmap_construct_agg", "theta_sketch_agg", "theta_union_agg"),
+        *("theta_intersection_agg", "kll_sketch_agg_bigint", "kll_sketch_agg_double", "kll_sketch_agg_float"),
+    )
+)
+"""Spark's aggregates that sqlglot has no class for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A captured table or a nested query under an alias; `on` are the conditions it meets the others by."""
+
+    alias: str
+    read: str | Node
+    how: How
+    on: tuple[exp.Expr, ...]
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """All captured tables in it."""
+        return frozenset((self.read,)) if isinstance(self.read, str) else self.read.tables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """One SELECT; `name` is for what is computed of it."""
+
+    name: str
+    select: exp.Select
+    sources: tuple[Source, ...]
+
+    @property
+    def tables(self) -> frozenset[str]:
+        return frozenset().union(*(source.tables for source in self.sources))
+
+    @property
+    def outputs(self) -> dict[str, exp.Expr]:
+        """Output name → expression."""
+        return {part.alias_or_name: part.unalias() for part in self.select.expressions}
+
+    @property
+    def where(self) -> tuple[exp.Expr, ...]:
+        where = self.select.args.get("where")
+        return tuple(conjuncts(where.this)) if where else ()
+
+    @property
+    def group(self) -> tuple[exp.Expr, ...]:
+        """What it groups by; without GROUP BY, an aggregate is over everything."""
+        group = self.select.args.get("group")
+        return tuple(group.expressions) if group else ()
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether several combinations become one row by GROUP BY or an aggregate."""
+        return bool(self.group) or any(
+            is_aggregate(node) for part in self._after() for node in part.walk(prune=lambda n: isinstance(n, exp.Query))
+        )
+
+    @property
+    def windows(self) -> tuple[exp.Window, ...]:
+        return tuple(
+            node
+            for part in self._after()
+            for node in part.walk(prune=lambda n: isinstance(n, exp.Query))
+            if isinstance(node, exp.Window)
+        )
+
+    @property
+    def distinct(self) -> bool:
+        return bool(self.select.args.get("distinct"))
+
+    def _after(self) -> Iterator[exp.Expr]:
+        yield from self.select.expressions
+        for clause in ("having", "qualify"):
+            if found := self.select.args.get(clause):
+                yield found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branches:
+    """``UNION ALL``; each branch is kept by itself."""
+
+    name: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def tables(self) -> frozenset[str]:
+        return frozenset().union(*(block.tables for block in self.blocks))
+
+
+Node = Block | Branches
+
+
+def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """Give the parts of a condition that all must hold."""
+    while isinstance(condition, exp.Paren):
+        condition = condition.this
+    if isinstance(condition, exp.And):
+        yield from conjuncts(condition.this)
+        yield from conjuncts(condition.expression)
+    else:
+        yield condition
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node makes one value of a group's rows."""
+    called = isinstance(node, exp.Anonymous) and str(node.this).lower() in _AGGREGATES
+    if not called and not isinstance(node, exp.AggFunc):
+        return False
+    above = node.parent
+    while isinstance(above, exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup | exp.Filter):
+        above = above.parent
+    return not isinstance(above, exp.Window)
+
+
+def aliases(node: exp.Expr) -> frozenset[str]:
+    """Return the sources whose columns an expression uses, not counting what its subqueries define themselves."""
+    return frozenset(column.table for column in node.find_all(exp.Column)) - _defined(node)
+
+
+def has_query(node: exp.Expr) -> bool:
+    return node.find(exp.Query) is not None
+
+
+def key_of(node: exp.Expr) -> str:
+    """Return what two expressions that are the same have in common."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node.sql("spark", identify=True)
+
+
+def read(query: exp.Query, text: QueryText) -> Node:
+    """Return the blocks of a query in `parse`'s form."""
+    return _Reader(text).node(query, "rows")
+
+
+def _named_sources(query: exp.Query) -> Iterator[exp.Expr]:
+    if isinstance(query, exp.Select) and query.args.get("from_"):
+        yield query.args["from_"].this
+        yield from (join.this for join in query.args.get("joins") or [])
+
+
+class _Reader:
+    def __init__(self, text: QueryText) -> None:
+        self._text = text
+        self._names: dict[str, int] = {}
+
+    def node(self, query: exp.Expr, name: str) -> Node:
+        while isinstance(query, exp.Subquery):
+            query = query.this
+        if isinstance(query, exp.Union):
+            branches = list(_branches(query))
+            return Branches(self._name(name), tuple(self._block(branch, name) for branch in branches))
+        if isinstance(query, exp.Select):
+            return self._block(query, name)
+        raise self._text.error("TR-543", f"{query.key.upper()} cannot be kept up to date", query)
+
+    def _name(self, name: str) -> str:
+        """Number a second block of the same name."""
+        # Without "__", which the states of tables have.
+        plain = "_".join(re.findall(r"[A-Za-z0-9]+", name)) or "nested"
+        self._names[plain] = count = self._names.get(plain, 0) + 1
+        return plain if count == 1 else f"{plain}_{count}"
+
+    def _block(self, select: exp.Select, name: str) -> Block:
+        name = self._name(name)
+        if not select.args.get("from_"):
+            return Block(name, select, ())
+        sources = [self._source(select.args["from_"].this, "inner", ())]
+        for join in select.args.get("joins") or []:
+            on = tuple(conjuncts(join.args["on"])) if join.args.get("on") else ()
+            sources.append(self._source(join.this, self._how(join), on))
+        sources += self._subqueries(select)
+        return Block(name, select, tuple(sources))
+
+    def _how(self, join: exp.Join) -> How:
+        if join.kind in ("SEMI", "ANTI"):
+            return "semi" if join.kind == "SEMI" else "anti"
+        return "left" if join.side == "LEFT" else "inner"
+
+    def _source(self, source: exp.Expr, how: How, on: tuple[exp.Expr, ...]) -> Source:
+        for condition in on:
+            if has_query(condition):
+                raise self._text.error("TR-543", "a subquery in ON cannot be kept up to date", condition)
+        if isinstance(source, exp.Table):
+            return Source(source.alias, f"{source.db}.{source.name}", how, on)
+        return Source(source.alias, self.node(source, source.alias), how, on)
+
+    def _subqueries(self, select: exp.Select) -> Iterator[Source]:
+        """Give the subqueries of its expressions as sources: with the condition by which they meet a combination."""
+        for part in (*select.expressions, *(select.args.get(c) for c in ("where", "having", "qualify"))):
+            if part is None:
+                continue
+            for node in part.walk(prune=lambda n: isinstance(n, exp.Query)):
+                if isinstance(node, exp.Query):
+                    yield self._subquery(node)
+
+    def _subquery(self, found: exp.Query) -> Source:
+        parent = found.parent
+        query = found.unnest()
+        assert isinstance(query, exp.Query)
+        name = self._name("tailrace_subquery")
+        if isinstance(parent, exp.All | exp.Any):
+            raise self._text.error(
+                "TR-543", "a comparison with ALL or ANY of a subquery cannot be kept up to date", found
+            )
+        outer = [column for column in query.find_all(exp.Column) if column.table not in _defined(query)]
+        if outer:
+            return self._correlated(query, parent, outer, name)
+        node = self.node(query, name)
+        if not isinstance(parent, exp.In):
+            return Source(name, node, "subquery", ())
+        output = exp.column(query.selects[0].alias_or_name, name, quoted=True)
+        equal = exp.EQ(this=parent.this.copy(), expression=output)
+        if isinstance(parent.parent, exp.Where | exp.And):
+            return Source(name, node, "subquery", (equal,))
+        # True or unknown: NOT IN changes with either.
+        nulls = (exp.Is(this=side.copy(), expression=exp.Null()) for side in (parent.this, output))
+        return Source(name, node, "subquery", (exp.or_(equal, *nulls),))
+
+    def _correlated(self, query: exp.Expr, parent: exp.Expr | None, outer: Sequence[exp.Column], name: str) -> Source:
+        """Take the conditions on the outer query out; what is left is joined to its combinations by them."""
+        if isinstance(parent, exp.In):
+            raise self._text.error(
+                "TR-543",
+                "IN with a correlated subquery cannot be kept up to date",
+                outer[0],
+                hint="Write it as EXISTS.",
+            )
+        where = query.args.get("where") if isinstance(query, exp.Select) else None
+        refused = ("group", "having", "qualify", "limit", "distinct", "order", "windows")
+        plain = where is not None and query.args.get("from_") and not any(query.args.get(part) for part in refused)
+        if not isinstance(query, exp.Select) or where is None or not plain:
+            raise self._text.error("TR-543", "a correlated subquery of this form cannot be kept up to date", outer[0])
+        defined = _defined(query)
+        tied = [part for part in conjuncts(where.this) if aliases(part) - defined]
+        counted = sum(1 for part in tied for column in part.find_all(exp.Column) if column.table not in defined)
+        if counted != len(outer) or any(has_query(part) for part in tied):
+            raise self._text.error(
+                "TR-543",
+                "a correlated subquery may name the outer query in its WHERE only",
+                outer[0],
+                hint="Write it as a join.",
+            )
+        inner = exp.Select(from_=query.args["from_"].copy(), joins=[j.copy() for j in query.args.get("joins") or []])
+        free = [part.copy() for part in conjuncts(where.this) if not aliases(part) - defined]
+        if free:
+            inner = inner.where(*free, copy=False)
+        shown: dict[str, exp.Expr] = {}
+
+        def as_output(node: exp.Expr) -> exp.Expr:
+            if not isinstance(node, exp.Column) or node.table not in defined:
+                return node
+            if key_of(node) not in shown:
+                shown[key_of(node)] = exp.alias_(node.copy(), f"c{len(shown)}", quoted=True)
+            return exp.column(shown[key_of(node)].alias, name, quoted=True)
+
+        on = tuple(part.copy().transform(as_output) for part in tied)
+        inner = inner.select(*(shown.values() or (exp.alias_(exp.Literal.number(1), "c0"),)), copy=False)
+        return Source(name, self._block(inner, name), "subquery", on)
+
+
+def _branches(query: exp.Expr) -> Iterator[exp.Select]:
+    while isinstance(query, exp.Subquery):
+        query = query.this
+    if isinstance(query, exp.Union):
+        yield from _branches(query.this)
+        yield from _branches(query.expression)
+    else:
+        assert isinstance(query, exp.Select)
+        yield query
+
+
+def _defined(query: exp.Expr) -> set[str]:
+    """Return the aliases that a query defines, itself or in what is nested in it."""
+    return {source.alias_or_name for inner in query.find_all(exp.Query) for source in _named_sources(inner)}

@@ -1,0 +1,119 @@
+"""A view's query as declared: read, checked, and ready to be rewritten for whatever has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlglot import exp
+
+from spark_jobs.query.blocks import Block, Branches, Node, read
+from spark_jobs.query.catalog import Catalog
+from spark_jobs.query.keys import Keys
+from spark_jobs.query.order import check_order
+from spark_jobs.query.parse import DIALECT, parse, tree
+from spark_jobs.query.refusals import refuse
+from spark_jobs.query.rewrite import Step, at, rewrite
+from spark_jobs.query.text import QueryText
+from spark_jobs.query.units import unit
+
+Refresh = Literal["incremental", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredQuery:
+    """A query that can be kept; `root` is None if it is computed whole each time."""
+
+    text: QueryText
+    key: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tables: tuple[str, ...]
+    whole: exp.Query
+    root: Node | None
+    keys: Keys
+
+    def over(self, which: Literal["old", "new"], dialect: str = DIALECT) -> str:
+        """Return the SQL of the whole query over the tables in one state."""
+        return at(self.whole, which).sql(dialect, identify=True)
+
+    def steps(self, changed: Collection[str]) -> list[Step]:
+        """Return what computes the view's affected rows; the last two steps are those before and after."""
+        if self.root is not None:
+            return rewrite(self.root, self.keys, changed)
+        return [
+            Step("rows__before", at(self.whole, "old"), "all rows at the old cut"),
+            Step("rows__after", at(self.whole, "new"), "all rows at the new cut"),
+        ]
+
+
+def declare(text: QueryText, key: Sequence[str], catalog: Catalog, refresh: Refresh = "incremental") -> DeclaredQuery:
+    """Read and check a query. ConfigError says what of it cannot be kept up to date, and where that stands."""
+    raw = tree(text)
+    if refresh == "incremental":
+        refuse(raw, text)
+    whole = parse(text, catalog)
+    tables = tuple(dict.fromkeys(f"{table.db}.{table.name}" for table in whole.find_all(exp.Table)))
+    outputs = tuple(part.alias_or_name for part in whole.selects)
+    _check_outputs(whole, key, text)
+    keys = Keys(catalog)
+    if refresh == "full":
+        return DeclaredQuery(text, tuple(key), outputs, tables, whole, None, keys)
+    root = read(whole, text)
+    check_order(root, keys, text)
+    _check_key(root, key, keys, text)
+    _check_units(root, keys, text)
+    return DeclaredQuery(text, tuple(key), outputs, tables, whole, root, keys)
+
+
+def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> None:
+    seen: set[str] = set()
+    for part in query.selects:
+        name = part.alias_or_name
+        if name in seen:
+            raise text.error("TR-547", f'two of its columns are called "{name}"', part, hint="Rename one with AS.")
+        if not name or name.startswith("_col_"):
+            raise text.error("TR-547", "one of its columns has no name", part, hint="Give it one with AS.")
+        seen.add(name)
+    if not key:
+        raise text.error("TR-544", "its query has no key", hint=f'[views.{text.view}] key = ["{min(seen)}"]')
+    for name in key:
+        if name not in seen:
+            raise text.error("TR-544", f'its key "{name}" is not a column of its query', 0)
+
+
+def _check_key(root: Node, key: Sequence[str], keys: Keys, text: QueryText) -> None:
+    if keys.is_unique(root, key):
+        return
+    known = sorted(keys.outputs(root), key=lambda names: (len(names), sorted(names)))
+    listed = ", ".join(f'"{name}"' for name in sorted(known[0])) if known else ""
+    missing = "Show what tells its rows apart."
+    if isinstance(root, Branches):
+        missing = "Several branches of UNION ALL need a key column with another literal in each."
+    raise text.error(
+        "TR-544",
+        f"nothing says that its key ({', '.join(key)}) is unique",
+        _key_column(root, key),
+        hint=f"key = [{listed}] is unique." if known else missing,
+    )
+
+
+def _key_column(root: Node, key: Sequence[str]) -> exp.Expr | None:
+    block = root.blocks[0] if isinstance(root, Branches) else root
+    return block.outputs.get(key[0])
+
+
+def _check_units(root: Node, keys: Keys, text: QueryText) -> None:
+    for block in root.blocks if isinstance(root, Branches) else (root,):
+        if block.sources and not unit(block, keys):
+            raise text.error(
+                "TR-545",
+                "each change would compute its whole query anew",
+                _widest(block),
+                hint=f'If that is wanted: [views.{text.view}] refresh = "full"',
+            )
+
+
+def _widest(block: Block) -> exp.Expr:
+    """What makes the unit so wide: a window function over everything, or an aggregate without GROUP BY."""
+    return block.windows[0] if block.windows else block.select.selects[0]

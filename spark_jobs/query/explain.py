@@ -1,0 +1,39 @@
+"""How a query is kept up to date, in words and SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from spark_jobs.query.declared import DeclaredQuery
+from spark_jobs.query.rewrite import Step, state
+
+
+def explain(query: DeclaredQuery) -> Iterator[str]:
+    """Give the lines that say, for each table, how a change in it finds what is to be computed anew."""
+    yield f'view "{query.text.view}", key ({", ".join(query.key)})'
+    if query.root is None:
+        yield 'refresh = "full": each batch with a change in one of its tables computes the whole query twice,'
+        yield "as of the cut before and of the new one, and writes the rows that differ."
+        yield f"scans, at both cuts: {', '.join(query.tables)}"
+        return
+    for table in query.tables:
+        yield ""
+        yield f"A change in {table}"
+        steps = query.steps([table])
+        for step in steps:
+            yield f"  {step.name}: {step.why}"
+            yield from (f"    {line}" for line in step.sql(pretty=True).split("\n"))
+        yield f"  scans {_scans(query, steps)}"
+
+
+def _scans(query: DeclaredQuery, steps: list[Step]) -> str:
+    """What a batch reads whole; the images are of the changed keys only."""
+    names = {state(table, which): f"{table} ({which})" for table in query.tables for which in ("old", "new")}
+    counts: dict[str, int] = {}
+    for step in steps:
+        for table in step.query.find_all(exp.Table):
+            if table.name in names:
+                counts[names[table.name]] = counts.get(names[table.name], 0) + 1
+    return ", ".join(f"{name} {count}×" if count > 1 else name for name, count in counts.items()) or "no table"

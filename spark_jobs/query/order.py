@@ -1,0 +1,86 @@
+"""Whether what depends on the order of rows is given one: ties would come out another way each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sqlglot import exp
+
+from spark_jobs.query.blocks import Block, Branches, Node, is_aggregate, key_of
+from spark_jobs.query.keys import Keys
+from spark_jobs.query.text import QueryText
+
+_BY_PEERS: Final = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
+"""Ranking functions that give the same to rows that are equal in the order."""
+
+
+def check_order(node: Node, keys: Keys, text: QueryText) -> None:
+    """ConfigError for the first part whose result is not the same each time over the same rows."""
+    if isinstance(node, Branches):
+        for block in node.blocks:
+            check_order(block, keys, text)
+        return
+    for source in node.sources:
+        if not isinstance(source.read, str):
+            check_order(source.read, keys, text)
+    for window in node.windows:
+        _check_window(node, window, keys, text)
+    for at, ordered in _by_order(node):
+        _check_total(node, [*node.group, *ordered], keys.facts(node).combination_keys, keys, text, at)
+
+
+def _check_window(block: Block, window: exp.Window, keys: Keys, text: QueryText) -> None:
+    called = window.this
+    while isinstance(called, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
+        called = called.this
+    spec = window.args.get("spec")
+    by_rows = spec is not None and str(spec.args.get("kind")).upper() == "ROWS" and not _everything(spec)
+    if isinstance(called, _BY_PEERS):
+        return
+    if isinstance(called, exp.AggFunc) and not by_rows and not isinstance(called, _BY_PLACE):
+        return
+    order = window.args.get("order")
+    parts = [*(window.args.get("partition_by") or []), *(one.this for one in (order.expressions if order else []))]
+    facts = keys.facts(block)
+    rows = [frozenset(map(key_of, block.group))] if block.group else facts.combination_keys
+    _check_total(block, parts, rows, keys, text, window)
+
+
+_BY_PLACE: Final = (exp.FirstValue, exp.LastValue, exp.NthValue, exp.First, exp.Last, exp.Lag, exp.Lead, exp.Ntile)
+
+
+def _everything(spec: exp.Expr) -> bool:
+    sides = (spec.args.get("start"), spec.args.get("end"))
+    return all(isinstance(side, str) and side.upper() == "UNBOUNDED" for side in sides)
+
+
+def _by_order(block: Block) -> Iterator[tuple[exp.Expr, list[exp.Expr]]]:
+    """Give aggregates that take the value of the row which is first or last in an order."""
+    for part in (*block.select.expressions, block.select.args.get("having"), block.select.args.get("qualify")):
+        for node in part.walk(prune=lambda n: isinstance(n, exp.Query)) if part is not None else ():
+            if isinstance(node, exp.ArgMax | exp.ArgMin) and is_aggregate(node):
+                yield node, [node.expression]
+
+
+def _check_total(
+    block: Block,
+    parts: Iterable[exp.Expr],
+    unique: Iterable[frozenset[str]],
+    keys: Keys,
+    text: QueryText,
+    at: exp.Expr,
+) -> None:
+    facts = keys.facts(block)
+    known = facts.closure(map(key_of, parts))
+    found = list(unique)
+    if any(key <= known for key in found):
+        return
+    # The last candidate is as good as any; what is missing of it makes the order whole.
+    missing = ", ".join(sorted(facts.reduced(found[0]) - known)).replace("`", "") if found else ""
+    raise text.error(
+        "TR-546",
+        "rows that are equal in this order come out one way or the other",
+        at,
+        hint=f"Add to its ORDER BY: {missing}." if missing else "Order by what tells the rows apart.",
+    )

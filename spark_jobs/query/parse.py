@@ -1,0 +1,128 @@
+"""From the text of a query to a tree in one form: names resolved, CTEs put in place, time windows computed below.
+
+After this every column names its source, every source has an alias, ``UNION`` is ``DISTINCT`` over ``UNION ALL``,
+and what a query may not have at all has been refused, with a pointer to it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import OptimizeError, ParseError, TokenError
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.tokenizer_core import TokenType
+
+from schemas.errors import ConfigError
+from spark_jobs.query.catalog import Catalog
+from spark_jobs.query.shape import inline_ctes, one_form, settle_unions
+from spark_jobs.query.text import QueryText
+from spark_jobs.query.times import name_windows, split_windows
+
+DIALECT: Final = "spark, normalization_strategy=case_sensitive"
+
+
+def parse(text: QueryText, catalog: Catalog) -> exp.Query:
+    """Return the query's tree. ConfigError points at what cannot be read or is not there."""
+    raw = inline_ctes(tree(text), text)
+    _check_tables(raw, text, catalog)
+    one_form(raw, text)
+    name_windows(raw)
+    schema: dict[str, object] = {}
+    for table, info in catalog.items():
+        namespace, _, name = table.partition(".")
+        schema.setdefault(namespace, {})[name] = dict.fromkeys(info.columns, "string")  # type: ignore[index]
+    try:
+        found = qualify(raw.copy(), schema=schema, dialect=DIALECT, identify=True)
+    except OptimizeError as error:
+        raise _unresolved(error, raw, text, catalog) from None
+    assert isinstance(found, exp.Query)
+    return settle_unions(split_windows(found))
+
+
+def tree(text: QueryText) -> exp.Query:
+    """Return the query as it is written."""
+    dialect = Dialect.get_or_raise(DIALECT)
+    try:
+        tokens = dialect.tokenize(text.sql)
+        for token, following in itertools.pairwise(tokens):
+            # The grammar takes every WINDOW for the clause; ``window(ts, '1 hour')`` is Spark's function.
+            if token.token_type is TokenType.WINDOW and following.token_type in (TokenType.L_PAREN, TokenType.DOT):
+                token.token_type = TokenType.VAR
+        statements = dialect.parser().parse(tokens, text.sql)
+    except ParseError as error:
+        first = error.errors[0]
+        lines = text.sql.split("\n")[: first["line"] - 1]
+        offset = sum(len(line) + 1 for line in lines) + first["col"] - len(first["highlight"] or "")
+        raise text.error("TR-540", "its query is not SQL that can be read", max(offset, 0)) from None
+    except TokenError:
+        raise text.error("TR-540", "its query is not SQL that can be read: a quote or comment does not end") from None
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise text.error("TR-540", "its query is not one SELECT", 0)
+    found = statements[0]
+    while isinstance(found, exp.Subquery):
+        found = found.this
+    assert isinstance(found, exp.Query)
+    return found
+
+
+def tables_of(text: QueryText) -> tuple[str, ...]:
+    """Return the tables that a query names, ``schema.table``; ConfigError for one without a schema."""
+    found: dict[str, None] = {}
+    for table in inline_ctes(tree(text), text).find_all(exp.Table):
+        if not table.db or table.catalog:
+            hint = f"Is it public.{table.name}?"
+            raise text.error("TR-541", f'"{table.sql()}" is not schema.table', table, hint=hint)
+        found[f"{table.db}.{table.name}"] = None
+    if not found:
+        raise text.error("TR-541", "its query reads no captured table", 0)
+    return tuple(found)
+
+
+def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog) -> None:
+    for table in tree.find_all(exp.Table):
+        name = f"{table.db}.{table.name}" if table.db else table.name
+        if name in catalog and not table.catalog:
+            continue
+        close = [known for known in catalog if known.endswith(f".{name}")]
+        close = close or difflib.get_close_matches(name, catalog, n=1)
+        known = ", ".join(sorted(catalog)[:10]) or "none yet: has `tailrace run` been started?"
+        raise text.error(
+            "TR-541",
+            f'there is no captured table "{name}" with a key',
+            table,
+            hint=f'Did you mean "{close[0]}"?' if close else f"Captured are: {known}.",
+        )
+
+
+def _unresolved(error: OptimizeError, raw: exp.Query, text: QueryText, catalog: Catalog) -> ConfigError:
+    """Point at the column that sqlglot has named; it gives no place itself."""
+    message = str(error).split("\n", 1)[0]
+    named = re.match(r"(?:Unknown column: |Column ')\W*([^'\s]+)", message)
+    name = named[1].strip("'\"`.").rpartition(".")[2] if named else ""
+    columns = [column for column in raw.find_all(exp.Column) if column.name == name]
+    if name and columns:
+        known = sorted({column for info in catalog.values() for column in info.columns})
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f'Did you mean "{close[0]}"?' if close else ""
+        ambiguous = "ambiguous" in message.lower()
+        column = _least_known(columns, raw, catalog)
+        said = f'column "{name}" is in more than one source' if ambiguous else f'there is no column "{column.sql()}"'
+        return text.error("TR-542", said, column, hint=hint)
+    source = re.match(r"Unknown table: \W*(\w+)", message)
+    at = next((c for c in raw.find_all(exp.Column) if source and c.table == source[1]), None)
+    return text.error("TR-542", f"a name in its query cannot be resolved: {message[:200]}", at)
+
+
+def _least_known(columns: list[exp.Column], raw: exp.Query, catalog: Catalog) -> exp.Column:
+    """Of columns with one name take the first whose own source lacks it."""
+    tables = {table.alias_or_name: f"{table.db}.{table.name}" for table in raw.find_all(exp.Table)}
+    for column in columns:
+        info = catalog.get(tables.get(column.table, ""))
+        if info is not None and column.name not in info.columns:
+            return column
+    return columns[0]

@@ -1,0 +1,109 @@
+"""What a query may not have, each with a pointer to it; ``refresh = "full"`` lets some of it pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sqlglot import exp
+
+from schemas.errors import ConfigError
+from spark_jobs.query.blocks import is_aggregate
+from spark_jobs.query.text import QueryText
+from spark_jobs.query.times import is_window
+
+_VARYING: Final = (
+    *(exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser),
+    *(exp.CurrentTimezone, exp.Localtimestamp, exp.CurrentSchema, exp.CurrentCatalog, exp.CurrentDatabase),
+)
+_VARYING_NAMES: Final = frozenset(
+    (
+        *("now", "curdate", "random", "randstr", "uniform", "shuffle", "user", "session_user", "version"),
+        *("monotonically_increasing_id", "spark_partition_id", "input_file_name", "input_file_block_start"),
+        "input_file_block_length",
+    )
+)
+_ANY_ROW: Final = (
+    *(exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.GroupConcat, exp.Mode),
+    *(exp.ApproxQuantile, exp.ApproxTopK),
+)
+_FULL_HINT: Final = 'refresh = "full" computes the whole query anew for each batch that touches its tables.'
+
+
+def refuse(query: exp.Query, text: QueryText) -> None:
+    """ConfigError for the first part of a query, as written, that changes of its tables cannot be followed through."""
+    for message, node, hint in _findings(query):
+        raise _refused(text, message, node, hint)
+
+
+def _refused(text: QueryText, message: str, node: exp.Expr, hint: str) -> ConfigError:
+    return text.error("TR-543", f"{message} cannot be kept up to date", node, hint=hint or _FULL_HINT)
+
+
+def _findings(query: exp.Query) -> Iterator[tuple[str, exp.Expr, str]]:
+    for node in query.walk():
+        if isinstance(node, exp.Join):
+            if node.side == "FULL":
+                yield "a FULL JOIN", node, ""
+            if node.args.get("method"):
+                yield f"a {node.args['method']} JOIN", node, "Write the condition out with ON or USING."
+            if node.side == "LEFT" and not (node.args.get("on") or node.args.get("using")):
+                yield "a LEFT JOIN without ON", node, "Write the condition out with ON or USING."
+        elif isinstance(node, exp.Select):
+            yield from _clauses(node)
+        elif isinstance(node, exp.SetOperation) and not isinstance(node, exp.Union):
+            yield node.key.upper(), node, "Write it with EXISTS or NOT EXISTS, or: " + _FULL_HINT
+        elif isinstance(node, exp.SetOperation) and (node.args.get("limit") or node.args.get("offset")):
+            yield "LIMIT", node.args.get("limit") or node, ""
+        elif isinstance(node, exp.Lateral | exp.Pivot | exp.TableSample | exp.Values):
+            yield node.key.upper(), node, ""
+        elif isinstance(node, exp.UDTF | exp.Stack | exp.Inline):
+            yield "a function that makes several rows of one", node, ""
+        elif isinstance(node, _VARYING) or _is_varying(node):
+            what = f"{_name(node)}(), which gives another value each time it is asked,"
+            yield what, node, "Take a column of the row instead."
+        elif isinstance(node, _ANY_ROW) and is_aggregate(node):
+            hint = "Take min_by(value, order), max_by(value, order) or array_join(sort_array(collect_list(...)), ',')."
+            yield f"{_name(node)}(), whose result depends on the order of rows,", node, hint
+        elif isinstance(node, exp.Any) and not isinstance(node.this, exp.Query):
+            yield "any(...) as an aggregate", node, "bool_or(...) is the same."
+        elif isinstance(node, exp.ArrayAgg | exp.ArrayUniqueAgg) and not _is_sorted(node):
+            yield "an array in no order", node, f"Sort it: sort_array({_name(node)}(...))."
+
+
+def _clauses(select: exp.Select) -> Iterator[tuple[str, exp.Expr, str]]:
+    for clause, name in (("limit", "LIMIT"), ("offset", "OFFSET"), ("sort", "SORT BY"), ("laterals", "LATERAL VIEW")):
+        found = select.args.get(clause)
+        if found:
+            yield name, found[0] if isinstance(found, list) else found, ""
+    if select.args.get("order"):
+        yield "ORDER BY: a view has no order, it", select.args["order"], "Leave it out; who reads the view sorts."
+    distinct = select.args.get("distinct")
+    if distinct is not None and distinct.args.get("on"):
+        yield "DISTINCT ON", distinct, "Write it with row_number()."
+    group = select.args.get("group")
+    if group is not None:
+        for part in ("rollup", "cube", "grouping_sets", "all", "totals"):
+            if group.args.get(part):
+                yield f"GROUP BY {part.upper().replace('_', ' ')}", group, "Name what to group by."
+        timed = [part for part in group.expressions if is_window(part)]
+        if len(timed) > 1:
+            yield "GROUP BY two windows on time", timed[1], ""
+
+
+def _is_varying(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Anonymous):
+        return str(node.this).lower() in _VARYING_NAMES
+    return False
+
+
+def _is_sorted(node: exp.Expr) -> bool:
+    parent = node.parent
+    while isinstance(parent, exp.Filter | exp.Paren | exp.Distinct | exp.Transform):
+        parent = parent.parent
+    return isinstance(parent, exp.ArraySize | exp.ArraySort)
+
+
+def _name(node: exp.Expr) -> str:
+    name = node.this if isinstance(node, exp.Anonymous) else node.sql("spark").partition("(")[0]
+    return str(name).lower()

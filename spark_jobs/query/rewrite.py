@@ -1,0 +1,175 @@
+"""From a query and the tables that have changed to the SQL that finds what changed in it.
+
+Each table stands in four states: ``old`` and ``new``, whole, at the two cuts; ``before`` and ``after``, the rows of
+the changed keys in either. A nested query has ``before`` and ``after`` too: its rows in its affected units.
+
+A unit is affected if one of its combinations came or went, and then a changed row is in that combination:
+
+* of a source that is joined by its rows: the block with the source's ``before`` over the others' ``old``, and with
+  its ``after`` over the others' ``new``;
+* of a source that others are only held against (LEFT, SEMI and ANTI JOIN, a subquery): what is before it in the
+  block, in both states, where it meets any row of its ``before`` and ``after``: then a row beside it comes or goes.
+
+What is left out of these queries (grouping, HAVING, subqueries, sources and conditions that the unit does not need)
+only makes more units affected, never fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+from sqlglot import exp
+
+from spark_jobs.query.blocks import Block, Branches, Node, Source, aliases
+from spark_jobs.query.catalog import slug
+from spark_jobs.query.joins import Joined, joined
+from spark_jobs.query.keys import Keys
+from spark_jobs.query.parse import DIALECT
+from spark_jobs.query.units import unit
+
+State = Literal["old", "new"]
+_IMAGE: Final[dict[State, str]] = {"old": "before", "new": "after"}
+E = TypeVar("E", bound=exp.Expr)
+_UNITS: Final = "tailrace_units"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A query whose result the later ones know as `name`; `why` says what it is."""
+
+    name: str
+    query: exp.Query
+    why: str
+
+    def sql(self, dialect: str = DIALECT, *, pretty: bool = False) -> str:
+        return self.query.sql(dialect, identify=True, pretty=pretty)
+
+
+def state(table: str, which: str) -> str:
+    """Return the name of a table's state in the rewritten SQL."""
+    return f"{slug(table)}__{which}"
+
+
+def rewrite(root: Node, keys: Keys, changed: Collection[str]) -> list[Step]:
+    """Return the steps for changes in at least one of its tables.
+
+    The last two are ``rows__before`` and ``rows__after``: all affected rows of the view.
+    """
+    return list(_Rewriter(keys, frozenset(changed)).images(root))
+
+
+class _Rewriter:
+    def __init__(self, keys: Keys, changed: frozenset[str]) -> None:
+        self._keys = keys
+        self._changed = changed
+
+    def images(self, node: Node) -> Iterator[Step]:
+        """Give the steps up to a node's ``before`` and ``after``."""
+        blocks = [block for block in _blocks(node) if block.tables & self._changed]
+        for block in blocks:
+            for source in block.sources:
+                if not isinstance(source.read, str) and source.tables & self._changed:
+                    yield from self.images(source.read)
+            yield Step(f"{block.name}__units", self._units(block), f"units of {block.name} that may have changed")
+        for which in _IMAGE:
+            parts = [self._restricted(block, which) for block in blocks]
+            rows: exp.Query = parts[0]
+            for part in parts[1:]:
+                rows = exp.union(rows, part, distinct=False)
+            yield Step(f"{node.name}__{_IMAGE[which]}", rows, f"their rows at the {which} cut")
+
+    def _units(self, block: Block) -> exp.Query:
+        parts = [
+            query
+            for source in block.sources
+            if source.tables & self._changed
+            for which in _IMAGE
+            for query in [self._affected(block, source, which)]
+        ]
+        found: exp.Query = parts[0]
+        for part in parts[1:]:
+            found = exp.union(found, part, distinct=True)
+        return found
+
+    def _affected(self, block: Block, source: Source, which: State) -> exp.Select:
+        """Return the units whose combinations a changed row of one source is in, or beside, in one state."""
+        needed = set().union(*(aliases(part) for part in unit(block, self._keys)))
+        query = self._projected(block)
+        if source.how == "inner":
+            plan = joined(block, needed | {source.alias})
+            images = {source.alias: _image(source, _IMAGE[which])}
+            return _from(query, plan, which, images)
+        beside = set().union(*(aliases(part) for part in source.on)) - {source.alias}
+        query = _from(query, joined(block, needed | beside), which, {})
+        either = exp.union(_all(_image(source, "before")), _all(_image(source, "after")), distinct=False)
+        met = exp.select("1").from_(either.subquery(exp.to_identifier(source.alias, quoted=True)))
+        return query.where(exp.Exists(this=met.where(*(part.copy() for part in source.on))), copy=False)
+
+    def _projected(self, block: Block) -> exp.Select:
+        parts = unit(block, self._keys) or (exp.Literal.number(1),)
+        named = [exp.alias_(part.copy(), f"u{number}", quoted=True) for number, part in enumerate(parts)]
+        return exp.Select(expressions=named, distinct=exp.Distinct())
+
+    def _restricted(self, block: Block, which: State) -> exp.Select:
+        """Return the block over the combinations of its affected units."""
+        parts = unit(block, self._keys) or (exp.Literal.number(1),)
+        same = [
+            # NULL is a unit like any other.
+            exp.NullSafeEQ(this=exp.column(f"u{number}", _UNITS, quoted=True), expression=part.copy())
+            for number, part in enumerate(parts)
+        ]
+        units = exp.to_table(f"{block.name}__units").as_(_UNITS)
+        chosen = exp.Exists(this=exp.select("1").from_(units).where(*same))
+        found = at(block.select, which)
+        return found.where(chosen, copy=False) if block.sources else found
+
+
+def _blocks(node: Node) -> tuple[Block, ...]:
+    return node.blocks if isinstance(node, Branches) else (node,)
+
+
+def at(query: E, which: State) -> E:
+    """Return a query over the tables in one state."""
+
+    def stated(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Table):
+            return node
+        return _table(f"{node.db}.{node.name}", which, node.alias)
+
+    found: E = query.copy().transform(stated)  # type: ignore[assignment]
+    return found
+
+
+def _table(table: str, which: str, alias: str) -> exp.Expr:
+    name = exp.to_identifier(state(table, which), quoted=True)
+    return exp.Table(this=name, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+
+
+def _image(source: Source, image: str) -> exp.Expr:
+    if isinstance(source.read, str):
+        return _table(source.read, image, source.alias)
+    name = exp.to_identifier(f"{source.read.name}__{image}", quoted=True)
+    return exp.Table(this=name, alias=exp.TableAlias(this=exp.to_identifier(source.alias, quoted=True)))
+
+
+def _all(table: exp.Expr) -> exp.Select:
+    return exp.Select(expressions=[exp.Star()], from_=exp.From(this=table))
+
+
+def _from(query: exp.Select, plan: Joined, which: State, images: dict[str, exp.Expr]) -> exp.Select:
+    """Give `query` a FROM with the sources of a plan in one state, some as images, and the plan's conditions."""
+    for number, (read, source, on) in enumerate(plan):
+        this = images.get(source.alias) or at(read, which)
+        conditions = [part.copy() for part in on]
+        if number == 0:
+            query.set("from_", exp.From(this=this))
+        elif source.how == "left":
+            query.append("joins", exp.Join(this=this, side="LEFT", on=exp.and_(*conditions)))
+            continue
+        else:
+            query.append("joins", exp.Join(this=this, kind="CROSS"))
+        if conditions:
+            query = query.where(*conditions, copy=False)
+    return query

@@ -1,0 +1,67 @@
+"""Windows on event time: ``window()`` becomes a column of a subquery, so that each window is a key like any other.
+
+``session_window()`` stays: where a session ends depends on its neighbours, so it is no part of a recompute unit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlglot import exp
+
+_FUNCTIONS: Final = ("window", "session_window")
+
+
+def is_window(node: exp.Expr, *names: str) -> bool:
+    """Whether a node is a call of one of Spark's functions for windows on time."""
+    return isinstance(node, exp.Anonymous) and str(node.this).lower() in (names or _FUNCTIONS)
+
+
+def name_windows(query: exp.Query) -> None:
+    """Write out the call where a SELECT refers to the window that it groups by as a column of that name."""
+    for select in query.find_all(exp.Select):
+        group = select.args.get("group")
+        calls = {call.this.lower(): call for call in (group.expressions if group else []) if is_window(call)}
+        if not calls:
+            continue
+        for column in list(select.find_all(exp.Column)):
+            if column.parent_select is not select:
+                continue
+            if column.table in calls:  # window.start
+                field = exp.Dot(this=calls[column.table].copy(), expression=column.this.copy())
+                named = isinstance(column.parent, exp.Select)
+                column.replace(exp.alias_(field, column.name) if named else field)
+            elif not column.table and column.name in calls:
+                named = isinstance(column.parent, exp.Select)
+                call = calls[column.name].copy()
+                column.replace(exp.alias_(call, column.name) if named else call)
+
+
+def split_windows(query: exp.Query) -> exp.Query:
+    """Compute each ``window()`` that is grouped by in a subquery below, together with the columns that are used."""
+    for select in list(query.find_all(exp.Select)):
+        group = select.args.get("group")
+        calls = [part for part in (group.expressions if group else []) if is_window(part, "window")]
+        if calls:
+            _split(select, calls[0])
+    return query
+
+
+def _split(select: exp.Select, call: exp.Expr) -> None:
+    alias, column = "tailrace_timed", "tailrace_window"
+    inner = exp.Select(from_=select.args["from_"], joins=select.args.get("joins"), where=select.args.get("where"))
+    for moved in ("from_", "joins", "where"):
+        select.set(moved, None)
+    text = call.sql("spark")
+    for part in [found for found in select.find_all(exp.Anonymous) if found.sql("spark") == text]:
+        part.replace(exp.column(column, alias, quoted=True))
+    names: dict[str, str] = {}
+    for used in list(select.find_all(exp.Column)):
+        if used.table == alias:
+            continue
+        name = names.setdefault(used.sql("spark"), f"c{len(names)}")
+        if name not in inner.named_selects:
+            inner = inner.select(exp.alias_(used.copy(), name, quoted=True), copy=False)
+        used.replace(exp.column(name, alias, quoted=True))
+    inner = inner.select(exp.alias_(call.copy(), column, quoted=True), copy=False)
+    select.set("from_", exp.From(this=inner.subquery(exp.to_identifier(alias, quoted=True), copy=False)))

@@ -1,0 +1,184 @@
+"""One batch of a view that is a query: the units that changed, computed over the base tables at both cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType
+
+from schemas.errors import ConfigError, StateError
+from schemas.lsn import format_lsn
+from schemas.progress import Cut
+from sinks.changes import Applied, Target
+from spark_jobs.base import BaseTables
+from spark_jobs.batch import Report, check_same_log, own_cut, read_whole
+from spark_jobs.cuts import SeenCut, advanced
+from spark_jobs.difference import check_unique, difference
+from spark_jobs.kept import Shared
+from spark_jobs.query.catalog import TableInfo
+from spark_jobs.query.declared import DeclaredQuery, declare
+from spark_jobs.query.rewrite import State, Step
+from spark_jobs.records import Latest
+from spark_jobs.states import States
+from spark_jobs.views import Declared, check_shapes
+
+
+@dataclass(slots=True)
+class QueryBatch:
+    """All that a batch of one query needs; `session` is the view's own, and so are the names in it."""
+
+    view: Declared
+    target: Target
+    session: SparkSession
+    shared: Shared
+    bases: BaseTables
+    _cached: list[DataFrame] = field(default_factory=list)
+
+    def advance(
+        self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
+    ) -> Applied:
+        """Bring a generation from `applied` to the cut, or a newer one; a cut at or before it changes nothing.
+
+        With nothing applied, the whole query is computed: into `generation`, or into a new one that is then live.
+        """
+        if applied is not None:
+            self._check_definition(applied)
+            cut = own_cut(self.view, seen)
+            check_same_log(self.view.name, applied.cut, cut)
+            if not advanced(applied, cut):
+                return applied
+            if applied.unfinished is None and cut.offsets == applied.cut.offsets:
+                return self.target.unchanged(applied, cut)
+        try:
+            cut, changed = self._read(applied, seen)
+            query = self._declared()
+            report.stage("read")
+            if applied is None:
+                report.replaced = True
+                return self._replace(query, cut, report, generation)
+            return self._merge(query, applied, cut, changed, report)
+        finally:
+            for frame in self._cached:
+                frame.unpersist()
+            self._cached.clear()
+            report.stage("apply")
+
+    def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
+        """Return the columns and the key that the query gives over the tables as they are now."""
+        seen = self.bases.advance(self.view.topics, self.shared.cuts.wait())
+        query = self._declared()
+        rows = self._whole(query, own_cut(self.view, seen))
+        return {column.name: column.dataType for column in rows.schema}, query.key
+
+    def _read(self, applied: Applied | None, seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
+        """Bring the base tables to a cut; return it and which keys of which topics have changed since `applied`."""
+
+        def read(seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
+            cut = own_cut(self.view, self.bases.advance(self.view.topics, seen))
+            if applied is None:
+                return cut, {}
+            spans = {
+                topic: self.shared.records.latest(topic, applied.cut.offsets.get(topic, []), cut.offsets.get(topic, []))
+                for topic in self.view.topics
+            }
+            return cut, {topic: span for topic, span in spans.items() if span is not None}
+
+        cut, changed = read_whole(self.view, self.shared.config.kafka, self.shared.cuts.wait, seen, read)
+        # Documents of a batch that was cut short are in the index: only at its own cut is it known which they are.
+        return applied.unfinished if applied and applied.unfinished else cut, changed
+
+    def _declared(self) -> DeclaredQuery:
+        """Read the query with the tables' present columns."""
+        catalog: dict[str, TableInfo] = {}
+        for table, topic in zip(self.view.tables, self.view.topics, strict=True):
+            shapes = self.shared.records.shapes(topic)
+            check_shapes(self.view, shapes)
+            catalog[table] = TableInfo(tuple(shapes.columns), shapes.key)
+        assert self.view.text is not None
+        return declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
+
+    def _replace(self, query: DeclaredQuery, cut: Cut, report: Report, generation: int | None) -> Applied:
+        rows = self._whole(query, cut)
+        if query.root is None:
+            check_unique(self._keep(rows), query.key, self.view.name)
+        if generation is None:
+            generation = self.target.stage({f.name: f.dataType for f in rows.schema}, query.key)
+            done = self.target.replace(generation, rows, query.key, cut)
+            self.target.swap(done.generation, query.key)
+            return done
+        return self.target.replace(generation, rows, query.key, cut)
+
+    def _merge(
+        self, query: DeclaredQuery, applied: Applied, cut: Cut, changed: Mapping[str, Latest], report: Report
+    ) -> Applied:
+        topics = dict(zip(self.view.tables, self.view.topics, strict=True))
+        tables = [table for table in query.tables if topics[table] in changed]
+        if not tables:
+            return self.target.unchanged(applied, cut)
+        states = self._states(query, {"old": applied.cut, "new": cut})
+        for table in tables:
+            states.images(table, changed[topics[table]], self._keep)
+        steps = query.steps(tables)
+        for step in steps:
+            frame = self._sql(step.sql())
+            # Units and images are small and asked several times; the whole of a query is not.
+            self._name(step, frame if query.root is None else self._keep(frame))
+        before, after = (self.session.table(step.name) for step in steps[-2:])
+        if query.root is None:
+            check_unique(after, query.key, self.view.name)
+        changes = self._keep(difference(before, after, query.key))
+        report.rows = changes.count()
+        if not report.rows:
+            return self.target.unchanged(applied, cut)
+        return self.target.merge(applied.generation, changes, query.key, cut)
+
+    def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
+        self._states(query, {"new": cut})
+        return self._sql(query.over("new"))
+
+    def _states(self, query: DeclaredQuery, cuts: Mapping[State, Cut]) -> States:
+        topics = dict(zip(self.view.tables, self.view.topics, strict=True))
+        states = States(self.session, {table: self.shared.records.shapes(topics[table]) for table in query.tables})
+        for table in query.tables:
+            for which, cut in cuts.items():
+                source = self.bases.at(topics[table], cut)
+                if source is None:
+                    raise StateError(
+                        "TR-551",
+                        f'view "{self.view.name}": the state of "{table}" at {format_lsn(cut.flushed_lsn)} is gone',
+                        detail="Its base table was made anew since this view was last brought forward.",
+                        hint=f"tailrace views rebuild {self.view.name}",
+                    )
+                states.whole(table, which, source)
+        return states
+
+    def _sql(self, sql: str) -> DataFrame:
+        try:
+            return self.session.sql(sql)
+        except AnalysisException as error:
+            # Analysis knows the query and the columns, no values.
+            raise ConfigError(
+                "TR-550",
+                f'view "{self.view.name}": Spark cannot run its query [{error.getCondition()}]',
+                detail=" ".join(str(error).split("\n", 1)[0].split())[:500],
+                hint=f"Change `query` of [views.{self.view.name}].",
+            ) from None
+
+    def _name(self, step: Step, frame: DataFrame) -> None:
+        frame.createOrReplaceTempView(step.name)
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        self._cached.append(frame.persist())
+        return frame
+
+    def _check_definition(self, applied: Applied) -> None:
+        if applied.definition != self.view.definition:
+            raise StateError(
+                "TR-548",
+                f'view "{self.view.name}" was built from another query or key',
+                detail="What it holds cannot be turned into the rows of this one.",
+                hint=f"tailrace views rebuild {self.view.name}",
+            )

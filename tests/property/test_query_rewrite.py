@@ -1,0 +1,102 @@
+"""The SQL that keeps a query up to date, run by DuckDB: after every batch the view is the query over the new tables.
+
+DuckDB reads the query as it was written, and knows nothing of how it was taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import duckdb
+import pytest
+from sqlglot import exp
+
+from spark_jobs.query import blocks, rewrite, units
+from tests.shop_engine import Engine, Kept
+from tests.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
+
+_BATCHES = 40
+
+
+def history(kept: Mapping[str, Kept], seed: int, batches: int) -> dict[str, str]:
+    """Apply random batches to all views until one is not its query; return what is wrong with which."""
+    engine, model = Engine(), ShopModel(seed)
+    old: dict[str, dict[Key, Row]] = {table: {} for table in COLUMNS}
+    for number in range(batches):
+        model.fill() if number == 0 else model.change()
+        new = {table: dict(rows) for table, rows in model.tables.items()}
+        changed = engine.load(old, new)
+        wrong: dict[str, str] = {}
+        for name, view in kept.items():
+            try:
+                view.apply(engine, changed)
+                view.check(engine)
+            except (AssertionError, KeyError, duckdb.Error) as error:
+                wrong[name] = f"batch {number}: {error!r:.600}"
+        if wrong:
+            return wrong
+        old = new
+    return {}
+
+
+def all_kept() -> dict[str, Kept]:
+    return {name: Kept(name) for name, example in EXAMPLES.items() if not example.spark_only}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_views_are_their_queries_after_every_batch(seed: int) -> None:
+    kept = all_kept()
+    assert history(kept, seed, _BATCHES) == {}
+    assert min((view.batches, name) for name, view in kept.items()) > (2, "")
+
+
+def _one_state(query: exp.Expr, which: str) -> exp.Expr:
+    return _AT(query, "new")
+
+
+def _plain_equality(self: Any, block: Any, which: Any) -> exp.Select:
+    found = _RESTRICTED(self, block, which)
+    for node in list(found.find_all(exp.NullSafeEQ)):
+        if "tailrace_units" in node.sql():
+            node.replace(exp.EQ(this=node.this, expression=node.expression))
+    return found
+
+
+def _left_as_inner(query: exp.Select, plan: Any, *rest: Any) -> exp.Select:
+    return _FROM(query, [(read, replace(source, how="inner"), on) for read, source, on in plan], *rest)
+
+
+def _without_unknown(self: Any, found: Any) -> Any:
+    source = _SUBQUERY(self, found)
+    return replace(source, on=tuple(part.find(exp.EQ) or part for part in source.on))
+
+
+def _only_before(source: Any, image: str) -> exp.Expr:
+    return _IMAGE(source, "before")
+
+
+def _key_alone(block: Any, keys: Any) -> tuple[exp.Expr, ...]:
+    return tuple(units._rows(block, keys)) if block.windows else _UNIT(block, keys)
+
+
+_AT, _IMAGE, _FROM, _UNIT = rewrite.at, rewrite._image, rewrite._from, units.unit
+_RESTRICTED, _SUBQUERY = rewrite._Rewriter._restricted, blocks._Reader._subquery
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "mistake"),
+    [
+        (rewrite, "at", _one_state),
+        (rewrite, "_image", _only_before),
+        (rewrite, "_from", _left_as_inner),
+        (rewrite, "unit", _key_alone),
+        (rewrite._Rewriter, "_restricted", _plain_equality),
+        (blocks._Reader, "_subquery", _without_unknown),
+    ],
+    ids=lambda value: value.__name__.strip("_") if callable(value) else "",
+)
+def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, mistake: Any) -> None:
+    monkeypatch.setattr(place, name, mistake)
+    assert history(all_kept(), 0, _BATCHES) != {}

@@ -1,0 +1,118 @@
+"""DuckDB over the tables of `tests.shop_model`: an engine that has nothing of ours in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import sqlglot
+from sqlglot import exp
+
+from spark_jobs.query.declared import DeclaredQuery, declare
+from spark_jobs.query.parse import DIALECT
+from spark_jobs.query.rewrite import state
+from spark_jobs.query.text import QueryText
+from tests.shop_model import CATALOG, COLUMNS, EXAMPLES, Key, Row
+
+Rows = dict[tuple[Any, ...], tuple[Any, ...]]
+
+_TYPES = {"int4": "INTEGER", "text": "VARCHAR", "timestamp": "TIMESTAMP"}
+
+
+class Engine:
+    """DuckDB with the states of the tables around one batch."""
+
+    def __init__(self) -> None:
+        self._duckdb = duckdb.connect(config={"threads": 1})
+        for table, columns in COLUMNS.items():
+            typed = ", ".join(f'"{name}" {_TYPES[kind]}' for name, kind in columns.items())
+            for which in ("old", "new", "before", "after"):
+                self._duckdb.execute(f'CREATE TABLE "{state(f"public.{table}", which)}" ({typed})')
+
+    def load(self, old: Mapping[str, dict[Key, Row]], new: Mapping[str, dict[Key, Row]]) -> set[str]:
+        """Make the states; return which tables have changed."""
+        changed = set()
+        for table in COLUMNS:
+            keys = {k for k in old[table].keys() | new[table].keys() if old[table].get(k) != new[table].get(k)}
+            images = [{k: rows[table][k] for k in keys if k in rows[table]} for rows in (old, new)]
+            for which, rows in zip(("old", "new", "before", "after"), (old[table], new[table], *images), strict=True):
+                self._fill(table, which, rows)
+            if keys:
+                changed.add(f"public.{table}")
+        return changed
+
+    def _fill(self, table: str, which: str, rows: Mapping[Key, Row]) -> None:
+        name = state(f"public.{table}", which)
+        self._duckdb.execute(f'DELETE FROM "{name}"')
+        if rows:
+            listed = (", ".join(_literal(column, row[column]) for column in COLUMNS[table]) for row in rows.values())
+            self._duckdb.execute(f'INSERT INTO "{name}" VALUES {", ".join(f"({row})" for row in listed)}')
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._duckdb.execute(sql).fetchall()
+
+    def step(self, name: str, sql: str) -> None:
+        self._duckdb.execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {sql}')
+
+
+def _literal(column: str, value: Any) -> str:
+    if value is None or (isinstance(value, int) and column != "at"):
+        return "NULL" if value is None else str(value)
+    return f"make_timestamp({value})" if column == "at" else f"'{value}'"
+
+
+def over_new(sql: str) -> str:
+    """Return a query as it was written over the tables as they are now."""
+    tree = sqlglot.parse_one(sql, dialect=DIALECT)
+    for table in list(tree.find_all(exp.Table)):
+        if table.db:
+            name = exp.to_table(state(f"public.{table.name}", "new"))
+            table.replace(name.as_(table.alias or table.name, copy=False))
+    return tree.sql("duckdb")
+
+
+def declared(name: str) -> DeclaredQuery:
+    example = EXAMPLES[name]
+    return declare(QueryText(name, example.sql), example.key, CATALOG)
+
+
+def by_key(view: DeclaredQuery, rows: list[tuple[Any, ...]]) -> Rows:
+    places = [view.outputs.index(name) for name in view.key]
+    found = {tuple(row[place] for place in places): row for row in rows}
+    assert len(found) == len(rows), "a key stands twice"
+    return found
+
+
+class Kept:
+    """A view of one example between batches."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.view = declared(name)
+        self.shown: Rows = {}
+        self.batches = 0
+        self._steps: dict[frozenset[str], list[tuple[str, str]]] = {}
+        self._whole = over_new(EXAMPLES[name].sql)
+
+    def apply(self, engine: Engine, changed: set[str]) -> None:
+        """Bring what the view shows to the new state, as a batch does."""
+        mine = frozenset(changed & set(self.view.tables))
+        if not mine:
+            return
+        if mine not in self._steps:
+            self._steps[mine] = [(step.name, step.sql("duckdb")) for step in self.view.steps(mine)]
+        for step, sql in self._steps[mine]:
+            engine.step(step, sql)
+        before, after = (
+            by_key(self.view, engine.query(f'SELECT * FROM "{step}"')) for step, _ in self._steps[mine][-2:]
+        )
+        self.batches += before != after
+        for key, row in before.items():
+            assert self.shown[key] == row, "what is said to have been there was not"
+            if key not in after:
+                del self.shown[key]
+        self.shown.update(after)
+
+    def check(self, engine: Engine) -> None:
+        assert self.shown == by_key(self.view, engine.query(self._whole))

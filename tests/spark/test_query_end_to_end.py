@@ -1,0 +1,100 @@
+"""Queries as people run them: daemon and `views follow` are processes, PostgreSQL says what a view must hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlglot
+from psycopg import sql
+
+from cdc.dev.state import Servers
+from spark_jobs.query.parse import DIALECT
+from tests.daemon import running, write_config
+from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
+from tests.spark.shop import plain
+from tests.spark.test_end_to_end import Shop, end, process, warehouse_rows
+
+_NAMES = ("without", "two_keys", "having", "group_null_side", "union_all", "exists", "number_wider", "timeline")
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+@pytest.mark.timeout(900)
+def test_views_equal_postgresql(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        create(connection)
+        model = ShopModel(11)
+        write(connection, model.fill())
+        file = write_views(tmp_path, database, servers.bootstrap, prefix)
+        shop = Shop(file, database, tmp_path, "")
+        done = shop.run("views", "explain", "without")
+        assert done.returncode == 3, "there is no schema yet"
+        work = ("cdc.cli.main", "views", "follow", "--config", str(file))
+        with running(file) as daemon, process(tmp_path / "follow.log", *work) as follow:
+            shop.wait_for_views(600)
+            equal(shop, connection)
+            for _ in range(3):
+                for _ in range(5):
+                    write(connection, model.change())
+                shop.wait_for_views()
+                equal(shop, connection)
+            done = shop.run("views", "rebuild", "having")
+            assert done.returncode == 0, done.stderr
+            write(connection, model.change())
+            shop.wait_for_views()
+            equal(shop, connection)
+            done = shop.run("views", "explain", "without")
+            assert done.returncode == 0, done.stderr
+            assert "A change in public.orders" in done.stdout
+            assert end(follow) == 0
+            assert daemon.stop() == 0
+
+
+def create(connection: psycopg.Connection[Any]) -> None:
+    for table, columns in COLUMNS.items():
+        listed = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns.items()]
+        key = sql.SQL(", ").join(map(sql.Identifier, KEYS[table]))
+        connection.execute(
+            sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY ({}))").format(
+                sql.Identifier(table), sql.SQL(", ").join(listed), key
+            )
+        )
+
+
+def write(connection: psycopg.Connection[Any], changes: list[tuple[str, str, Any]]) -> None:
+    """Make changes in one transaction."""
+    with connection.transaction():
+        for kind, table, what in changes:
+            name = sql.Identifier(table)
+            if kind == "truncate":
+                connection.execute(sql.SQL("TRUNCATE {}").format(name))
+                continue
+            key = what if kind == "delete" else tuple(what[part] for part in KEYS[table])
+            same = sql.SQL(" AND ").join(sql.SQL("{} = %s").format(sql.Identifier(part)) for part in KEYS[table])
+            connection.execute(sql.SQL("DELETE FROM {} WHERE {}").format(name, same), key)
+            if kind == "put":
+                marks = sql.SQL(", ").join(
+                    sql.SQL("timestamp '1970-01-01' + %s * interval '1 microsecond'" if column == "at" else "%s")
+                    for column in what
+                )
+                connection.execute(sql.SQL("INSERT INTO {} VALUES ({})").format(name, marks), list(what.values()))
+
+
+def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str) -> Path:
+    views = "".join(
+        f"[views.{name}]\nquery = '''{EXAMPLES[name].sql}'''\nkey = {list(EXAMPLES[name].key)}\n" for name in _NAMES
+    )
+    warehouse = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
+    spark = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{_QUICK}"\n'
+    return write_config(folder, dsn, bootstrap, prefix, warehouse + spark + views)
+
+
+def equal(shop: Shop, connection: psycopg.Connection[Any]) -> None:
+    for name in _NAMES:
+        # PostgreSQL sorts NULL elsewhere and has no QUALIFY.
+        text = sqlglot.parse_one(EXAMPLES[name].sql, dialect=DIALECT).sql("postgres")
+        expected = [tuple(map(plain, row)) for row in connection.execute(text.encode()).fetchall()]
+        found = [tuple(map(plain, row.values())) for row in warehouse_rows(shop, name)]
+        assert sorted(found, key=repr) == sorted(expected, key=repr), name

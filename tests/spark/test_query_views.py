@@ -1,0 +1,195 @@
+"""Views that are queries, from topics to targets: after every batch each is its query over the tables at its cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from schemas.config import View
+from schemas.errors import SinkError, TailraceError
+from sinks.bulk import write_documents
+from sinks.iceberg import IcebergTarget
+from sinks.views_read import read_view
+from spark_jobs.rebuild import rebuild
+from tests.spark.conftest import Bench, step
+from tests.spark.pipeline import column
+from tests.spark.shop import Shop
+
+Make = Callable[..., Bench]
+
+_NAMES = (
+    *("without", "two_keys", "three", "self", "group_null_side", "union_all", "cte", "not_in", "number_wider"),
+    *("newest", "distinct", "left@search", "one_to_many@search"),
+)
+
+
+@pytest.mark.timeout(1200)
+def test_random_transactions(bench: Make, search_url: str) -> None:
+    shop = Shop(bench, _NAMES, search_url, seed=3)
+    shop.commit(shop.model.fill())
+    shop.step()
+    shop.check()
+    for _ in range(3):
+        for _ in range(2):
+            shop.commit(shop.model.change())
+        shop.step()
+        shop.check()
+    shop.commit([shop.model.truncate("customer")])
+    shop.step()
+    shop.check()
+
+
+@pytest.mark.timeout(600)
+def test_nothing_to_say_commits_nothing(bench: Make) -> None:
+    shop = Shop(bench, ["having"])
+    shop.commit(shop.model.fill())
+    shop.step()
+    target = shop.views["having"].batch.target
+    assert isinstance(target, IcebergTarget)
+    before = target.live()
+    assert before is not None
+    # A change in a table that the view does not read, and one that leaves each group as it was.
+    shop.commit([shop.model.put("product", {"id": 1, "category": "z", "price": 1})])
+    shop.step()
+    order = next(row for row in shop.model.tables["orders"].values())
+    shop.commit([shop.model.put("orders", order | {"status": "other"})])
+    shop.step()
+    after = target.live()
+    assert after is not None
+    assert after.snapshot_id == before.snapshot_id
+    assert shop.check()
+
+
+@pytest.mark.timeout(600)
+def test_a_batch_that_stopped_anywhere_is_done_again(bench: Make, search_url: str, monkeypatch: Any) -> None:
+    """Both base tables may be ahead of the view, and documents of the batch in the index already."""
+    shop = Shop(bench, ["two_keys", "two_keys@search"], search_url)
+    shop.commit(shop.model.fill())
+    shop.step()
+    shop.commit(shop.model.change())
+    write, refused = write_documents, SinkError("TR-531", "planted")
+
+    def half(rows: Any, **options: Any) -> None:
+        write((row for number, row in enumerate(rows) if number % 2), **options)
+        raise refused
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sinks.opensearch.write_documents", half)
+        patched.setattr(IcebergTarget, "merge", _raise(refused))
+        for view in shop.views.values():
+            with pytest.raises(Exception, match=r"planted|PythonException"):
+                step(shop.bench, view)
+            view.park(refused)
+    # What the stopped batch brought is gone again before the next one.
+    shop.commit([shop.model.delete("orders", key) for key in list(shop.model.tables["orders"])])
+    shop.step()
+    shop.commit(shop.model.fill(2))
+    shop.step()
+    shop.check()
+
+
+def _raise(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.timeout(600)
+def test_rebuild_and_another_query(bench: Make) -> None:
+    shop = Shop(bench, ["inner"])
+    shop.commit(shop.model.fill())
+    shop.step()
+    shop.commit(shop.model.change())
+    again = rebuild(shop.bench.shared, shop.bench.kept(shop.called("inner")))
+    assert again.generation == 2
+    shop.check()
+    shop.commit(shop.model.change())
+    shop.step()
+    shop.check()
+    changed = shop.bench.config.views[shop.called("inner")]
+    shop.bench.config.views[shop.called("inner")] = changed.model_copy(update={"query": f"{changed.query} WHERE true"})
+    other = shop.bench.kept(shop.called("inner"))
+    shop.commit(shop.model.change())
+    with pytest.raises(TailraceError, match="TR-548"):
+        step(shop.bench, other)
+    assert rebuild(shop.bench.shared, other).generation == 3
+    shop.check()
+
+
+@pytest.mark.timeout(600)
+def test_documents_with_nested_lists(bench: Make, search_url: str) -> None:
+    shop = Shop(bench, ["document", "document@search"], search_url)
+    shop.commit(shop.model.fill())
+    shop.step()
+    for _ in range(2):
+        rows = [
+            sorted(
+                (dict(row) for row in read_view(shop.bench.config, shop.called(name)).rows), key=lambda row: row["id"]
+            )
+            for name in shop.names
+        ]
+        assert rows[0] == rows[1]
+        assert rows[0] == documents(shop)
+        shop.commit(shop.model.change())
+        shop.step()
+
+
+def documents(shop: Shop) -> list[dict[str, Any]]:
+    orders = shop.model.tables["orders"].values()
+    return [
+        {
+            "id": row["id"],
+            "country": row["country"],
+            "orders": sorted(
+                (
+                    {"at": order["at"], "order_id": order["id"], "amount": order["amount"]}
+                    for order in orders
+                    if order["customer_id"] == row["id"]
+                ),
+                key=lambda order: (order["at"] is not None, order["at"] or 0, order["order_id"]),
+            ),
+        }
+        for _, row in sorted(shop.model.tables["customer"].items())
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_a_column_is_added(bench: Make) -> None:
+    shop = Shop(bench, ["left"])
+    pipeline, name = shop.bench.pipeline, shop.called("left")
+    shop.bench.config.views[name] = View(
+        query="SELECT c.*, o.amount FROM public.customer c LEFT JOIN public.orders o ON o.id = c.id", key=["id"]
+    )
+    view = shop.bench.kept(name)
+    shop.commit(shop.model.fill())
+    step(shop.bench, view)
+    pipeline.reshape("customer", [*pipeline.tables["customer"].relation.columns, column("note", "text")])
+    with pipeline.transaction() as tx:
+        tx.put("customer", {"id": 1, "country": "a", "note": "new"})
+        tx.put("orders", {"id": 1, "amount": 5})
+    step(shop.bench, view)
+    found = {row["id"]: row for row in read_view(shop.bench.config, name).rows}
+    assert (found[1]["note"], found[1]["amount"]) == ("new", 5)
+    assert all(row["note"] is None for number, row in found.items() if number != 1)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("query", "key", "code"),
+    [
+        ("SELECT id FROM public.none", ["id"], "TR-507"),
+        ("SELECT id FROM none", ["id"], "TR-541"),
+        ("SELECT id, nope FROM public.customer", ["id"], "TR-542"),
+        ("SELECT id, no_such_function(country) AS a FROM public.customer", ["id"], "TR-550"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(bench: Make, query: str, key: list[str], code: str) -> None:
+    shop = Shop(bench, ["left"])
+    name = shop.called("left")
+    shop.bench.config.views[name] = View(query=query, key=key)
+    shop.commit(shop.model.fill(1))
+    with pytest.raises(TailraceError, match=code):
+        step(shop.bench, shop.bench.kept(name))

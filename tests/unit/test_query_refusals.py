@@ -1,0 +1,116 @@
+"""What a query may not be: refused when it is declared, with a pointer to the place."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.errors import ConfigError
+from spark_jobs.query.declared import declare
+from spark_jobs.query.text import QueryText
+from tests.shop_model import CATALOG
+
+_O = "SELECT id FROM public.orders"
+
+REFUSED = [
+    ("SELEC id FROM public.orders", "TR-540", "FROM"),
+    ("SELECT id FROM public.orders WHERE", "TR-540", None),
+    ("SELECT 'id FROM public.orders", "TR-540", None),
+    ("DELETE FROM public.orders", "TR-540", "DELETE"),
+    ("SELECT id FROM public.order", "TR-541", "public.order"),
+    ("SELECT id FROM orders", "TR-541", "orders"),
+    ("SELECT id,\n  amont FROM public.orders", "TR-542", "amont"),
+    ("SELECT o.id, c.amount FROM public.orders o JOIN public.customer c ON c.id = o.id", "TR-542", "c.amount"),
+    ("SELECT id FROM public.orders, public.customer", "TR-542", "id FROM"),
+    ("SELECT x.id FROM public.orders o", "TR-542", "x.id"),
+    ("SELECT o.id FROM public.orders o FULL JOIN public.customer c ON c.id = o.id", "TR-543", "public.customer c"),
+    ("SELECT o.id FROM public.orders o NATURAL JOIN public.customer c", "TR-543", "public.customer c"),
+    (_O + " LIMIT 10", "TR-543", None),
+    (_O + " ORDER BY amount", "TR-543", "amount"),
+    (_O + " EXCEPT SELECT id FROM public.customer", "TR-543", "id"),
+    ("SELECT id, now() AS t FROM public.orders", "TR-543", "now"),
+    ("SELECT id, current_timestamp() AS t FROM public.orders", "TR-543", "current_timestamp"),
+    ("SELECT id FROM public.orders WHERE at > current_date", "TR-543", None),
+    ("SELECT id, rand() AS r FROM public.orders", "TR-543", "rand"),
+    ("SELECT customer_id AS id, first(amount) AS f FROM public.orders GROUP BY customer_id", "TR-543", "first"),
+    (
+        "SELECT customer_id AS id, collect_list(id) AS f FROM public.orders GROUP BY customer_id",
+        "TR-543",
+        "collect_list",
+    ),
+    ("SELECT customer_id AS id, count(*) AS n FROM public.orders GROUP BY ALL", "TR-543", None),
+    (
+        "SELECT o.id FROM public.orders o WHERE o.id NOT IN (SELECT c.id FROM public.customer c WHERE c.boss = o.id)",
+        "TR-543",
+        "o.id)",
+    ),
+    (
+        "SELECT o.id FROM public.orders o WHERE o.amount > ALL (SELECT c.segment FROM public.customer c)",
+        "TR-543",
+        "c.segment",
+    ),
+    ("SELECT id, explode(array(1, 2)) AS e FROM public.orders", "TR-543", None),
+    ("SELECT id, stack(2, 1, 2) AS e FROM public.orders", "TR-543", None),
+    ("SELECT id, posexplode(array(1)) AS e FROM public.orders", "TR-543", None),
+    ("SELECT id FROM public.orders LATERAL VIEW explode(array(1)) t AS e", "TR-543", None),
+    ("SELECT customer_id AS id, first(amount) IGNORE NULLS AS f FROM public.orders GROUP BY 1", "TR-543", "first"),
+    ("SELECT customer_id AS id, listagg(status, ',') AS f FROM public.orders GROUP BY 1", "TR-543", None),
+    ("SELECT o.id FROM public.orders o WHERE EXISTS (SELECT 1 WHERE o.amount = 1)", "TR-543", "o.amount"),
+    ("SELECT customer_id AS id FROM public.orders", "TR-544", "customer_id"),
+    ("SELECT o.id FROM public.orders o JOIN public.item i ON i.order_id = o.id", "TR-544", "o.id"),
+    ("SELECT count(*) AS id FROM public.orders GROUP BY customer_id", "TR-544", None),
+    ("SELECT id FROM public.orders UNION ALL SELECT id FROM public.customer", "TR-544", "id"),
+    ("SELECT amount FROM public.orders", "TR-544", "SELECT"),
+    ("SELECT 1 AS id, count(*) AS n FROM public.orders", "TR-545", None),
+    ("SELECT id, rank() OVER (ORDER BY amount) AS r FROM public.orders", "TR-545", "rank"),
+    (
+        "SELECT id, row_number() OVER (PARTITION BY status ORDER BY amount) AS r FROM public.orders",
+        "TR-546",
+        "row_number",
+    ),
+    ("SELECT id, lag(id) OVER (PARTITION BY status ORDER BY amount) AS r FROM public.orders", "TR-546", "lag"),
+    ("SELECT customer_id AS id, max_by(id, amount) AS m FROM public.orders GROUP BY customer_id", "TR-546", None),
+    ("SELECT id, amount AS id FROM public.orders", "TR-547", "amount"),
+    ("SELECT id, amount + 1 FROM public.orders", "TR-547", "amount"),
+]
+
+
+@pytest.mark.parametrize(("sql", "code", "at"), REFUSED)
+def test_refused_with_a_pointer(sql: str, code: str, at: str | None) -> None:
+    with pytest.raises(ConfigError) as raised:
+        declare(QueryText("v", sql), ["id"], CATALOG)
+    error = raised.value
+    assert error.code == code, error
+    assert error.hint
+    if at is not None:
+        line, caret = error.detail.split("\n")
+        place = len(caret) - len("DETAIL ") - 1
+        assert line[place:].startswith(at), error
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, max(amount) OVER () AS m FROM public.orders",
+        "SELECT o.id FROM public.orders o FULL JOIN public.customer c ON c.id = o.customer_id",
+        _O + " LIMIT 10",
+    ],
+)
+def test_full_refresh_takes_more(sql: str) -> None:
+    with pytest.raises(ConfigError):
+        declare(QueryText("v", sql), ["id"], CATALOG)
+    view = declare(QueryText("v", sql), ["id"], CATALOG, refresh="full")
+    assert [step.name for step in view.steps(view.tables)] == ["rows__before", "rows__after"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "key"),
+    [
+        ("SELECT o.id, i.line FROM public.orders o JOIN public.item i ON i.order_id = o.id", ("id", "line")),
+        ("SELECT o.id FROM public.orders o JOIN public.customer c ON c.id = o.customer_id", ("id",)),
+        ("SELECT c.id FROM public.orders o JOIN public.customer c ON c.id = o.id", ("id",)),
+        ("SELECT customer_id, max_by(amount, id) AS m FROM public.orders GROUP BY customer_id", ("customer_id",)),
+        ("SELECT DISTINCT status AS id FROM public.orders", ("id",)),
+    ],
+)
+def test_a_key_that_follows_is_taken(sql: str, key: tuple[str, ...]) -> None:
+    assert declare(QueryText("v", sql), key, CATALOG).key == key
