@@ -90,6 +90,9 @@ class FirstSnapshot:
 
     def _begin(self) -> None:
         """Say what is to be read, and as what, before anything is."""
+        # ahead of the tables: without transactions a part of these records may be all that there is at the next start
+        for chunk in self._exported.chunks:
+            self._shapes.note_chunk(chunk, FIRST_RUN, done=False)
         for name, relation in self._exported.relations.items():
             self._tables.see(relation)
             self._shapes.first(relation, self._exported.layouts[name], self._point)
@@ -97,8 +100,6 @@ class FirstSnapshot:
                 toast.vouch()
         # a partitioned table may have no partition yet
         self._progress.incomplete -= self._exported.names - {chunk.table for chunk in self._exported.chunks}
-        for chunk in self._exported.chunks:
-            self._shapes.note_chunk(chunk, FIRST_RUN, done=False)
         self._delivery.commit(self._progress.newest.here.position, self._point, 0, None)
 
     def _take(self, chunk: Chunk, lines: Lines | None) -> int:

@@ -38,7 +38,7 @@ class SchemaIds:
         known = self._newest.get(subject)
         if known is None or known.schema != schema:
             known = StoredSchema(self._last + 1, subject, schema)
-            self._sink.send_plain(self._topic, known.key(), known.value())
+            self._sink.send_ahead(self._topic, known.key(), known.value())
             self._keep(known)
         return known.id
 

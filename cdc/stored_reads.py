@@ -31,6 +31,18 @@ class StoredReads:
             if name == table and of_run == run and not value["done"]
         ]
 
+    def unread(self) -> set[str]:
+        """Return the tables whose newest run was begun and not ended.
+
+        The newest position names them, too, as incomplete; but without transactions it may be older than these records.
+        """
+        planned = {
+            table
+            for (table, run, _), value in self.chunks.items()
+            if not value["done"] and table in self.states and self.states[table].run == run
+        }
+        return planned | {table for table, state in self.states.items() if state.oid and state.layout is None}
+
     def progress(self) -> ReadProgress:
         """Return how far the newest read of each table is."""
         return stored_progress((run, value) for (_, run, _), value in self.chunks.items())

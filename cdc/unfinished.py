@@ -30,8 +30,9 @@ def take_up(captured: Captured, reads: StoredReads, shapes: Shapes, progress: Pr
     for name, state in list(shapes.states.items()):
         if state.asked is not None and name not in relations:
             shapes.cancel(name)
+    unread = reads.unread() - shapes.keyless
     for name, relation in relations.items():
         now = shapes.states.get(name)
         # one of which nothing is known yet is wanted by `shapes.look`, with its entry in the publication
-        if now is not None and (name in progress.incomplete or now.asked is not None):
+        if now is not None and (name in progress.incomplete or now.asked is not None or name in unread):
             windows.resume(relation, reads.left(name))

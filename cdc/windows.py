@@ -108,6 +108,8 @@ class Windows:
         layout, lsn = (asked.layout, asked.lsn) if asked.whole else (state.layout, state.lsn)
         if asked.whole:
             self._progress.incomplete.discard(name)  # it is there for a value that was read again
+        else:
+            self._progress.incomplete.add(name)
         read = self._begin(relation)
         if layout is not None:
             read.left = list(chunks)
@@ -184,9 +186,10 @@ class Windows:
             self._shapes.cannot_be_read(plan.table)
             self._done(plan.table)
             return
-        self._shapes.planned(plan.relation, plan.layout, plan.lsn)
         for chunk in plan.chunks:
             self._shapes.note_chunk(chunk, plan.run, done=False)
+        # behind them: without transactions a part of these records may be all that there is at the next start
+        self._shapes.planned(plan.relation, plan.layout, plan.lsn)
         log.info("table is read in windows", table=plan.table, run=plan.run, chunks=len(plan.chunks))
         read.plan = plan
         read.left = list(plan.chunks)

@@ -63,6 +63,7 @@ class KafkaSink:
         record_bytes = max(queue_bytes // 2, kafka.max_message_bytes)
         self._failed: KafkaError | None = None
         self._committed_at = 0.0
+        self._behind: list[tuple[str, bytes, bytes | None]] = []
         self._producer = Producer(
             client_options(kafka)
             | (
@@ -98,9 +99,23 @@ class KafkaSink:
         return self.outbox.pending_bytes
 
     def send_plain(self, topic: str, key: bytes, value: bytes | None) -> None:
-        """Put a record on a one-partition topic that no cut speaks of."""
+        """Put a record on a one-partition topic that no cut speaks of.
+
+        Kafka has it at the next commit: without transactions behind all that was sent before, so that nothing is called
+        read that is not there. What is held back meanwhile is bounded by the chunks of a plan, in memory as well.
+        """
         self._open()
-        self.outbox.produce(topic, 0, (key, value, []), None)
+        if self._transactional:
+            self.outbox.produce(topic, 0, (key, value, []), None)
+        else:
+            self._behind.append((topic, key, value))
+
+    def send_ahead(self, topic: str, key: bytes, value: bytes) -> None:
+        """The same for one that Kafka has ahead of all that is sent after it, as a schema must be."""
+        self._open()
+        self.outbox.produce(topic, 0, (key, value, []), self._delivered)
+        if not self._transactional:
+            self._drain()
 
     def commit(self, progress: Callable[[dict[str, int]], tuple[bytes, bytes]]) -> None:
         """End the transaction with the record that `progress` makes from the counts per topic.
@@ -111,6 +126,11 @@ class KafkaSink:
         self._open()
         counts = self.outbox.flush()
         self._drain()
+        for topic, key, plain in self._behind:
+            self.outbox.produce(topic, 0, (key, plain, []), self._delivered)
+        if self._behind:
+            self._drain()
+            self._behind.clear()
         key, value = progress(counts)
         self.outbox.produce(self._progress_topic, 0, (key, value, []), self._delivered)
         if self._transactional:

@@ -17,17 +17,23 @@ import psycopg
 import pytest
 
 from cdc.dev.state import Servers, status
-from schemas.config import Config
+from schemas.config import Config, Kafka
 from schemas.configfile import load
 from schemas.lsn import Position
+from sinks.admin import TopicSpec, ensure_topics
+from sinks.kafka import KafkaSink
+from sinks.outbox import Destination
 from tests.bank import TABLES, Writer, assert_equal, create_tables, source_rows
 from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
-from tests.topics import TopicRecord, latest, read_topic
+from tests.topics import TopicRecord, latest, read_raw, read_topic
 
 _FROZEN_S = 35.0
 """Longer than the daemon waits for an answer."""
 
 _AT_LEAST_ONCE = "[delivery]\nguarantee = 'at-least-once'\nmax_transaction_ms = 100\n"
+
+_SLOW_SNAPSHOT = "[snapshot]\nchunk_bytes = 32768\nmax_bytes_per_s = 1000000\n"
+"""So that some kills come in the middle of it."""
 
 
 @pytest.fixture
@@ -93,11 +99,37 @@ def _wait_until_idle(process: psutil.Process) -> None:
             return
 
 
+def test_order_among_topics(servers: Servers, prefix: str) -> None:
+    """Without transactions a schema is there before its rows, and what says that rows are read comes behind them."""
+    kafka = Kafka(bootstrap=servers.bootstrap, prefix=prefix)
+    topics = {f"{prefix}.{name}": partitions for name, partitions in (("rows", 3), ("side", 1), ("progress", 1))}
+    rows, side, progress = topics
+    ensure_topics(kafka, [TopicSpec(name, partitions, {}) for name, partitions in topics.items()])
+    sink = KafkaSink(kafka, None, progress)
+    to = Destination(rows, [0, 0, 0])
+
+    def there(topic: str) -> list[bytes]:
+        return [message.value() for message in read_raw(servers.bootstrap, topic)]
+
+    def position(counts: dict[str, int]) -> tuple[bytes, bytes]:
+        assert len(there(rows)) == counts[rows] == 100
+        assert there(side) == [b"schema", b"read"]
+        return b"position", b"here"
+
+    for i in range(100):
+        sink.outbox.send(to, str(i).encode(), b"row", [])
+    sink.send_plain(side, b"chunk", b"read")
+    sink.send_ahead(side, b"schema", b"schema")
+    assert there(side) == [b"schema"]
+    sink.commit(position)
+    assert there(progress) == [b"here"]
+
+
 @pytest.mark.parametrize("seed", [5])
 def test_at_least_once_killed(
     bank: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path, seed: int
 ) -> None:
-    path = write_config(tmp_path, database, servers.bootstrap, prefix, _AT_LEAST_ONCE)
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, _AT_LEAST_ONCE + _SLOW_SNAPSHOT)
     config = load(path)
     pick = random.Random(seed)
     with Writer(database, seed).writing():
@@ -125,24 +157,28 @@ def assert_each_is_there(servers: Servers, config: Config, connection: psycopg.C
 def once(records: list[TopicRecord]) -> list[TopicRecord]:
     """Return the records without those that come again, which a reader knows by their position alone.
 
-    A repetition is the whole of what the partition has had since some record, in the same order.
+    A repetition is all changes that the partition has had since some record, in the same order; rows of chunks that
+    are done do not come again.
     """
     newest: defaultdict[int, Position] = defaultdict(lambda: Position(0, 0, 0))
+    newest_change, change = newest.copy(), newest.copy()
     seen: dict[tuple[int, Position], TopicRecord] = {}
-    before: dict[int, Position] = {}
     kept = []
     for record in records:
         partition, position = record.partition, record.position
         if position > newest[partition]:
             # a new one never comes in the middle of a repetition
-            assert before.get(partition, newest[partition]) == newest[partition]
+            assert change[partition] == newest_change[partition]
             newest[partition] = position
+            if record.snapshot is None:
+                newest_change[partition] = position
             kept.append(record)
         else:
             first = seen[partition, position]
             assert (record.key, _after(record)) == (first.key, _after(first))
         seen[partition, position] = record
-        before[partition] = position
+        if record.snapshot is None:
+            change[partition] = position
     return kept
 
 

@@ -128,9 +128,10 @@ def test_cut_short_at_half(
     before = _tuples_read(source)
     with running(path) as daemon:
         wait_for(config, lambda record: "public.wide" in record.incomplete_tables)
-        # planned in one Kafka transaction
-        while not (total := len(stored_reads(config).chunks)):
+        # it stands behind its chunks
+        while "public.wide" not in (stored := stored_reads(config)).states:
             assert daemon.process.poll() is None
+        total = len(stored.chunks)
         while len(_chunks(config, done=True)) < total / 2:
             assert daemon.process.poll() is None
         if how == "disconnected":
