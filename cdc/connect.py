@@ -125,11 +125,11 @@ def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
     )
 
 
-def connection_lost(reason: str) -> SourceError:
+def connection_lost(reason: str, which: str = "a connection to PostgreSQL") -> SourceError:
     """Say that a connection ended in mid-run, with the reason in the client's or the server's own words."""
     return SourceError(
         "TR-211",
-        "a connection to PostgreSQL was lost",
+        f"{which} was lost",
         detail=" ".join(reason.split()),
         hint="Nothing is lost: the slot keeps the WAL and the daemon goes on from the progress topic.",
     )
@@ -158,11 +158,13 @@ def cannot_connect(dsn: str, reason: str) -> SourceError:
 
 def cannot_read(error: psycopg.Error) -> SourceError:
     """Keep the server's own words; a lost connection is one that a restart explains."""
+    reason = error.diag.message_primary or str(error)
     # without a code, or with one of those of a server that ends
-    lost = isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P")[:3] in ("57P", "080")
+    if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P")[:3] in ("57P", "080"):
+        return connection_lost(reason, "the connection that reads tables")
     return SourceError(
-        "TR-211" if lost else "TR-227",
-        "the connection that reads tables was lost" if lost else "PostgreSQL refused to have a table read",
-        detail=" ".join((error.diag.message_primary or str(error)).split()) + ".",
+        "TR-227",
+        "PostgreSQL refused to have a table read",
+        detail=" ".join(reason.split()) + ".",
         hint=error.diag.message_hint or "The role needs SELECT on every captured table: GRANT SELECT ON ... TO ...;",
     )

@@ -13,12 +13,14 @@ import time
 from psycopg import OperationalError, pq
 
 from cdc import copydata
-from cdc.connect import connect_replication, server_refused
+from cdc.connect import connect_replication, connection_lost, server_refused
 from cdc.pgoutput import POSTGRES_EPOCH_US
-from schemas.errors import DecodeError, SourceError
+from schemas.errors import DecodeError
 
 _STATUS_INTERVAL_S = 1.5
 """A quarter of the `wal_sender_timeout` that we ask for, so that one late update does no harm."""
+
+_CONNECTION = "the replication connection"
 
 _keepalive_at = struct.Struct(">QqB").unpack_from
 _status = struct.Struct(">cQQQqB").pack
@@ -51,11 +53,9 @@ class Wal:
         self._pgconn = connect_replication(dsn)
         self._lock = threading.Lock()
         self._flushed_lsn = 0
-        self._received_lsn = 0
         self._closed = threading.Event()
         self._few = True
         self.server_wal_end = 0
-        self.last_message_at = time.monotonic()
         names = ",".join('"' + name.replace('"', '""') + '"' for name in publications).replace("'", "''")
         protocol = _newest_protocol(self._pgconn.server_version)
         self.parallel = streaming and protocol >= _PARALLEL
@@ -83,10 +83,10 @@ class Wal:
                     result = self._pgconn.get_result()
                     if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
                         raise server_refused("to go on streaming", result)
-                    raise _lost("The server ended the stream.")
+                    raise connection_lost("The server ended the stream.", _CONNECTION)
                 return bool(found == copydata.MORE)
             except OperationalError as error:
-                raise _lost(str(error)) from None
+                raise connection_lost(str(error), _CONNECTION) from None
 
     def _keepalive(self, raw: bytes) -> None:
         if len(raw) < 18:
@@ -115,7 +115,7 @@ class Wal:
             try:
                 self._send_status(reply=True)
             except OperationalError as error:
-                raise _lost(str(error)) from None
+                raise connection_lost(str(error), _CONNECTION) from None
 
     def _keep_alive(self) -> None:
         while not self._closed.wait(_STATUS_INTERVAL_S):
@@ -156,12 +156,3 @@ class Wal:
             if size == 0:
                 select.select([self._pgconn.socket], [], [], left)
                 self._pgconn.consume_input()
-
-
-def _lost(reason: str) -> SourceError:
-    return SourceError(
-        "TR-211",
-        "the replication connection was lost",
-        detail=" ".join(reason.split()),
-        hint="Nothing is lost: the slot keeps the WAL and the daemon goes on from the progress topic.",
-    )
