@@ -30,7 +30,7 @@ _PAUSE_S = 1.0
 _TRY_S = 0.02
 """Then for so long: what was paused may be what is waited for."""
 
-_TRANSACTION_TIMEOUT_MS = 300_000
+TRANSACTION_TIMEOUT_MS = 300_000
 """A slow link may need long for a transaction. One of a producer that is gone is ended by the next producer."""
 
 QUEUE_BYTES = 50_331_648
@@ -67,7 +67,7 @@ class KafkaSink:
         self._producer = Producer(
             client_options(kafka)
             | (
-                {"transactional.id": transactional_id, "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS}
+                {"transactional.id": transactional_id, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
                 if self._transactional
                 else {"enable.idempotence": True, "enable.gapless.guarantee": True, "message.timeout.ms": 0}
             )

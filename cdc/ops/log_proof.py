@@ -14,9 +14,7 @@ from typing import Any
 from schemas.envelope import TRUNCATE_KEY
 from schemas.lsn import Position, format_lsn
 from schemas.progress import Cut, PositionRecord
-
-TRANSACTION_MS = 60_000
-"""The oldest record of a Kafka transaction is at most so much older than the last: the producer's time-out."""
+from sinks.kafka import TRANSACTION_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +173,15 @@ class TopicCheck:
                 self._tally.compacted += said - there
             elif there < said:
                 self._add("missing", None, None, f"{there} of {said} records {self._between(index)}")
-            elif there > said and self._block.begins_ms(index) - TRANSACTION_MS < self._horizon_ms():
+            elif there > said and self._block.begins_ms(index) - TRANSACTION_TIMEOUT_MS < self._horizon_ms():
                 # only old position records go, each in favour of a later old one
                 self._tally.uncounted += there - said
             elif there > said:
                 self._add("unaccounted", None, None, f"{there} records, not {said}, {self._between(index)}")
 
     def _old(self, index: int) -> bool:
-        return self._block.timed[index].taken_ms - TRANSACTION_MS < self._horizon_ms()
+        # the oldest record of a Kafka transaction is at most its time-out older than the last
+        return self._block.timed[index].taken_ms - TRANSACTION_TIMEOUT_MS < self._horizon_ms()
 
     def _between(self, index: int) -> str:
         before = self._block.records[index - 1] if index else self._block.before
