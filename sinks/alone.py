@@ -17,7 +17,7 @@ def send_alone(kafka: Kafka, topic: str, key: bytes, value: bytes) -> None:
     def delivered(error: KafkaError | None, message: Message) -> None:
         failed[0] = error
 
-    producer = Producer(client_options(kafka) | {"enable.idempotence": True})
+    producer = Producer(client_options(kafka) | {"enable.idempotence": True, "log_level": 0})
     try:
         producer.produce(topic, value, key, 0, on_delivery=delivered)
         producer.flush(TIMEOUT)

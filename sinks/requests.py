@@ -8,15 +8,14 @@ from types import TracebackType
 from typing import Final, Self
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Message
 
 from schemas.config import Kafka
-from schemas.errors import SinkError
 from schemas.requests import Outcome, Request, RequestRecord, request_key
 from schemas.topics import REQUESTS, Topics
 from sinks.admin import TopicSpec, ensure_topics
-from sinks.options import client_options
-from sinks.progress import TIMEOUT, Reader
+from sinks.alone import send_alone
+from sinks.progress import Reader
 
 _LOOK_S: Final = 0.2
 """The daemon asks its client for something new at most this often."""
@@ -95,21 +94,8 @@ class Ask:
         self._reader.close()
 
     def send(self, request: Request) -> None:
-        """Return once Kafka has the request."""
-        producer = Producer({**client_options(self._kafka), "enable.idempotence": True, "log_level": 0})
-        failed: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failed.append(error)
-
-        try:
-            producer.produce(self._topic, RequestRecord(request).to_json(), self._key, on_delivery=delivered)
-            left = producer.flush(TIMEOUT)
-        except (BufferError, KafkaException) as error:
-            raise self._refused(str(error)) from None
-        if left or failed:
-            raise self._refused(failed[0].str() if failed else f"no answer within {TIMEOUT:.0f} s")
+        """Return once Kafka has the request. SinkError if it does not say so."""
+        send_alone(self._kafka, self._topic, self._key, RequestRecord(request).to_json())
 
     def wait(self, seconds: float) -> tuple[Outcome, ...] | None:
         """Return the daemon's answer, None if there is none within `seconds`."""
@@ -126,11 +112,3 @@ class Ask:
     def _answer(self, message: Message) -> tuple[Outcome, ...] | None:
         value = message.value()
         return RequestRecord.from_json(value).answer if message.key() == self._key and value is not None else None
-
-    def _refused(self, reason: str) -> SinkError:
-        return SinkError(
-            "TR-334",
-            f'the request cannot be written to topic "{self._topic}"',
-            detail=f'Kafka at "{self._kafka.bootstrap}": {reason}.',
-            hint=f"Is the broker running and reachable? kcat -b {self._kafka.bootstrap} -L",
-        )
