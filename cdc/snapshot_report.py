@@ -10,6 +10,7 @@ import structlog
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from cdc.ops.source_state import source_state
 from schemas.lsn import format_lsn
 from snapshot.progress import ReadProgress, seconds_left
 
@@ -20,7 +21,7 @@ _BAR_EVERY_S = 0.5
 
 
 class Report:
-    """Shows `reads` now and then; `held` is asked how much WAL the slot keeps meanwhile."""
+    """Shows `reads` now and then."""
 
     def __init__(self, reads: ReadProgress, lsn: int, slot: str, connection: psycopg.Connection) -> None:
         self._reads = reads
@@ -60,16 +61,8 @@ class Report:
             rows_per_s=rate,
             copied_bytes=sum(each.copied for each in reads),
             seconds_left=None if left is None else round(left),
-            wal_held_bytes=self._held(),
+            wal_held_bytes=source_state(self._connection, self._slot).retained_bytes,
         )
-
-    def _held(self) -> int | None:
-        row = self._connection.execute(
-            "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::int8 FROM pg_replication_slots"
-            " WHERE slot_name = %s",
-            (self._slot,),
-        ).fetchone()
-        return row[0] if row else None
 
     def close(self) -> None:
         """Take the bar away."""

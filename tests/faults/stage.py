@@ -96,7 +96,6 @@ class Stage:
             pair=site.pair,
             slot=name,
         )
-        self._broken: list[str] = []
         self._transactions = 0
 
     def wait_for_load(self, changes: int) -> None:
