@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# the tests start hundreds of Python processes: compiled anew in each, our own modules alone take longer than their work
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup test lint demo requirements clean
 
 help: ## List these commands

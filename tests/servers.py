@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,3 +52,13 @@ def drop_database(server_dsn: str, name: str) -> None:
                 connection.execute("SELECT pg_terminate_backend(%s, 5000)", (active_pid,))
             connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def drop_slot(connection: psycopg.Connection, slot: str) -> None:
+    """Drop a slot whose reader is gone, or about to be."""
+    for _ in range(100):
+        row = connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
+        if row == (False,):
+            break
+        time.sleep(0.1)
+    connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))

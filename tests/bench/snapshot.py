@@ -29,7 +29,7 @@ import pygal
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers, status
 from tests.bench.workloads import WIDE, WIDE_ROWS
-from tests.servers import own_servers
+from tests.servers import drop_slot, own_servers
 
 
 class Bench:
@@ -76,18 +76,8 @@ class Bench:
         result["broker_cpu"] = sum(broker.cpu_times()[:2]) - before
         assert result["complete"]
         assert result["rows"] == self._rows
-        self._drop(name)
+        drop_slot(self._connection, name)
         return result
-
-    def _drop(self, slot: str) -> None:
-        for _ in range(100):
-            row = self._connection.execute(
-                "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (slot,)
-            ).fetchone()
-            if row == (False,):
-                break
-            time.sleep(0.1)
-        self._connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
 
 
 def summary(rows: int, copies: list[float], ours: list[dict[str, float]]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ from schemas.topics import Topics
 from sinks.kafka import KafkaSink
 from tests.bench.plot import draw
 from tests.bench.workloads import Workload, workloads
-from tests.servers import own_servers
+from tests.servers import drop_slot, own_servers
 
 
 class Bench:
@@ -78,16 +78,6 @@ class Bench:
         self._connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (self._slot, name))
         return name
 
-    def _drop(self, slot: str) -> None:
-        for _ in range(100):
-            row = self._connection.execute(
-                "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (slot,)
-            ).fetchone()
-            if row == (False,):
-                break
-            time.sleep(0.1)
-        self._connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-
     def recvlogical(self, dsn: str) -> dict[str, float]:
         """Time the yardstick."""
         slot = self._copy_slot()
@@ -101,7 +91,7 @@ class Bench:
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         seconds = time.monotonic() - started
-        self._drop(slot)
+        drop_slot(self._connection, slot)
         return {"seconds": seconds, "walsender_cpu": walsender[0]}
 
     @contextmanager
@@ -152,7 +142,7 @@ class Bench:
         result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
         result["broker_cpu"] = sum(broker.cpu_times()[:2]) - before
         result["walsender_cpu"] = walsender[0]
-        self._drop(slot)
+        drop_slot(self._connection, slot)
         return result
 
     def _store_position(self, slot: str, prefix: str) -> None:
