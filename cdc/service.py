@@ -67,7 +67,6 @@ class Service:
         try:
             session = Session(self._config, self._stop, self._health)
             session.start()
-            self._streamed = True
             self._waiting = False
             session.run()
             return True

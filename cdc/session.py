@@ -1,96 +1,57 @@
-"""From one start of the stream to the next fault: what is opened in which order, and the loop.
+"""From one start to the next fault: the slot and the producer, and who may have them.
 
 Order at start: decide on what is there, own the slot, fence the producer, decide again, go on behind what Kafka holds.
 """
 
 from __future__ import annotations
 
-import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 
 import psycopg
 import structlog
 
-from cdc import publication, recovery, slot
+from cdc import recovery, slot
 from cdc.captured import capture
 from cdc.connect import connect
 from cdc.cut_topics import check_cut
-from cdc.delivery import Delivery
 from cdc.exported_snapshot import ExportedSnapshot
-from cdc.first_snapshot import FirstSnapshot
-from cdc.in_progress import InProgress
-from cdc.layouts import layout, survey
 from cdc.locked import tables_locked
 from cdc.look import look
-from cdc.messages import Messages
 from cdc.ops.health import Health
 from cdc.outage import Outage
-from cdc.progress import Progress, before_slot, new_origin, origin_behind_gap
-from cdc.reread import Reread
-from cdc.schema_ids import SchemaIds
-from cdc.shapes import FIRST_RUN, Shapes
-from cdc.snapshot_report import Report
-from cdc.snapshot_requests import SnapshotRequests
-from cdc.spool import Spool
+from cdc.pipeline import Pipeline
+from cdc.progress import before_slot, new_origin, origin_behind_gap
 from cdc.start import EPOCH, decide
 from cdc.stored_reads import StoredReads, stored_reads
-from cdc.tables import Tables
-from cdc.toast import Toast
-from cdc.transaction import Assembler
-from cdc.unchanged import Unchanged
-from cdc.unfinished import take_up
+from cdc.stream import Stream
 from cdc.wal import Wal
-from cdc.windows import Windows
 from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import StateError
 from schemas.layout import Asked
-from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord, position_key
 from schemas.relation import Relation
 from schemas.topics import Topics
 from sinks.alone import send_alone
 from sinks.kafka import KafkaSink
-from sinks.progress import read_schemas
-from sinks.requests import RequestTail
-from snapshot.pace import Pace
 
 log = structlog.get_logger()
 
-_IDLE_ADVANCE_S = 10.0
-"""An idle source moves the slot at most this often; each time costs a Kafka transaction."""
-
-_STOP_S = 3.0
-"""After a signal we go on to the end of the source transaction at hand for so long, then split it."""
-
-_READ_MESSAGES = 500
-_TICK_S = 0.2
-"""How long the loop waits for the WAL before it looks after the rest."""
-
 
 class Session:
-    """Connections, producer, and what they know. `begun`: the slot and what goes with it are there."""
+    """Owner of a slot. `begun`: the slot and what goes with it are there, so that a fault may pass by itself."""
 
     def __init__(self, config: Config, stop: threading.Event, health: Health | None = None) -> None:
         self._config = config
-        self._dsn = config.source.dsn.get_secret_value()
         self._stop = stop
         self._health = health or Health(config.source.slot)
         self._columns = ColumnOptions(config.source)
-        self._connection = connect(self._dsn)
+        self._connection = connect(config.source.dsn.get_secret_value())
         self._wal: Wal | None = None
         self._sink: KafkaSink | None = None
-        self._windows: Windows | None = None
-        self._in_progress: InProgress | None = None
-        self._toast: Toast | None = None
-        self._unchanged: Unchanged | None = None
-        self._tail: RequestTail | None = None
-        self._idle_at = 0.0
+        self._opened = ExitStack()
         self.begun = False
 
     def start(self) -> None:
@@ -105,6 +66,7 @@ class Session:
         except psycopg.errors.LockNotAvailable:
             raise tables_locked(self._connection) from None
         self._connection.execute("RESET lock_timeout")
+        self.begun = True
 
     def _start(self) -> None:
         slot.begin_start(self._connection, self._config.source.slot)
@@ -116,7 +78,7 @@ class Session:
             log.warning("a new slot, all tables read again: a person says so", code=error.code, error=error.message)
             self._let_go()
             self._recover()
-            self._follow()
+            self._stream = Stream(self._pipeline)
 
     def _go_on(self) -> None:
         """Go on from what slot and topics hold, or begin. StateError if they do not fit together."""
@@ -125,8 +87,10 @@ class Session:
         if self._found.slot is None:
             self._first_start()
         else:
-            self._own_slot()
-            self._sink = self._new_sink()
+            publications = self._found.publications
+            # without one we shall not go on
+            self._own_slot(publications.names if publications else [self._config.source.publication])
+            self._fence()
             self._found = look(self._config, self._connection, owned=True)
             start = decide(self._found)
             assert start.origin is not None
@@ -134,7 +98,7 @@ class Session:
                 log.warning(note)
             self._captured = capture(self._config, self._connection, self._columns)
             self._open(start.origin, stored_reads(self._config))
-        self._follow()
+        self._stream = Stream(self._pipeline)
 
     def _first_start(self) -> None:
         """Make the slot and copy all tables as of its consistent point."""
@@ -147,11 +111,11 @@ class Session:
         together = config.snapshot.mode == "exported"
         with self._new_slot([r for r in self._captured.relations if together or r.qualified_name in keyless]) as made:
             point, exported = made
-            self._open(self._origin(point), StoredReads())
+            shapes = self._open(self._origin(point), StoredReads()).shapes
             for relation in self._captured.relations:
                 if not together and relation.qualified_name not in keyless:
-                    self._shapes.want(relation)
-            self._first_copy(point, exported)
+                    shapes.want(relation)
+            self._copy(point, exported)
 
     @contextmanager
     def _new_slot(self, relations: Sequence[Relation]) -> Iterator[tuple[int, ExportedSnapshot | None]]:
@@ -159,21 +123,12 @@ class Session:
         version, keyless = self._found.server.version, self._captured.without_key
         point, exported = recovery.make_slot(self._config, version, relations, keyless)
         try:
-            self._own_slot()
-            self._sink = self._new_sink()
+            self._own_slot(self._captured.publications.names)
+            self._fence()
             yield point, exported
         finally:
             if exported is not None:
                 exported.workers.close()
-
-    def _first_copy(self, point: int, exported: ExportedSnapshot | None) -> None:
-        """Store where the slot begins; copy what its snapshot is to show."""
-        self.begun = True
-        self._health.state = "copying"
-        if exported is not None:
-            self._copy(exported)
-        else:
-            self._delivery.commit(self._progress.newest.here.position, point, 0, None)
 
     def _recover(self) -> None:
         """Make the slot anew behind a gap: tables with a key are reconciled, the topics of others are filled anew."""
@@ -190,15 +145,15 @@ class Session:
         with self._new_slot(refilled) as (point, exported):
             self._found = look(config, self._connection, owned=True)
             stored, origin = self._found.stored, self._origin(point)
-            self._open(origin_behind_gap(stored, origin) if stored else origin, stored_reads(config))
+            pipeline = self._open(origin_behind_gap(stored, origin) if stored else origin, stored_reads(config))
             for relation in self._captured.relations:
                 if relation.qualified_name not in keyless:
                     topic = Topics(config.kafka.prefix).table(relation.schema, relation.name)
                     ends = tuple(bounds.end for bounds in self._found.topics.get(topic, ()))
-                    self._shapes.ask(relation, Asked(since=ends))
-            position = self._progress.newest.here.position
-            recovery.empty_topics(self._delivery.sink.outbox, self._tables, refilled, position)
-            self._first_copy(point, exported)
+                    pipeline.shapes.ask(relation, Asked(since=ends))
+            position = pipeline.progress.newest.here.position
+            recovery.empty_topics(pipeline.sink.outbox, pipeline.tables, refilled, position)
+            self._copy(point, exported)
 
     def _origin(self, consistent_point: int) -> PositionRecord:
         identity = self._found.identity
@@ -211,176 +166,46 @@ class Session:
             [relation.qualified_name for relation in self._captured.relations],
         )
 
-    def _own_slot(self) -> None:
+    def _own_slot(self, publications: list[str]) -> None:
         source = self._config.source
-        found = publication.find(self._connection, source.publication)
-        names = found.names if found else [source.publication]  # without it we shall not go on
-        self._wal = Wal(self._dsn, source.slot, names, streaming=source.streaming)
+        self._wal = Wal(source.dsn.get_secret_value(), source.slot, publications, streaming=source.streaming)
+        self._opened.callback(self._wal.close)
         slot.end_start(self._connection, source.slot)
 
-    def _new_sink(self) -> KafkaSink:
+    def _fence(self) -> None:
+        """Make the producer, which fences whoever wrote before."""
         config, kafka = self._config, self._config.kafka
         exactly_once = config.delivery.guarantee == "exactly-once"
         name = f"tailrace-{kafka.prefix}-{config.source.slot}" if exactly_once else None
-        return KafkaSink(kafka, name, Topics(kafka.prefix).progress, config.memory.queue_bytes)
+        self._sink = KafkaSink(kafka, name, Topics(kafka.prefix).progress, config.memory.queue_bytes)
+        self._opened.callback(self._sink.abandon)
 
-    def _open(self, stored: PositionRecord, reads: StoredReads) -> None:
-        """Put the parts together so that they go on from `stored`."""
-        config = self._config
-        assert self._sink is not None
-        self._progress = Progress(stored)
-        self._reads = reads
-        topics = Topics(config.kafka.prefix)
-        self._shapes = Shapes(
-            config.source, self._columns, self._progress, partial(self._sink.send_plain, topics.tables), reads.states
-        )
-        self._shapes.reads = self._health.reads = reads.progress()
-        self._toast = Toast(config, self._connection, self._found.identity.timeline, stored, topics.progress)
-        self._tables = Tables(
-            config.kafka,
-            self._connection,
-            self._found.server.database,
-            SchemaIds(self._sink, topics.schemas, read_schemas(config.kafka, topics)),
-            self._shapes,
-            partial(layout, self._connection, self._captured.publications.names),
-            self._captured.partitions,
-            stored.here.offsets,
-            self._captured.relations,
-            self._captured.keys,
-            self._columns,
-            self._toast,
-        )
-        self._delivery = Delivery(config, self._sink, self._tables, self._progress, self._stop)
-        self._delivery.on_flushed = self._flushed
-        self._health.begin(self._sink, stored)
-        log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
-
-    def _flushed(self, lsn: int) -> None:
-        """Kafka holds everything committed before `lsn`."""
-        assert self._wal is not None
-        self._wal.confirm(lsn)
-        self._health.committed(self._progress.newest)
-
-    def _copy(self, exported: ExportedSnapshot) -> None:
-        """Send all tables as of the slot's consistent point; what a stop leaves out is for the windows."""
-        first = FirstSnapshot(self._delivery, self._tables, self._shapes, self._progress, exported)
-        report = Report(self._shapes.reads, exported.consistent_point, self._config.source.slot, self._connection)
-        first.send(Pace(self._config.snapshot.max_bytes_per_s), report)
-        left = (chunk for chunks in first.left.values() for chunk in chunks)
-        self._reads = StoredReads(
-            self._shapes.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
-        )
-
-    def _follow(self) -> None:
-        """Make ready for the stream, and for the tables that are still to be read."""
+    def _open(self, stored: PositionRecord, reads: StoredReads) -> Pipeline:
         assert self._wal is not None
         assert self._sink is not None
-        self._unchanged = Unchanged(Reread(self._connection), self._progress, self._tables.want)
-        spool = Spool(Path(self._config.source.spool_dir or tempfile.gettempdir()), self._config.memory.spool_bytes)
-        self._in_progress = InProgress(spool, parallel=self._wal.parallel)
-        messages = Messages(self._config, self._found.server.database, self._tables, self._sink.outbox)
-        self._assembler = Assembler(
-            self._tables,
-            self._sink,
-            self._progress,
-            self._unchanged,
-            self._in_progress,
-            messages,
-            self._delivery.refusals,
-        )
-        self._wal.confirm(self._progress.flushed_lsn)
-        self._windows = Windows(
+        self._pipeline = Pipeline(
             self._config,
-            self._captured.publications.names,
-            self._delivery,
-            self._tables,
-            self._shapes,
-            self._progress,
-            self._assembler,
-            self._wal.ask,
-        )
-        take_up(self._captured, self._reads, self._shapes, self._progress, self._windows)
-        topics = Topics(self._config.kafka.prefix)
-        self._tail = RequestTail(self._config.kafka, self._config.source.slot)
-        self._requests = SnapshotRequests(
-            self._tail,
-            partial(self._sink.send_plain, topics.requests),
-            topics,
             self._connection,
-            self._shapes,
-            self._progress,
-            lambda: publication.relations(self._connection, self._captured.publications)[0],
+            self._found,
+            self._captured,
+            self._columns,
+            self._wal,
+            self._sink,
+            self._health,
+            self._stop,
+            self._opened,
+            stored,
+            reads,
         )
-        # what happened to tables meanwhile, or to the publication
-        for found in survey(self._connection, self._captured.publications.names):
-            self._shapes.look(found, self._tables.columns_ever(found.schema, found.table))
+        return self._pipeline
+
+    def _copy(self, point: int, exported: ExportedSnapshot | None) -> None:
+        self.begun = True
+        self._pipeline.copy(point, exported)
 
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
-        assert self._wal is not None
-        assert self._windows is not None
-        deadline: float | None = None
-        self._health.streaming()
-        while True:
-            self._health.turned_at = time.monotonic()
-            more = self._assembler.release(_READ_MESSAGES) or self._read()
-            self._commit_when_due(drained=not more)
-            self._requests.poll()
-            self._windows.poll()
-            self._delivery.refusals.report()
-            if self._stop.is_set():
-                deadline = deadline or time.monotonic() + _STOP_S
-                if self._assembler.open_xid is None or time.monotonic() > deadline:
-                    self._commit()
-                    self._delivery.refusals.report(now=True)
-                    return
-            if not more:
-                self._advance_idle()
-                self._wal.wait(self._delivery.rest() if self._uncommitted else _TICK_S)
-
-    def _read(self) -> bool:
-        """Send what has come; False when nothing is left for now."""
-        assert self._wal is not None
-        messages: list[bytes] = []
-        more = self._wal.read(_READ_MESSAGES, messages)
-        self._assembler.feed(messages)
-        return more or self._assembler.releasing
-
-    def _commit_when_due(self, *, drained: bool) -> None:
-        """As soon as all that has come is sent; at the latest at the size or age of the configuration."""
-        rested = drained and self._delivery.rest() == 0
-        if self._delivery.full or (self._uncommitted and (rested or self._delivery.due())):
-            self._commit()
-
-    @property
-    def _uncommitted(self) -> bool:
-        """Whether whole source transactions wait for their commit."""
-        assert self._sink is not None
-        return self._sink.pending and self._assembler.open_xid is None
-
-    def _commit(self) -> None:
-        assembler = self._assembler
-        rows = assembler.rows
-        self._health.committing_since = time.time()
-        self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
-        self._health.committing_since = None
-        self._idle_at = 0.0
-        assert self._unchanged is not None
-        self._unchanged.report()
-
-    def _advance_idle(self) -> None:
-        """When nothing is in flight, all WAL up to where the server has read is done with."""
-        assert self._wal is not None
-        assert self._sink is not None
-        assembler = self._assembler
-        if self._sink.pending or assembler.open_xid is not None:
-            return
-        assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
-        wait = 0.2 if self._progress.reread else _IDLE_ADVANCE_S
-        now = time.monotonic()
-        if assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:
-            self._commit()
-            self._idle_at = now
+        self._stream.run()
 
     def outlast_kafka(self) -> None:
         """When Kafka has failed, keep the slot until it answers; what was on its way is given up."""
@@ -400,18 +225,5 @@ class Session:
     def _let_go(self) -> None:
         """Close all but the connection."""
         self._health.end()
-        if self._windows is not None:
-            self._windows.close()
-        if self._wal is not None:
-            self._wal.close()
-        if self._in_progress is not None:
-            self._in_progress.close()
-        if self._unchanged is not None:
-            self._unchanged.report(now=True)
-        if self._toast is not None:
-            self._toast.close()
-        if self._tail is not None:
-            self._tail.close()
-        if self._sink is not None:
-            self._sink.abandon()
-        self._windows = self._wal = self._in_progress = self._unchanged = self._toast = self._tail = self._sink = None
+        self._opened.close()
+        self._wal = self._sink = None

@@ -36,7 +36,7 @@ def main(config_path: str) -> None:
 
     session._first_start = timed  # type: ignore[method-assign]
     session.start()
-    here = session._progress.newest.here
+    here = session._pipeline.progress.newest.here
     print(
         json.dumps(
             {
@@ -45,7 +45,7 @@ def main(config_path: str) -> None:
                 "other_threads_cpu": clock["cpu"] - clock["main"],
                 "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 "rows": here.position.ordinal,
-                "complete": not session._progress.incomplete,
+                "complete": not session._pipeline.progress.incomplete,
             }
         )
     )

@@ -35,10 +35,10 @@ class Stages:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.sample: list[bytes] = []
         self._session = session
-        wal, assembler = session._wal, session._assembler
+        wal, assembler = session._wal, session._stream._assembler
         wal.read = self._timed("read", wal.read)  # type: ignore[method-assign]
         assembler.feed = self._timed("feed", assembler.feed)  # type: ignore[method-assign]
-        session._delivery.commit = self._timed("commit", session._delivery.commit)  # type: ignore[method-assign]
+        session._pipeline.delivery.commit = self._timed("commit", session._pipeline.delivery.commit)  # type: ignore[method-assign]
 
     def _timed(self, stage: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:
@@ -55,7 +55,7 @@ class Stages:
     def encode(self) -> float:
         """Return the CPU seconds of decoding and encoding one change, by those of the sample."""
         rows = [m for m in self.sample if m[XLOGDATA] in b"IUD"]
-        tables = self._session._tables
+        tables = self._session._pipeline.tables
         began = time.thread_time()
         for message in rows:
             encoder = tables[int.from_bytes(message[XLOGDATA + 1 : XLOGDATA + 5], "big")].encoder
@@ -79,14 +79,14 @@ def main(config_path: str, target: str) -> None:
     own_slot = session._own_slot
     clock: dict[str, float] = {}
 
-    def timed_own_slot() -> None:
+    def timed_own_slot(publications: list[str]) -> None:
         clock["start"] = time.monotonic()
         clock["cpu"] = _cpu()
-        own_slot()
+        own_slot(publications)
 
     session._own_slot = timed_own_slot  # type: ignore[method-assign]
     session.start()
-    acknowledged = session._progress.acknowledged
+    acknowledged = session._pipeline.progress.acknowledged
 
     def watched(record: object) -> int:
         lsn = acknowledged(record)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def main(config_path: str, target: str) -> None:
             stop.set()
         return lsn
 
-    session._progress.acknowledged = watched  # type: ignore[method-assign]
+    session._pipeline.progress.acknowledged = watched  # type: ignore[method-assign]
     stages = Stages(session)
     main_thread = time.thread_time()
     session.run()

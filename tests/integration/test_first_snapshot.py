@@ -39,14 +39,15 @@ class Watched(Session):
         super().__init__(config, stop)
         self.seen: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
 
-    def _copy(self, exported: ExportedSnapshot) -> None:
+    def _copy(self, point: int, exported: ExportedSnapshot | None) -> None:
+        assert exported is not None
         row = exported.workers.connections[0].execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
-        with psycopg.connect(self._dsn) as connection:
+        with psycopg.connect(self._config.source.dsn.get_secret_value()) as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(row[0])))
             self.seen = {table: source_rows(connection, table) for table in TABLES}
-        super()._copy(exported)
+        super()._copy(point, exported)
 
 
 def test_exact_at_its_lsn(
@@ -65,7 +66,7 @@ def test_exact_at_its_lsn(
         finally:
             stop.set()
             session.close()
-    offsets = session._progress.newest.here.offsets
+    offsets = session._pipeline.progress.newest.here.offsets
     for table in TABLES:
         records = read_topic(servers.bootstrap, prefix, f"public.{table}", offsets[f"{prefix}.public.{table}"])
         assert_once_in_order(records)

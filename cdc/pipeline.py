@@ -1,0 +1,111 @@
+"""What lies between slot and producer, put together so that it goes on from a position; the first copy through it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from functools import partial
+
+import psycopg
+import structlog
+
+from cdc.captured import Captured
+from cdc.delivery import Delivery
+from cdc.exported_snapshot import ExportedSnapshot
+from cdc.first_snapshot import FirstSnapshot
+from cdc.layouts import layout
+from cdc.ops.health import Health
+from cdc.progress import Progress
+from cdc.schema_ids import SchemaIds
+from cdc.shapes import FIRST_RUN, Shapes
+from cdc.snapshot_report import Report
+from cdc.start import Found
+from cdc.stored_reads import StoredReads
+from cdc.tables import Tables
+from cdc.toast import Toast
+from cdc.wal import Wal
+from schemas.columns import ColumnOptions
+from schemas.config import Config
+from schemas.lsn import format_lsn
+from schemas.progress import PositionRecord
+from schemas.topics import Topics
+from sinks.kafka import KafkaSink
+from sinks.progress import read_schemas
+from snapshot.pace import Pace
+
+log = structlog.get_logger()
+
+
+class Pipeline:
+    """The parts that the first copy and the stream share. `reads` is what is left to be read for the stream to take up.
+
+    What they open is closed by `opened`, which is the caller's, as are `wal` and `sink`, the slot and the producer.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        connection: psycopg.Connection,
+        found: Found,
+        captured: Captured,
+        columns: ColumnOptions,
+        wal: Wal,
+        sink: KafkaSink,
+        health: Health,
+        stop: threading.Event,
+        opened: ExitStack,
+        stored: PositionRecord,
+        reads: StoredReads,
+    ) -> None:
+        """Go on from `stored`."""
+        topics = Topics(config.kafka.prefix)
+        self.config, self.connection, self.found, self.captured = config, connection, found, captured
+        self.wal, self.sink, self.health, self.stop = wal, sink, health, stop
+        self.opened = opened
+        self.reads = reads
+        self.progress = Progress(stored)
+        self.shapes = Shapes(
+            config.source, columns, self.progress, partial(sink.send_plain, topics.tables), reads.states
+        )
+        self.shapes.reads = health.reads = reads.progress()
+        self.toast = Toast(config, connection, found.identity.timeline, stored, topics.progress)
+        opened.callback(self.toast.close)
+        self.tables = Tables(
+            config.kafka,
+            connection,
+            found.server.database,
+            SchemaIds(sink, topics.schemas, read_schemas(config.kafka, topics)),
+            self.shapes,
+            partial(layout, connection, captured.publications.names),
+            captured.partitions,
+            stored.here.offsets,
+            captured.relations,
+            captured.keys,
+            columns,
+            self.toast,
+        )
+        self.delivery = Delivery(config, sink, self.tables, self.progress, stop)
+        self.delivery.on_flushed = self._flushed
+        health.begin(sink, stored)
+        log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+
+    def _flushed(self, lsn: int) -> None:
+        """Kafka holds everything committed before `lsn`."""
+        self.wal.confirm(lsn)
+        self.health.committed(self.progress.newest)
+
+    def copy(self, point: int, exported: ExportedSnapshot | None) -> None:
+        """Store that the slot begins at `point`, and send what its snapshot shows; what a stop leaves out is for the
+        stream's windows.
+        """
+        self.health.state = "copying"
+        if exported is None:
+            self.delivery.commit(self.progress.newest.here.position, point, 0, None)
+            return
+        first = FirstSnapshot(self.delivery, self.tables, self.shapes, self.progress, exported)
+        report = Report(self.shapes.reads, point, self.config.source.slot, self.connection)
+        first.send(Pace(self.config.snapshot.max_bytes_per_s), report)
+        left = (chunk for chunks in first.left.values() for chunk in chunks)
+        self.reads = StoredReads(
+            self.shapes.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
+        )

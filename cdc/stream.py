@@ -1,0 +1,148 @@
+"""The stream of a slot that is owned: the loop from the WAL to Kafka, and what it takes with it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from cdc import publication
+from cdc.in_progress import InProgress
+from cdc.layouts import survey
+from cdc.messages import Messages
+from cdc.pipeline import Pipeline
+from cdc.reread import Reread
+from cdc.snapshot_requests import SnapshotRequests
+from cdc.spool import Spool
+from cdc.transaction import Assembler
+from cdc.unchanged import Unchanged
+from cdc.unfinished import take_up
+from cdc.windows import Windows
+from schemas.topics import Topics
+from sinks.requests import RequestTail
+
+_IDLE_ADVANCE_S = 10.0
+"""An idle source moves the slot at most this often; each time costs a Kafka transaction."""
+
+_STOP_S = 3.0
+"""After a signal we go on to the end of the source transaction at hand for so long, then split it."""
+
+_READ_MESSAGES = 500
+_TICK_S = 0.2
+"""How long the loop waits for the WAL before it looks after the rest."""
+
+
+class Stream:
+    """A pipeline's changes, and its tables that are still to be read. What it opens, `pipeline.opened` closes."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Make ready; nothing is read from the slot yet."""
+        config, connection, captured = pipeline.config, pipeline.connection, pipeline.captured
+        progress, shapes, tables = pipeline.progress, pipeline.shapes, pipeline.tables
+        topics = Topics(config.kafka.prefix)
+        self._wal, self._sink, self._health, self._stop = pipeline.wal, pipeline.sink, pipeline.health, pipeline.stop
+        self._progress, self._delivery = progress, pipeline.delivery
+        self._idle_at = 0.0
+        opened = pipeline.opened
+        self._unchanged = Unchanged(Reread(connection), progress, tables.want)
+        opened.callback(self._unchanged.report, now=True)
+        spool = Spool(Path(config.source.spool_dir or tempfile.gettempdir()), config.memory.spool_bytes)
+        self._in_progress = InProgress(spool, parallel=self._wal.parallel)
+        opened.callback(self._in_progress.close)
+        self._assembler = Assembler(
+            tables,
+            self._sink,
+            progress,
+            self._unchanged,
+            self._in_progress,
+            Messages(config, pipeline.found.server.database, tables, self._sink.outbox),
+            self._delivery.refusals,
+        )
+        self._wal.confirm(progress.flushed_lsn)
+        self._windows = Windows(
+            config,
+            captured.publications.names,
+            self._delivery,
+            tables,
+            shapes,
+            progress,
+            self._assembler,
+            self._wal.ask,
+        )
+        opened.callback(self._windows.close)
+        take_up(captured, pipeline.reads, shapes, progress, self._windows)
+        tail = RequestTail(config.kafka, config.source.slot)
+        opened.callback(tail.close)
+        self._requests = SnapshotRequests(
+            tail,
+            partial(self._sink.send_plain, topics.requests),
+            topics,
+            connection,
+            shapes,
+            progress,
+            lambda: publication.relations(connection, captured.publications)[0],
+        )
+        # what happened to tables meanwhile, or to the publication
+        for found in survey(connection, captured.publications.names):
+            shapes.look(found, tables.columns_ever(found.schema, found.table))
+
+    def run(self) -> None:
+        """Read, send, commit, confirm until told to stop."""
+        deadline: float | None = None
+        self._health.streaming()
+        while True:
+            self._health.turned_at = time.monotonic()
+            more = self._assembler.release(_READ_MESSAGES) or self._read()
+            self._commit_when_due(drained=not more)
+            self._requests.poll()
+            self._windows.poll()
+            self._delivery.refusals.report()
+            if self._stop.is_set():
+                deadline = deadline or time.monotonic() + _STOP_S
+                if self._assembler.open_xid is None or time.monotonic() > deadline:
+                    self._commit()
+                    self._delivery.refusals.report(now=True)
+                    return
+            if not more:
+                self._advance_idle()
+                self._wal.wait(self._delivery.rest() if self._uncommitted else _TICK_S)
+
+    def _read(self) -> bool:
+        """Send what has come; False when nothing is left for now."""
+        messages: list[bytes] = []
+        more = self._wal.read(_READ_MESSAGES, messages)
+        self._assembler.feed(messages)
+        return more or self._assembler.releasing
+
+    def _commit_when_due(self, *, drained: bool) -> None:
+        """As soon as all that has come is sent; at the latest at the size or age of the configuration."""
+        rested = drained and self._delivery.rest() == 0
+        if self._delivery.full or (self._uncommitted and (rested or self._delivery.due())):
+            self._commit()
+
+    @property
+    def _uncommitted(self) -> bool:
+        """Whether whole source transactions wait for their commit."""
+        return self._sink.pending and self._assembler.open_xid is None
+
+    def _commit(self) -> None:
+        assembler = self._assembler
+        rows = assembler.rows
+        self._health.committing_since = time.time()
+        self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
+        self._health.committing_since = None
+        self._idle_at = 0.0
+        self._unchanged.report()
+
+    def _advance_idle(self) -> None:
+        """When nothing is in flight, all WAL up to where the server has read is done with."""
+        assembler = self._assembler
+        if self._sink.pending or assembler.open_xid is not None:
+            return
+        assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
+        wait = 0.2 if self._progress.reread else _IDLE_ADVANCE_S
+        now = time.monotonic()
+        if assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:
+            self._commit()
+            self._idle_at = now
