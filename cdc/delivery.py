@@ -18,6 +18,11 @@ from sinks.kafka import KafkaSink
 _PROGRESS_BYTES_PER_S = 500_000
 """How fast the progress topic may grow by small commits: a record names every partition, of thousands of tables."""
 
+_REST = 0.25
+"""How long to rest after a commit, by how long that took: more would add to latency, less would keep Kafka busy with
+transactions of a few records.
+"""
+
 
 class Delivery:
     """One Kafka transaction after the other; `on_flushed` is told the LSN that Kafka holds after each."""
@@ -51,7 +56,7 @@ class Delivery:
         return time.monotonic() - self._committed_at
 
     def rest(self) -> float:
-        """Seconds until the next commit is worth it, when all that has come is sent: as long as the last one took.
+        """Seconds until the next commit is worth it, when all that has come is sent: a part of what the last one took.
 
         What comes after a pause is committed at once; a steady flow in groups, as large as a slow Kafka needs them.
         """
@@ -79,7 +84,7 @@ class Delivery:
         self.sink.commit(progress)
         self._committed_at = time.monotonic()
         record, value = made[0]
-        rest_s = max(self._committed_at - began, len(value) / _PROGRESS_BYTES_PER_S)
+        rest_s = max(_REST * (self._committed_at - began), len(value) / _PROGRESS_BYTES_PER_S)
         self._rest_s = min(rest_s, self._limits.max_transaction_ms / 1000)
         self._tables.toast.commit(record.here)
         self.on_flushed(self._progress.acknowledged(record))

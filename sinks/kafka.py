@@ -74,6 +74,8 @@ class KafkaSink:
             | {
                 "compression.type": "lz4",
                 "linger.ms": 20,
+                # the requests of a commit, one a partition, would each wait for the answer to the one before
+                "socket.nagle.disable": True,
                 "batch.size": 1_000_000,
                 "message.max.bytes": kafka.max_message_bytes,
                 "queue.buffering.max.messages": max((queue_bytes - record_bytes) // _MESSAGE_BYTES, 1000),
