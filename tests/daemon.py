@@ -150,3 +150,17 @@ def events(daemon: Daemon, name: str) -> list[dict[str, Any]]:
     """Return what the log says under a name, of all runs with that configuration."""
     lines = daemon.log.read_text().splitlines()
     return [json.loads(line) for line in lines if f'"event": "{name}"' in line]
+
+
+def hint(stderr: str) -> list[str]:
+    """Return the command lines of the hint of an error."""
+    lines = stderr[stderr.index("HINT") :].removeprefix("HINT").splitlines()
+    return [line.partition("#")[0].strip() for line in lines]
+
+
+def lose_slot(connection: psycopg.Connection[Any], slot: str) -> None:
+    """Write WAL beyond a small `max_slot_wal_keep_size` until the server gives up the slot, which nobody reads."""
+    status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
+    while connection.execute(status, (slot,)).fetchone() != ("lost",):
+        connection.execute("SELECT pg_logical_emit_message(true, 'other', ''), pg_switch_wal()")
+        connection.execute("CHECKPOINT")

@@ -97,6 +97,10 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
             str(each.run),
             each.state,
             "-" if each.chunks is None else f"{each.chunks_done}/{each.chunks}",
+            _number(each.rows),
+            _number(each.rows_per_s),
+            _number(each.seconds_left),
+            each.lsn or "-",
             " ".join(
                 [f"where {each.where}"] * bool(each.where)
                 + [f"{each.rate} rows/s"] * bool(each.rate)
@@ -106,7 +110,7 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
         )
         for each in found.tables
     ]
-    output.table(("table", "run", "state", "chunks", ""), rows)
+    output.table(("table", "run", "state", "chunks", "rows", "rows/s", "s left", "as of", ""), rows)
     for request in found.waiting:
         output.line(f"waiting for a daemon: {_words(request)}")
 
@@ -155,6 +159,10 @@ def _condition(where: str | None, columns: str | None) -> str | None:
     names = [name.strip().replace('"', '""') for name in columns.split(",")]
     filled = " OR ".join(f'"{name}" IS NOT NULL' for name in names)
     return filled if where is None else f"({where}\n) AND ({filled})"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _words(request: Request) -> str:

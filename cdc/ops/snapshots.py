@@ -4,20 +4,27 @@ not.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cdc.ops.read_status import read_stored
 from cdc.stored_reads import stored_reads
 from schemas.config import Config
-from schemas.layout import Asked
+from schemas.layout import Asked, TableState
+from schemas.lsn import format_lsn
 from schemas.requests import Request
 from sinks.requests import RequestTail
+from snapshot.progress import TableProgress, seconds_left
 
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A table's newest run. `incomplete`: no cut is a state until it is done. `chunks` is None before it is planned."""
+    """A table's newest run. `incomplete`: no cut is a state until it is done. `chunks` is None before it is planned.
+
+    `lsn`: the run reads everything that was committed before. `rows`, `rows_per_s` and `copied_bytes` (of COPY's text)
+    are those of whole chunks; `seconds_left` is None before one is read, and while nothing is being read.
+    """
 
     table: str
     run: int
@@ -25,6 +32,11 @@ class TableSnapshot:
     incomplete: bool
     chunks: int | None = None
     chunks_done: int | None = None
+    lsn: str | None = None
+    rows: int | None = None
+    rows_per_s: int | None = None
+    copied_bytes: int | None = None
+    seconds_left: int | None = None
     where: str | None = None
     rate: int | None = None
     reconcile: bool = False
@@ -46,26 +58,12 @@ def read_snapshots(config: Config) -> Snapshots:
     reads = stored_reads(config)
     stored, _ = read_stored(config)
     incomplete = set(stored.incomplete_tables) - stored.reread.keys() if stored else set()
-    found = []
-    for name, state in sorted(reads.states.items()):
-        if state.oid == 0 and name not in incomplete:
-            continue  # it has another name by now
-        asked = state.asked or Asked()
-        chunks = [value["done"] for (table, run, _), value in reads.chunks.items() if (table, run) == (name, state.run)]
-        reading = name in incomplete or state.asked is not None
-        found.append(
-            TableSnapshot(
-                name,
-                state.run,
-                _state(asked, chunks) if reading else "done",
-                name in incomplete,
-                len(chunks) if chunks else None,
-                sum(chunks) if chunks else None,
-                asked.where,
-                asked.rate,
-                asked.since is not None,
-            )
-        )
+    progress = reads.progress()
+    found = [
+        _snapshot(name, state, progress.get(name), incomplete=name in incomplete)
+        for name, state in sorted(reads.states.items())
+        if state.oid != 0 or name in incomplete  # others have another name by now
+    ]
     tail = RequestTail(config.kafka, config.source.slot)
     try:
         return Snapshots(tuple(found), tail.waiting)
@@ -73,9 +71,38 @@ def read_snapshots(config: Config) -> Snapshots:
         tail.close()
 
 
-def _state(asked: Asked, chunks: list[bool]) -> str:
+def _snapshot(name: str, state: TableState, read: TableProgress | None, *, incomplete: bool) -> TableSnapshot:
+    asked = state.asked or Asked()
+    planned = read if read is not None and read.run == state.run else None
+    reading = incomplete or state.asked is not None
+    lsn = asked.lsn or state.lsn
+    found = TableSnapshot(
+        name,
+        state.run,
+        _state(asked, planned) if reading else "done",
+        incomplete,
+        lsn=format_lsn(lsn) if lsn else None,
+        where=asked.where,
+        rate=asked.rate,
+        reconcile=asked.since is not None,
+    )
+    if planned is None:
+        return found
+    left = seconds_left([planned], time.time_ns() // 1_000_000) if reading and not asked.paused else None
+    return replace(
+        found,
+        chunks=planned.chunks,
+        chunks_done=planned.chunks_done,
+        rows=planned.rows,
+        rows_per_s=round(planned.rows_per_s()),
+        copied_bytes=planned.copied,
+        seconds_left=None if left is None else round(left),
+    )
+
+
+def _state(asked: Asked, read: TableProgress | None) -> str:
     if asked.paused:
         return "paused"
-    if not chunks:
+    if read is None:
         return "waiting"
-    return "deleting what is gone" if all(chunks) and asked.since is not None else "reading"
+    return "deleting what is gone" if read.done and asked.since is not None else "reading"

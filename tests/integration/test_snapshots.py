@@ -20,7 +20,7 @@ from schemas.configfile import load
 from schemas.envelope import POSITION_HEADER
 from schemas.lsn import Position
 from tests.bank import TABLES, Writer, assert_equal, create_tables
-from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.daemon import Daemon, events, hint, lose_slot, running, tailrace, wait_for, wait_for_state, write_config
 from tests.postgres_own import own_postgres
 from tests.topics import TopicRecord, assert_once_in_order, latest, read_raw, read_topic
 from tests.verified import differing_keys
@@ -161,6 +161,11 @@ def test_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipeline) -> None:
         daemon.kill()
     assert paused.state == "paused"
     assert 0 < (paused.chunks_done or 0) < (paused.chunks or 0)
+    assert 0 < (paused.rows or 0) < ROWS
+    # 400 are asked for; the first chunk counts from the plan
+    assert 0 < (paused.rows_per_s or 0) < 2000
+    assert paused.lsn is not None
+    assert paused.seconds_left is None
     not_taken = pipeline.snapshot("resume", "--timeout", "0")
     assert not not_taken["taken"]
     shown = pipeline.snapshot("status")
@@ -172,6 +177,7 @@ def test_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipeline) -> None:
         assert len(again) == len(set(again)) == ROWS
         pipeline.outcomes("start", "t", "--rate", "400")
         wait_for(pipeline.config, lambda _: pipeline.status("t").chunks_done)
+        assert (pipeline.status("t").seconds_left or 0) > 0
         assert pipeline.outcomes("cancel", "t") == {"public.t": "cancelled"}
         assert pipeline.outcomes("cancel", "t") == {"public.t": "not being read"}
         pipeline.connection.execute("UPDATE t SET n = -n")
@@ -204,12 +210,6 @@ def test_keys_that_are_gone_get_their_delete(pipeline: Pipeline) -> None:
         assert daemon.stop() == 0
 
 
-def _hint(stderr: str) -> list[str]:
-    """Return the command lines of a hint."""
-    lines = stderr[stderr.index("HINT") :].removeprefix("HINT").splitlines()
-    return [line.partition("#")[0].strip() for line in lines]
-
-
 @pytest.mark.parametrize("how", ["lost", "dropped"])
 def test_a_gap_is_mended_by_what_the_hint_says(how: str, servers: Servers, tmp_path: Path, prefix: str) -> None:
     with own_postgres({"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"}) as server:
@@ -224,10 +224,10 @@ def test_a_gap_is_mended_by_what_the_hint_says(how: str, servers: Servers, tmp_p
                     wait_for(config, lambda record: record.is_state and writer.transactions > 50)
                     assert daemon.stop() == 0
                 before = wait_for(config, lambda record: True)
-                _lose(connection, config.source.slot, how)
+                _gap(connection, config.source.slot, how)
                 failed = tailrace("run", "--config", str(path))
                 assert failed.returncode == 6, failed.stderr
-                start, run = _hint(failed.stderr)
+                start, run = hint(failed.stderr)
                 assert run == "tailrace run"
                 assert tailrace(*start.split()[1:], "--timeout", "0", cwd=tmp_path).returncode == 0
                 with running(path) as daemon:
@@ -247,7 +247,7 @@ def test_a_gap_is_mended_by_what_the_hint_says(how: str, servers: Servers, tmp_p
                     assert daemon.stop() == 0
 
 
-def _lose(connection: psycopg.Connection[Any], slot: str, how: str) -> None:
+def _gap(connection: psycopg.Connection[Any], slot: str, how: str) -> None:
     """Change what nobody will see in the WAL, and make sure that nobody will."""
     connection.execute("INSERT INTO event (what) SELECT 'in the gap' FROM generate_series(1, 10)")
     connection.execute("DELETE FROM account WHERE id % 5 = 0")
@@ -256,7 +256,4 @@ def _lose(connection: psycopg.Connection[Any], slot: str, how: str) -> None:
     if how == "dropped":
         connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
         return
-    status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
-    while connection.execute(status, (slot,)).fetchone() != ("lost",):
-        connection.execute("SELECT pg_logical_emit_message(true, 'other', ''), pg_switch_wal()")
-        connection.execute("CHECKPOINT")
+    lose_slot(connection, slot)

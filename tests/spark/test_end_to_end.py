@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -32,12 +32,14 @@ from opensearchpy.helpers import scan
 from psycopg.rows import dict_row
 from pyiceberg.catalog import load_catalog
 
+from cdc.dev import postgres
 from cdc.dev.shop import TABLES, create_shop
 from cdc.dev.state import Servers
 from cdc.ops.read_status import read_status, wal_lsn
 from schemas.config import Config
 from schemas.configfile import load
-from tests.daemon import ROOT, running, tailrace, wait_for_state, write_config
+from tests.daemon import ROOT, hint, lose_slot, running, tailrace, wait_for, wait_for_state, write_config
+from tests.postgres_own import own_postgres
 
 _SEARCHED = ("products", "orders")
 _KEYS = {"countries": ("code",), "order_items": ("order_id", "line")}
@@ -103,11 +105,12 @@ def end(started: subprocess.Popen[bytes]) -> int:
     return started.wait(60)
 
 
-def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str, search: str, more: str = "") -> Path:
-    views = "".join(f'[views.{table}]\ntable = "public.{table}"\n' for table in TABLES)
-    views += "".join(
-        f'[views.{table}_search]\ntable = "public.{table}"\ntarget = "search"\n' for table in _SEARCHED if search
-    )
+def write_views(
+    folder: Path, dsn: str, bootstrap: str, prefix: str, search: str, more: str = "", tables: Sequence[str] = TABLES
+) -> Path:
+    views = "".join(f'[views.{table}]\ntable = "public.{table}"\n' for table in tables)
+    searched = [table for table in tables if search and table in _SEARCHED]
+    views += "".join(f'[views.{table}_search]\ntable = "public.{table}"\ntarget = "search"\n' for table in searched)
     warehouse = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
     index = f'[search]\nhosts = ["{search}"]\nindex_prefix = "{prefix}-"\n' if search else ""
     spark = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{_QUICK}"\n'
@@ -241,6 +244,36 @@ def someone_else_changes(shop: Shop, order: int) -> None:
             body={"doc": {"note": "changed by hand"}},
             params={"refresh": "true"},
         )
+
+
+@pytest.mark.timeout(400)
+def test_slot_lost(servers: Servers, search_url: str, prefix: str, tmp_path: Path) -> None:
+    """What the hint says, word for word, makes topics and views right again, though nobody will ever see the gap."""
+    with own_postgres({"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"}) as server:
+        dsn = postgres.dsn(server)
+        create_shop(dsn)
+        file = write_views(tmp_path, dsn, servers.bootstrap, prefix, search_url, tables=["products"])
+        shop = Shop(file, dsn, tmp_path, search_url)
+        with process(tmp_path / "follow.log", "cdc.cli.main", "views", "follow", "--config", str(file)) as follow:
+            with running(file) as daemon:
+                shop.wait_for_views()
+                assert daemon.stop() == 0
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("DELETE FROM order_items WHERE product_id % 7 = 0")
+                connection.execute("DELETE FROM products WHERE id % 7 = 0")
+                connection.execute("UPDATE products SET price = price + 1 WHERE id % 3 = 0")
+                lose_slot(connection, shop.config.source.slot)
+            failed = tailrace("run", "--config", str(file))
+            assert failed.returncode == 6, failed.stderr
+            start, run = hint(failed.stderr)
+            assert run == "tailrace run"
+            assert tailrace(*start.split()[1:], "--timeout", "0", cwd=tmp_path).returncode == 0
+            with running(file) as daemon:
+                wait_for(shop.config, lambda record: record.is_state and record.generation == 2)
+                shop.wait_for_views()
+                assert_verified(shop)
+                assert daemon.stop() == 0
+            assert end(follow) == 0
 
 
 @pytest.mark.timeout(300)
