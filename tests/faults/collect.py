@@ -121,7 +121,10 @@ class SlotWatch:
             try:
                 _, end = self._consumer.get_watermark_offsets(self._partition, timeout=1)
             except KafkaException:
-                continue  # nor can the daemon have anything stored meanwhile
+                # nor can the daemon have anything stored meanwhile; without a broker the answer comes at once, and
+                # each question costs librdkafka memory: asked without a break, gigabytes
+                self._stop.wait(_EVERY_S)
+                continue
             self.samples.append(SlotSample(parse_lsn(row[0]), end))
             return
 
