@@ -152,10 +152,15 @@ def events(daemon: Daemon, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if f'"event": "{name}"' in line]
 
 
-def hint(stderr: str) -> list[str]:
-    """Return the command lines of the hint of an error."""
-    lines = stderr[stderr.index("HINT") :].removeprefix("HINT").splitlines()
-    return [line.partition("#")[0].strip() for line in lines]
+def do_as_the_hint_says(config: Path) -> None:
+    """See a start refused with exit code 6, and run the first line of its hint; the second is `tailrace run`."""
+    failed = tailrace("run", "--config", str(config))
+    assert failed.returncode == 6, failed.stderr
+    lines = failed.stderr[failed.stderr.index("HINT") :].removeprefix("HINT").splitlines()
+    command, run = (line.partition("#")[0].strip() for line in lines)
+    assert run == "tailrace run"
+    done = tailrace(*command.split()[1:], "--timeout", "0", cwd=config.parent)
+    assert done.returncode == 0, done.stderr
 
 
 def lose_slot(connection: psycopg.Connection[Any], slot: str) -> None:
