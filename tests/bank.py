@@ -20,7 +20,11 @@ ACCOUNTS = 2000
 
 
 def create_tables(connection: psycopg.Connection[Any], accounts: int = ACCOUNTS) -> None:
-    """Make tables with a sum that every transaction keeps, a composite key, and values out of line."""
+    """Make tables with a sum that every transaction keeps, a composite key, and values out of line.
+
+    Of this connection and a `Writer` that wait for each other it shall be the writer that gives in.
+    """
+    connection.execute("SET deadlock_timeout = '1min'")
     connection.execute(
         "CREATE TABLE account (id int PRIMARY KEY, balance numeric(12,2) NOT NULL, version int NOT NULL);"
         "CREATE TABLE entry (account int, n int, amount numeric(12,2), at timestamptz DEFAULT clock_timestamp(),"

@@ -51,8 +51,6 @@ def test_large_transactions(
     config = load(path)
     with psycopg.connect(database, autocommit=True) as shop:
         create_tables(shop)
-        # Of two that wait for each other it shall be the writer that gives in.
-        shop.execute("SET deadlock_timeout = '1min'")
         shop.execute(f"ALTER DATABASE {shop.info.dbname} SET logical_decoding_work_mem = '64kB'".encode())
         with Writer(database, 7).writing():
             with running(path) as daemon:
