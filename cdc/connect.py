@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 from psycopg import conninfo, pq
 
+from cdc.locked import TABLES_LOCKED
 from schemas.errors import SourceError
 from schemas.types import RENDERING
 
@@ -157,8 +158,15 @@ def cannot_connect(dsn: str, reason: str) -> SourceError:
 
 
 def cannot_read(error: psycopg.Error) -> SourceError:
-    """Keep the server's own words; a lost connection is one that a restart explains."""
+    """Keep the server's own words; what passes by itself has a code of its own."""
     reason = error.diag.message_primary or str(error)
+    if isinstance(error, psycopg.errors.SerializationFailure):
+        return SourceError(
+            TABLES_LOCKED,
+            "the standby has ended a reader that stood in the way of its replay",
+            detail=" ".join(reason.split()) + ".",
+            hint="We try again. max_standby_streaming_delay says how long it waits before it does so.",
+        )
     # without a code, or with one of those of a server that ends
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P")[:3] in ("57P", "080"):
         return connection_lost(reason, "the connection that reads tables")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import psycopg
 
 from cdc import slot
+from cdc.catalog import Server
 from cdc.connect import cannot_read, connect, connect_replication, connect_to_read
 from cdc.layouts import describe
 from cdc.publication import nokey_name
@@ -27,7 +28,7 @@ class ExportedSnapshot:
     def __init__(
         self,
         config: Config,
-        version: int,
+        server: Server,
         relations: Sequence[Relation],
         keyless: Collection[str],
     ) -> None:
@@ -47,7 +48,7 @@ class ExportedSnapshot:
             self.workers.lock(relations)
             exporter = connect_replication(dsn)
             try:
-                created = slot.create(exporter, config.source.slot, version)
+                created = slot.create(exporter, config.source.slot, server)
                 self.consistent_point = created.consistent_point
                 self.workers.see(created.snapshot_name)
             finally:

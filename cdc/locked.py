@@ -9,6 +9,7 @@ import psycopg
 from schemas.errors import SourceError
 
 TABLES_LOCKED: Final = "TR-240"
+"""The code for tables that cannot be read just now; it is tried again, from the first start on."""
 
 
 def tables_locked(connection: psycopg.Connection) -> SourceError:

@@ -13,6 +13,7 @@ from typing import Final
 import psycopg
 
 from cdc import slot
+from cdc.catalog import Server
 from cdc.connect import SLOT_IN_USE, connect_replication
 from cdc.exported_snapshot import ExportedSnapshot
 from cdc.tables import Tables
@@ -63,15 +64,15 @@ def drop(connection: psycopg.Connection, name: str) -> None:
 
 
 def make_slot(
-    config: Config, version: int, relations: Sequence[Relation], keyless: set[str]
+    config: Config, server: Server, relations: Sequence[Relation], keyless: set[str]
 ) -> tuple[int, ExportedSnapshot | None]:
     """Make the slot; return its consistent point, and the snapshot of `relations` at it if there are any."""
     if relations:
-        exported = ExportedSnapshot(config, version, relations, keyless)
+        exported = ExportedSnapshot(config, server, relations, keyless)
         return exported.consistent_point, exported
     exporter = connect_replication(config.source.dsn.get_secret_value())
     try:
-        return slot.create(exporter, config.source.slot, version).consistent_point, None
+        return slot.create(exporter, config.source.slot, server).consistent_point, None
     finally:
         exporter.finish()
 

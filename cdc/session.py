@@ -23,7 +23,7 @@ from cdc.ops.health import Health
 from cdc.outage import Outage
 from cdc.pipeline import Pipeline
 from cdc.progress import before_slot, new_origin, origin_behind_gap
-from cdc.start import EPOCH, decide
+from cdc.start import EPOCH, Start, decide
 from cdc.stored_reads import StoredReads, stored_reads
 from cdc.stream import Stream
 from cdc.wal import Wal
@@ -83,8 +83,9 @@ class Session:
     def _go_on(self) -> None:
         """Go on from what slot and topics hold, or begin. StateError if they do not fit together."""
         self._found = look(self._config, self._connection, owned=False)
-        decide(self._found)
+        start = decide(self._found)
         if self._found.slot is None:
+            _log_notes(start)
             self._first_start()
         else:
             publications = self._found.publications
@@ -94,8 +95,7 @@ class Session:
             self._found = look(self._config, self._connection, owned=True)
             start = decide(self._found)
             assert start.origin is not None
-            for note in start.notes:
-                log.warning(note)
+            _log_notes(start)
             self._captured = capture(self._config, self._connection, self._columns)
             self._open(start.origin, stored_reads(self._config))
         self._stream = Stream(self._pipeline)
@@ -120,8 +120,8 @@ class Session:
     @contextmanager
     def _new_slot(self, relations: Sequence[Relation]) -> Iterator[tuple[int, ExportedSnapshot | None]]:
         """Make and own a slot; give its consistent point, and the snapshot of `relations` at it if there are any."""
-        version, keyless = self._found.server.version, self._captured.without_key
-        point, exported = recovery.make_slot(self._config, version, relations, keyless)
+        server, keyless = self._found.server, self._captured.without_key
+        point, exported = recovery.make_slot(self._config, server, relations, keyless)
         try:
             self._own_slot(self._captured.publications.names)
             self._fence()
@@ -227,3 +227,8 @@ class Session:
         self._health.end()
         self._opened.close()
         self._wal = self._sink = None
+
+
+def _log_notes(start: Start) -> None:
+    for note in start.notes:
+        log.warning(note)

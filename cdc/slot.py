@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from typing import Final
 
 import psycopg
+import structlog
 from psycopg import pq
 
+from cdc.catalog import Server
 from cdc.connect import SLOT_IN_USE, command
 from schemas.errors import SourceError, StateError
 from schemas.lsn import format_lsn, parse_lsn
 
+log = structlog.get_logger()
+
 _STARTING = 0x7461696C
 """The class of our advisory locks; their key is the slot's name."""
+
+_SLOW_S: Final = 5.0
+_WAITS: Final = (
+    "the new slot waits for transactions that wrote before it was asked for:"
+    " SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start"
+)
+_WAITS_ON_STANDBY: Final = (
+    "the new slot waits for the primary to log which transactions run, up to three times (\\watch 1) there:"
+    " SELECT pg_log_standby_snapshot()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +168,24 @@ def end_start(connection: psycopg.Connection, name: str) -> None:
     connection.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", (_STARTING, name))
 
 
-def create(pgconn: pq.abc.PGconn, name: str, version: int) -> CreatedSlot:
-    """Make the slot on a replication connection; its snapshot lives until that connection runs its next command."""
-    if version >= 150000:
-        options = "(SNAPSHOT 'export'" + (", FAILOVER true)" if version >= 170000 else ")")
-    else:
+def create(pgconn: pq.abc.PGconn, name: str, server: Server) -> CreatedSlot:
+    """Make the slot on a replication connection; its snapshot lives until that connection runs its next command.
+
+    The server waits for the transactions that run, a standby until it hears of them; that is logged if it takes long.
+    """
+    if server.version < 150000:
         options = "EXPORT_SNAPSHOT"
-    rows = command(pgconn, f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput {options}')
+    elif server.version < 170000 or server.in_recovery:
+        options = "(SNAPSHOT 'export')"
+    else:
+        options = "(SNAPSHOT 'export', FAILOVER true)"
+    slow = threading.Timer(_SLOW_S, log.warning, [_WAITS_ON_STANDBY if server.in_recovery else _WAITS], {"slot": name})
+    slow.daemon = True
+    slow.start()
+    try:
+        rows = command(pgconn, f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput {options}')
+    finally:
+        slow.cancel()
     _, consistent_point, snapshot_name, _ = rows[0]
     assert consistent_point is not None
     assert snapshot_name is not None

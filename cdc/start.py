@@ -5,7 +5,8 @@ the slot on the progress topic; the first line that fits decides. Nothing is ski
 
     found                                                                   decision
     version before 14; wal_level not logical; SQL_ASCII                     TR-231, TR-202, TR-214   exit 4
-    a standby whose slot is missing, or kept in step with the primary's     TR-232   exit 4, in mid-run tried again
+    a standby whose slot is kept in step with the primary's                 TR-232   exit 4, in mid-run tried again
+    a standby without the slot of a position, or before version 16          TR-232   exit 4, in mid-run tried again
     publication that leaves out a kind of change, before the first start    TR-233   exit 4
 
     no position, or only the record from before the slot was made, and
@@ -57,8 +58,14 @@ from sinks.bounds import Bounds
 
 EPOCH = 1
 
+_ON_STANDBY = 160000
+"""The first version that decodes on a standby."""
 _FAILOVER = 170000
 """The first version that carries slots over to a standby."""
+_OWN_SLOT_OF_STANDBY = (
+    "the server is a standby, and the slot will be its own: if the standby is lost, so is the slot. The primary's"
+    " vacuum invalidates it unless hot_standby_feedback is on and primary_slot_name is set."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +101,8 @@ class Start:
 def decide(found: Found) -> Start:
     """Say where to go on from. SourceError or StateError where a person must decide."""
     found.server.check()
-    if found.server.in_recovery and (found.slot is None or found.slot.synced):
-        raise _standby(found)
+    if found.server.in_recovery:
+        _check_standby(found)
     hint = copy_anew(found.prefix, found.slot_name if found.slot else None)
     if found.stored is None or not found.stored.is_begun:
         return _begin(found, hint)
@@ -109,7 +116,7 @@ def _begin(found: Found, hint: str) -> Start:
             check_unused(Topics(found.prefix), found.tables, found.topics, found.bootstrap)
         if found.publications is not None:
             publication.check_publishes(found.publications, begun=False, hint=hint)
-        return Start(None)
+        return Start(None, (_OWN_SLOT_OF_STANDBY,) if found.server.in_recovery else ())
     slot.check(found.server.database)
     slot.check_not_lost(slot.confirmed_flush_lsn, now.lsn, REFILL)
     if not found.owned:
@@ -153,7 +160,7 @@ def _go_on(found: Found, stored: PositionRecord, hint: str) -> Start:
     notes = []
     if promoted := now.promoted(here.timeline):
         notes.append(f"{promoted} It has all that the topics hold.")
-    if found.server.version >= _FAILOVER and not slot.failover:
+    if found.server.version >= _FAILOVER and not slot.failover and not found.server.in_recovery:
         notes.append(
             "the slot is no failover slot, so a promoted standby will not have it; on a replication connection:"
             f' ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true)'
@@ -173,12 +180,22 @@ def _why_missing(found: Found, timeline: int) -> str:
     )
 
 
-def _standby(found: Found) -> SourceError:
-    state = "is kept in step with the primary's" if found.slot else "is not there"
-    return SourceError(
+def _check_standby(found: Found) -> None:
+    """Go on from a standby's own slot only, or make one where there never was a slot."""
+    if found.slot is not None:
+        if not found.slot.synced:
+            return
+        state = "is kept in step with the primary's; it can be read from once the server is promoted"
+    elif found.stored is not None and found.stored.is_begun:
+        state = "is not there; if it is the primary's, it can be read from there"
+    elif found.server.version < _ON_STANDBY:
+        state = "cannot be made on it: before PostgreSQL 16 a standby does not decode"
+    else:
+        return
+    raise SourceError(
         "TR-232",
         "the server is a standby",
-        detail=f'Slot "{found.slot_name}" {state}; it can be read from once the server is promoted.',
+        detail=f'Slot "{found.slot_name}" {state}.',
         hint="Let source.dsn find the primary: host=a,b target_session_attrs=read-write",
     )
 

@@ -80,6 +80,12 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
     "wal_level": ("TR-202", 4, '"replica"', [_part("server", wal_level="replica")]),
     "encoding": ("TR-214", 4, "SQL_ASCII", [_part("server", encoding="SQL_ASCII")]),
     "standby, no slot": ("TR-232", 4, "target_session_attrs", [_part("server", in_recovery=True), _with(slot=None)]),
+    "standby, too old": (
+        "TR-232",
+        4,
+        "before PostgreSQL 16",
+        [_with(slot=None, stored=None, topics={}), _part("server", version=150000, in_recovery=True)],
+    ),
     "standby, synced slot": ("TR-232", 4, "in step", [_part("server", in_recovery=True), _part("slot", synced=True)]),
     "first, publish": (
         "TR-233",
@@ -292,6 +298,7 @@ _FIRST = {
     "cut short before the slot": _with(slot=None, stored=_BEFORE_SLOT),
     "cut short on another server": _with(slot=None, stored=_BEFORE_SLOT, identity=Identity("9", 3, 0x10)),
     "slot to be owned first": _with(stored=None, owned=False),
+    "standby": lambda found: _part("server", in_recovery=True)(_with(slot=None, stored=None, topics={})(found)),
 }
 
 
