@@ -18,8 +18,6 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ from schemas.config import Config
 from schemas.configfile import load
 from schemas.errors import SinkError
 from tests.daemon import Daemon, wait_for, wait_for_state, write_config
-from tests.servers import own_servers
+from tests.servers import own_servers, repeating
 
 _MIB = 2**20
 _SAMPLE_S = 0.1
@@ -73,25 +71,6 @@ class Samples:
         self._thread.join()
 
 
-@contextmanager
-def _flowing(dsn: str) -> Iterator[None]:
-    """Insert some thousand rows a second."""
-    stop = threading.Event()
-
-    def work() -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.wait(0.1):
-                connection.execute(_FLOW.encode())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 def _broker(state_dir: Path) -> int:
     return next(each.server.process.pid for each in status(state_dir) if each.server.name == "kafka")
 
@@ -104,7 +83,7 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
     samples = Samples()
     with psycopg.connect(dsn, autocommit=True) as connection:
         _make_tables(connection)
-    with psycopg.connect(dsn, autocommit=True) as connection, _flowing(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection, repeating(dsn, _FLOW, 0.1):
         daemon = Daemon(path)
         try:
             samples.process = psutil.Process(daemon.process.pid)
