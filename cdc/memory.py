@@ -9,9 +9,11 @@ from typing import Final
 _M_MXFAST: Final = 1
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 
 _MMAP_BYTES: Final = 1_048_576
 _TRIM_BYTES: Final = 8_388_608
+_ARENAS: Final = 4
 _GENERATION_0: Final = 50_000
 
 
@@ -27,6 +29,8 @@ def settle() -> None:
         # Large rows by themselves, for else glibc learns from them to keep up to 64 MiB for the next ones.
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+        # Each session's threads would else get heaps of their own until there are eight a core, full of holes.
+        mallopt(_M_ARENA_MAX, _ARENAS)
     # What is there now stays; what comes is freed by its last reference.
     gc.freeze()
     gc.set_threshold(_GENERATION_0)
