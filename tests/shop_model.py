@@ -212,6 +212,11 @@ EXAMPLES: dict[str, Example] = {
         "SELECT t.n, count(*) AS customers FROM (SELECT c.id, count(o.id) AS n FROM public.customer c"
         " LEFT JOIN public.orders o ON o.customer_id = c.id GROUP BY c.id) t GROUP BY t.n",
     ),
+    "grouped_by_subquery": Example(
+        ("n",),
+        "SELECT t.n, count(*) AS groups FROM (SELECT c.country, count(*) AS n FROM public.customer c"
+        " GROUP BY c.country, c.segment > (SELECT min(p.price) / 20 FROM public.product p)) t GROUP BY t.n",
+    ),
     "nested_rows": Example(
         ("id",),
         "SELECT c.id, t.status, t.price FROM public.customer c LEFT JOIN (SELECT o.id, o.status, p.price"

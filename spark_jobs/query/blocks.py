@@ -213,7 +213,7 @@ class _Reader:
 
     def _subqueries(self, select: exp.Select) -> Iterator[Source]:
         """Give the subqueries of its expressions as sources: with the condition by which they meet a combination."""
-        for part in (*select.expressions, *(select.args.get(c) for c in ("where", "having", "qualify"))):
+        for part in (*select.expressions, *(select.args.get(c) for c in ("where", "group", "having", "qualify"))):
             if part is None:
                 continue
             for node in part.walk(prune=lambda n: isinstance(n, exp.Query)):
@@ -265,6 +265,14 @@ class _Reader:
                 "TR-543",
                 "a correlated subquery may name the outer query in its WHERE only",
                 outer[0],
+                hint="Write it as a join.",
+            )
+        nested = [found for part in query.expressions for found in part.find_all(exp.Query)]
+        if nested:
+            raise self._text.error(
+                "TR-543",
+                "a subquery in the SELECT of a correlated subquery cannot be kept up to date",
+                nested[0],
                 hint="Write it as a join.",
             )
         inner = exp.Select(from_=query.args["from_"].copy(), joins=[j.copy() for j in query.args.get("joins") or []])

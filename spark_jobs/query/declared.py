@@ -60,6 +60,7 @@ def declare(text: QueryText, key: Sequence[str], catalog: Catalog, refresh: Refr
     if refresh == "full":
         return DeclaredQuery(text, tuple(key), outputs, tables, whole, None, keys)
     root = read(whole, text)
+    _check_read(root, tables, text)
     check_order(root, keys, text)
     _check_key(root, key, keys, text)
     _check_units(root, keys, text)
@@ -80,6 +81,12 @@ def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> Non
     for name in key:
         if name not in seen:
             raise text.error("TR-544", f'its key "{name}" is not a column of its query', 0)
+
+
+def _check_read(root: Node, tables: Sequence[str], text: QueryText) -> None:
+    """A table whose changes nothing follows would make the view wrong without a word."""
+    if lost := sorted(set(tables) - root.tables):
+        raise text.error("TR-543", f"a subquery over {', '.join(lost)} in this place cannot be kept up to date", 0)
 
 
 def _check_key(root: Node, key: Sequence[str], keys: Keys, text: QueryText) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.errors import ConfigError
+from spark_jobs.query.blocks import _Reader
 from spark_jobs.query.declared import declare
 from spark_jobs.query.text import QueryText
 from tests.shop_model import CATALOG
@@ -55,6 +56,18 @@ REFUSED = [
     ("SELECT customer_id AS id, first(amount) IGNORE NULLS AS f FROM public.orders GROUP BY 1", "TR-543", "first"),
     ("SELECT customer_id AS id, listagg(status, ',') AS f FROM public.orders GROUP BY 1", "TR-543", None),
     ("SELECT o.id FROM public.orders o WHERE EXISTS (SELECT 1 WHERE o.amount = 1)", "TR-543", "o.amount"),
+    (
+        "SELECT c.id, (SELECT max(o.amount + (SELECT min(p.price) FROM public.product p)) FROM public.orders o"
+        " WHERE o.customer_id = c.id) AS m FROM public.customer c",
+        "TR-543",
+        "min(p.price)",
+    ),
+    (
+        "SELECT c.id FROM public.customer c WHERE EXISTS (SELECT (SELECT min(p.price) FROM public.product p)"
+        " FROM public.orders o WHERE o.customer_id = c.id)",
+        "TR-543",
+        "min(p.price)",
+    ),
     ("SELECT customer_id AS id FROM public.orders", "TR-544", "customer_id"),
     ("SELECT o.id FROM public.orders o JOIN public.item i ON i.order_id = o.id", "TR-544", "o.id"),
     ("SELECT count(*) AS id FROM public.orders GROUP BY customer_id", "TR-544", None),
@@ -114,3 +127,10 @@ def test_full_refresh_takes_more(sql: str) -> None:
 )
 def test_a_key_that_follows_is_taken(sql: str, key: tuple[str, ...]) -> None:
     assert declare(QueryText("v", sql), key, CATALOG).key == key
+
+
+def test_a_table_that_is_not_followed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT id FROM public.orders WHERE customer_id IN (SELECT c.id FROM public.customer c)"
+    monkeypatch.setattr(_Reader, "_subqueries", lambda *_: ())
+    with pytest.raises(ConfigError, match=r"(?s)TR-543.*public\.customer"):
+        declare(QueryText("v", sql), ["id"], CATALOG)
