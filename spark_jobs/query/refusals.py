@@ -20,13 +20,15 @@ _VARYING_NAMES: Final = frozenset(
     (
         *("now", "curdate", "random", "randstr", "uniform", "shuffle", "user", "session_user", "version"),
         *("monotonically_increasing_id", "spark_partition_id", "input_file_name", "input_file_block_start"),
-        "input_file_block_length",
+        *("input_file_block_length", "reflect", "java_method", "try_reflect"),
     )
 )
-_ANY_ROW: Final = (
+ANY_ROW: Final = (
     *(exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.GroupConcat, exp.Mode),
     *(exp.ApproxQuantile, exp.ApproxTopK),
 )
+"""Aggregates whose result depends on the order in which they see the rows."""
+
 _FULL_HINT: Final = 'refresh = "full" computes the whole query anew for each batch that touches its tables.'
 
 
@@ -62,7 +64,7 @@ def _findings(query: exp.Query) -> Iterator[tuple[str, exp.Expr, str]]:
         elif isinstance(node, _VARYING) or _is_varying(node):
             what = f"{_name(node)}(), which gives another value each time it is asked,"
             yield what, node, "Take a column of the row instead."
-        elif isinstance(node, _ANY_ROW) and is_aggregate(node):
+        elif isinstance(node, ANY_ROW) and is_aggregate(node):
             hint = "Take min_by(value, order), max_by(value, order) or array_join(sort_array(collect_list(...)), ',')."
             yield f"{_name(node)}(), whose result depends on the order of rows,", node, hint
         elif isinstance(node, exp.Any) and not isinstance(node.this, exp.Query):

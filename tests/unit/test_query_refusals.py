@@ -80,6 +80,12 @@ REFUSED = [
         "TR-546",
         "row_number",
     ),
+    ("SELECT id, any_value(at) OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", "any_value"),
+    ("SELECT id, mode(at) OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", "mode"),
+    ("SELECT id, listagg(at, ',') OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", "at,"),
+    ("SELECT id, max_by(id, at) OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", "id, at"),
+    ("SELECT id, approx_percentile(amount, 0.5) OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", None),
+    ("SELECT id, reflect('java.lang.Math', 'random') AS a FROM public.orders", "TR-543", "reflect"),
     ("SELECT id, lag(id) OVER (PARTITION BY status ORDER BY amount) AS r FROM public.orders", "TR-546", "lag"),
     ("SELECT customer_id AS id, max_by(id, amount) AS m FROM public.orders GROUP BY customer_id", "TR-546", None),
     ("SELECT id, amount AS id FROM public.orders", "TR-547", "amount"),
@@ -123,6 +129,10 @@ def test_full_refresh_takes_more(sql: str) -> None:
         ("SELECT c.id FROM public.orders o JOIN public.customer c ON c.id = o.id", ("id",)),
         ("SELECT customer_id, max_by(amount, id) AS m FROM public.orders GROUP BY customer_id", ("customer_id",)),
         ("SELECT DISTINCT status AS id FROM public.orders", ("id",)),
+        ("SELECT id, max_by(status, id) OVER (PARTITION BY status) AS m FROM public.orders", ("id",)),
+        ("SELECT id, window(at, '1 hour').start AS hour FROM public.orders", ("id",)),
+        ("SELECT id, any_value(at) OVER (PARTITION BY id) AS m FROM public.orders", ("id",)),
+        ("SELECT id, first(at) OVER (PARTITION BY status ORDER BY id) AS m FROM public.orders", ("id",)),
     ],
 )
 def test_a_key_that_follows_is_taken(sql: str, key: tuple[str, ...]) -> None:
