@@ -16,6 +16,7 @@ from spark_jobs.query.parse import DIALECT, parse, tree
 from spark_jobs.query.refusals import refuse
 from spark_jobs.query.rewrite import Step, at, rewrite
 from spark_jobs.query.text import QueryText
+from spark_jobs.query.times import check_windows
 from spark_jobs.query.units import unit
 
 Refresh = Literal["incremental", "full"]
@@ -59,6 +60,7 @@ def declare(text: QueryText, key: Sequence[str], catalog: Catalog, refresh: Refr
     keys = Keys(catalog)
     if refresh == "full":
         return DeclaredQuery(text, tuple(key), outputs, tables, whole, None, keys)
+    check_windows(whole, text)
     root = read(whole, text)
     _check_read(root, tables, text)
     check_order(root, keys, text)
