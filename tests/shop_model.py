@@ -217,6 +217,12 @@ EXAMPLES: dict[str, Example] = {
         "SELECT t.n, count(*) AS groups FROM (SELECT c.country, count(*) AS n FROM public.customer c"
         " GROUP BY c.country, c.segment > (SELECT min(p.price) / 20 FROM public.product p)) t GROUP BY t.n",
     ),
+    "having_in": Example(
+        ("country",),
+        "SELECT c.country, count(*) AS n, sum(c.segment) * 10 IN (SELECT p.price FROM public.product p) AS priced"
+        " FROM public.customer c GROUP BY c.country HAVING count(*) NOT IN (SELECT i.qty FROM public.item i"
+        " WHERE i.line = 1)",
+    ),
     "nested_rows": Example(
         ("id",),
         "SELECT c.id, t.status, t.price FROM public.customer c LEFT JOIN (SELECT o.id, o.status, p.price"

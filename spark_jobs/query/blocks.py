@@ -217,8 +217,11 @@ class _Reader:
             if part is None:
                 continue
             for node in part.walk(prune=lambda n: isinstance(n, exp.Query)):
-                if isinstance(node, exp.Query):
-                    yield self._subquery(node)
+                if not isinstance(node, exp.Query):
+                    continue
+                if isinstance(part, exp.Qualify):
+                    raise self._text.error("TR-543", "a subquery in QUALIFY cannot be kept up to date", node)
+                yield self._subquery(node)
 
     def _subquery(self, found: exp.Query) -> Source:
         parent = found.parent

@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeVar
 
 from sqlglot import exp
 
-from spark_jobs.query.blocks import Block, Branches, Node, Source, aliases
+from spark_jobs.query.blocks import Block, Branches, Node, Source, aliases, is_aggregate
 from spark_jobs.query.catalog import slug
 from spark_jobs.query.joins import Joined, joined
 from spark_jobs.query.keys import Keys
@@ -105,7 +105,9 @@ class _Rewriter:
         query = _from(query, joined(block, needed | beside), which, {})
         either = exp.union(_all(_image(source, "before")), _all(_image(source, "after")), distinct=False)
         met = exp.select("1").from_(either.subquery(exp.to_identifier(source.alias, quoted=True)))
-        return query.where(exp.Exists(this=met.where(*(part.copy() for part in source.on))), copy=False)
+        # What holds of groups or windows cannot be asked of combinations.
+        on = [part.copy() for part in source.on if not any(map(_over_rows, part.walk()))]
+        return query.where(exp.Exists(this=met.where(*on)), copy=False)
 
     def _projected(self, block: Block) -> exp.Select:
         parts = unit(block, self._keys) or (exp.Literal.number(1),)
@@ -124,6 +126,10 @@ class _Rewriter:
         chosen = exp.Exists(this=exp.select("1").from_(units).where(*same))
         found = at(block.select, which)
         return found.where(chosen, copy=False) if block.sources else found
+
+
+def _over_rows(node: exp.Expr) -> bool:
+    return is_aggregate(node) or isinstance(node, exp.Window)
 
 
 def _blocks(node: Node) -> tuple[Block, ...]:
