@@ -232,7 +232,11 @@ class _Reader:
             raise self._text.error(
                 "TR-543", "a comparison with ALL or ANY of a subquery cannot be kept up to date", found
             )
-        outer = [column for column in query.find_all(exp.Column) if column.table not in _defined(query)]
+        outer = [column for column in query.find_all(exp.Column) if _is_outer(column, query)]
+        again = [column for column in outer if column.table in _defined(query)]
+        if again:
+            what = f'alias "{again[0].table}" for two sources, one in a subquery of the other,'
+            raise self._text.error("TR-543", f"{what} cannot be kept up to date", again[0], hint="Rename one.")
         if outer:
             return self._correlated(query, parent, outer, name)
         node = self.node(query, name)
@@ -310,3 +314,14 @@ def _branches(query: exp.Expr) -> Iterator[exp.Select]:
 def _defined(query: exp.Expr) -> set[str]:
     """Return the aliases that a query defines, itself or in what is nested in it."""
     return {source.alias_or_name for inner in query.find_all(exp.Query) for source in _named_sources(inner)}
+
+
+def _is_outer(column: exp.Column, query: exp.Expr) -> bool:
+    """Whether a column in a query is of a source around it: the nearest one that has its alias counts."""
+    inside = {id(select) for select in query.find_all(exp.Select)}
+    select = column.parent_select
+    while select is not None and id(select) in inside:
+        if any(source.alias_or_name == column.table for source in _named_sources(select)):
+            return False
+        select = select.parent_select
+    return True

@@ -71,6 +71,18 @@ REFUSED = [
         "TR-543",
         "min(p.price)",
     ),
+    (
+        "SELECT c.id FROM public.customer c QUALIFY row_number() OVER (PARTITION BY c.country ORDER BY c.id)"
+        " IN (SELECT p.price FROM public.product p)",
+        "TR-543",
+        "p.price",
+    ),
+    (
+        "SELECT o.id FROM public.orders o WHERE EXISTS (SELECT 1 FROM public.item i WHERE i.order_id = o.id"
+        " AND i.product_id IN (SELECT o.id FROM public.product o))",
+        "TR-543",
+        "o.id AND",
+    ),
     ("SELECT customer_id AS id FROM public.orders", "TR-544", "customer_id"),
     ("SELECT o.id FROM public.orders o JOIN public.item i ON i.order_id = o.id", "TR-544", "o.id"),
     ("SELECT count(*) AS id FROM public.orders GROUP BY customer_id", "TR-544", None),
@@ -132,6 +144,7 @@ def test_full_refresh_takes_more(sql: str) -> None:
         ("SELECT c.id FROM public.orders o JOIN public.customer c ON c.id = o.id", ("id",)),
         ("SELECT customer_id, max_by(amount, id) AS m FROM public.orders GROUP BY customer_id", ("customer_id",)),
         ("SELECT DISTINCT status AS id FROM public.orders", ("id",)),
+        ("SELECT id FROM public.orders WHERE amount > (SELECT avg(amount) FROM public.orders)", ("id",)),
         ("SELECT id, max_by(status, id) OVER (PARTITION BY status) AS m FROM public.orders", ("id",)),
         ("SELECT id, window(at, '1 hour').start AS hour FROM public.orders", ("id",)),
         ("SELECT id, any_value(at) OVER (PARTITION BY id) AS m FROM public.orders", ("id",)),
