@@ -20,7 +20,7 @@ from spark_jobs.difference import check_unique, difference
 from spark_jobs.kept import Shared
 from spark_jobs.query.catalog import TableInfo
 from spark_jobs.query.declared import DeclaredQuery, declare
-from spark_jobs.query.rewrite import State, Step
+from spark_jobs.query.rewrite import State
 from spark_jobs.records import Latest
 from spark_jobs.states import States
 from spark_jobs.views import Declared, check_shapes
@@ -58,7 +58,7 @@ class QueryBatch:
             report.stage("read")
             if applied is None:
                 report.replaced = True
-                return self._replace(query, cut, report, generation)
+                return self._replace(query, cut, generation)
             return self._merge(query, applied, cut, changed, report)
         finally:
             for frame in self._cached:
@@ -100,10 +100,8 @@ class QueryBatch:
         assert self.view.text is not None
         return declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
 
-    def _replace(self, query: DeclaredQuery, cut: Cut, report: Report, generation: int | None) -> Applied:
-        rows = self._whole(query, cut)
-        if query.root is None:
-            check_unique(self._keep(rows), query.key, self.view.name)
+    def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None) -> Applied:
+        rows = self._rows(query, cut)
         if generation is None:
             generation = self.target.stage({f.name: f.dataType for f in rows.schema}, query.key)
             done = self.target.replace(generation, rows, query.key, cut)
@@ -118,22 +116,29 @@ class QueryBatch:
         tables = [table for table in query.tables if topics[table] in changed]
         if not tables:
             return self.target.unchanged(applied, cut)
+        if query.root is None:
+            # Computed again, the rows of the old cut may be others than those that the view holds.
+            report.replaced = True
+            return self.target.replace(applied.generation, self._rows(query, cut), query.key, cut)
         states = self._states(query, {"old": applied.cut, "new": cut})
         for table in tables:
             states.images(table, changed[topics[table]], self._keep)
         steps = query.steps(tables)
         for step in steps:
-            frame = self._sql(step.sql())
-            # Units and images are small and asked several times; the whole of a query is not.
-            self._name(step, frame if query.root is None else self._keep(frame))
+            self._keep(self._sql(step.sql())).createOrReplaceTempView(step.name)
         before, after = (self.session.table(step.name) for step in steps[-2:])
-        if query.root is None:
-            check_unique(after, query.key, self.view.name)
+        check_unique(after, query.key, self.view.name)
         changes = self._keep(difference(before, after, query.key))
         report.rows = changes.count()
         if not report.rows:
             return self.target.unchanged(applied, cut)
         return self.target.merge(applied.generation, changes, query.key, cut)
+
+    def _rows(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
+        """Compute the whole query, once: what is checked is what is written. What it is too large for goes to disk."""
+        rows = self._keep(self._whole(query, cut))
+        check_unique(rows, query.key, self.view.name)
+        return rows
 
     def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
         self._states(query, {"new": cut})
@@ -166,9 +171,6 @@ class QueryBatch:
                 detail=" ".join(str(error).split("\n", 1)[0].split())[:500],
                 hint=f"Change `query` of [views.{self.view.name}].",
             ) from None
-
-    def _name(self, step: Step, frame: DataFrame) -> None:
-        frame.createOrReplaceTempView(step.name)
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._cached.append(frame.persist())

@@ -39,13 +39,11 @@ class DeclaredQuery:
         return at(self.whole, which).sql(dialect, identify=True)
 
     def steps(self, changed: Collection[str]) -> list[Step]:
-        """Return what computes the view's affected rows; the last two steps are those before and after."""
-        if self.root is not None:
-            return rewrite(self.root, self.keys, changed)
-        return [
-            Step("rows__before", at(self.whole, "old"), "all rows at the old cut"),
-            Step("rows__after", at(self.whole, "new"), "all rows at the new cut"),
-        ]
+        """Return what computes the view's affected rows; the last two steps are those before and after.
+
+        There are none if it is computed whole.
+        """
+        return rewrite(self.root, self.keys, changed) if self.root is not None else []
 
 
 def declare(text: QueryText, key: Sequence[str], catalog: Catalog, refresh: Refresh = "incremental") -> DeclaredQuery:

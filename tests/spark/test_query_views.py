@@ -15,7 +15,7 @@ from sinks.views_read import read_view
 from spark_jobs.rebuild import rebuild
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import column
-from tests.spark.shop import Shop
+from tests.spark.shop import Change, Shop
 
 Make = Callable[..., Bench]
 
@@ -116,6 +116,52 @@ def test_rebuild_and_another_query(bench: Make) -> None:
         step(shop.bench, other)
     assert rebuild(shop.bench.shared, other).generation == 3
     shop.check()
+
+
+@pytest.mark.timeout(600)
+def test_full_refresh_holds_what_its_query_gives_now(bench: Make) -> None:
+    """Also where the query's result depends on more than the tables: here on a setting of the session."""
+    shop = Shop(bench, ["left"])
+    name = shop.called("left")
+    query = "SELECT id, country FROM public.customer WHERE id = 1 OR current_timezone() = 'UTC'"
+    shop.bench.config.views[name] = View(query=query, key=["id"], refresh="full")
+    view = shop.bench.kept(name)
+    shop.commit([customer(shop, number) for number in (1, 2, 3)])
+    step(shop.bench, view)
+    view.batch.session.conf.set("spark.sql.session.timeZone", "Europe/Paris")  # type: ignore[attr-defined]
+    shop.commit([customer(shop, 1, "z")])
+    step(shop.bench, view)
+    assert list(read_view(shop.bench.config, name).rows) == [{"id": 1, "country": "z"}]
+
+
+@pytest.mark.timeout(600)
+def test_a_key_that_is_not_unique_after_all(bench: Make) -> None:
+    """The texts '1' and '01' are equal to the number 1; what follows from the query takes them for one value."""
+    shop = Shop(bench, ["left"])
+    name = shop.called("left")
+    shop.bench.config.views[name] = View(
+        query="SELECT c.id, s.n FROM public.customer c JOIN (SELECT status, count(*) AS n FROM public.orders"
+        " GROUP BY status) s ON s.status = c.id",
+        key=["id"],
+    )
+    view = shop.bench.kept(name)
+    shop.commit([customer(shop, 1), order(shop, 1, "1")])
+    step(shop.bench, view)
+    shop.commit([order(shop, 2, "01")])
+    with pytest.raises(TailraceError, match="TR-549"):
+        step(shop.bench, view)
+    with pytest.raises(TailraceError, match="TR-549"):
+        rebuild(shop.bench.shared, shop.bench.kept(name))
+    assert list(read_view(shop.bench.config, name).rows) == [{"id": 1, "n": 1}]
+
+
+def customer(shop: Shop, number: int, country: str = "a") -> Change:
+    return shop.model.put("customer", {"id": number, "country": country, "segment": None, "boss": None})
+
+
+def order(shop: Shop, number: int, status: str) -> Change:
+    row = {"id": number, "customer_id": None, "status": status, "amount": None, "at": None}
+    return shop.model.put("orders", row)
 
 
 @pytest.mark.timeout(600)
