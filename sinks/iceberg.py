@@ -11,6 +11,7 @@ Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches and tag
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class IcebergTarget:
         # What an earlier attempt has left behind holds a cut of its own: it goes.
         self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP BRANCH IF EXISTS {name}")
         self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')}")
-        if self._types(self._view) == {column: kind.simpleString() for column, kind in columns.items()}:
+        if self._types(self._view) == {column: _type_name(kind) for column, kind in columns.items()}:
             self._session.sql(f"ALTER TABLE {self._table(self._view)} CREATE BRANCH {name}")
             self._places[generation] = _Place(self._view, name)
         else:
@@ -245,7 +246,7 @@ class IcebergTarget:
         there = self._types(place.table)
         table = self._table(place.table)
         for field in rows.schema:
-            name, kind = field.name, field.dataType.simpleString()
+            name, kind = field.name, _type_name(field.dataType)
             if name not in there:
                 self._session.sql(f"ALTER TABLE {table} ADD COLUMN {_quote(name)} {kind}")
             elif there[name] != kind:
@@ -284,6 +285,12 @@ class IcebergTarget:
 
     def _written(self, place: _Place) -> str:
         return self._table(place.table) + ("" if place.ref == "main" else f".branch_{place.ref}")
+
+
+def _type_name(kind: DataType) -> str:
+    """Return the name of what a column becomes in a table: Iceberg has no smaller integers."""
+    # A name in a struct is followed by a colon.
+    return re.sub(r"\b(tinyint|smallint)(?=[,>]|$)", "int", kind.simpleString())
 
 
 def _widens(old: str, new: str) -> bool:

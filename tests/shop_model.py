@@ -115,12 +115,13 @@ EXAMPLES: dict[str, Example] = {
     "filter": Example(("id",), "SELECT id, amount + 1 AS more FROM public.orders WHERE status = 'a'"),
     "inner": Example(
         ("id",),
-        "SELECT o.id, c.country, o.amount FROM public.orders o JOIN public.customer c ON c.id = o.customer_id",
+        "SELECT o.id, c.country, CAST(o.amount AS SMALLINT) AS amount FROM public.orders o JOIN public.customer c"
+        " ON c.id = o.customer_id",
     ),
     "left": Example(
         ("id",),
-        "SELECT o.id, c.country, c.id AS c_id FROM public.orders o LEFT JOIN public.customer c ON o.customer_id = c.id"
-        " AND c.segment > 1",
+        "SELECT o.id, c.country, CAST(c.id AS SMALLINT) AS c_id FROM public.orders o LEFT JOIN public.customer c"
+        " ON o.customer_id = c.id AND c.segment > 1",
     ),
     "right": Example(
         ("id",),
