@@ -51,10 +51,12 @@ class QueryBatch:
             if not advanced(applied, cut):
                 return applied
             if applied.unfinished is None and cut.offsets == applied.cut.offsets:
+                # Else they would look as if nobody had kept them (TR-526).
+                self.bases.advance(self.view.topics, seen)
                 return self.target.unchanged(applied, cut)
         try:
             cut, changed = self._read(applied, seen)
-            query = self._declared()
+            query = self._declared(None if applied is None else changed)
             report.stage("read")
             if applied is None:
                 report.replaced = True
@@ -68,8 +70,10 @@ class QueryBatch:
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         """Return the columns and the key that the query gives over the tables as they are now."""
-        seen = self.bases.advance(self.view.topics, self.shared.cuts.wait())
-        query = self._declared()
+        seen = self.shared.cuts.wait()
+        self.bases.renew(self.view.topics, seen)
+        seen = self.bases.advance(self.view.topics, seen)
+        query = self._declared(None)
         rows = self._whole(query, own_cut(self.view, seen))
         return {column.name: column.dataType for column in rows.schema}, query.key
 
@@ -77,6 +81,8 @@ class QueryBatch:
         """Bring the base tables to a cut; return it and which keys of which topics have changed since `applied`."""
 
         def read(seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
+            if applied is None:
+                self.bases.renew(self.view.topics, seen)
             cut = own_cut(self.view, self.bases.advance(self.view.topics, seen))
             if applied is None:
                 return cut, {}
@@ -90,11 +96,17 @@ class QueryBatch:
         # Documents of a batch that was cut short are in the index: only at its own cut is it known which they are.
         return applied.unfinished if applied and applied.unfinished else cut, changed
 
-    def _declared(self) -> DeclaredQuery:
-        """Read the query with the tables' present columns."""
+    def _declared(self, changed: Mapping[str, Latest] | None) -> DeclaredQuery:
+        """Read the query with the tables' present columns, at least those of what has changed; None: all may be new.
+
+        Another process may have brought a base table past a change of its columns, so reading that does not tell.
+        """
+        if changed is None:
+            self.shared.records.forget_shapes()
         catalog: dict[str, TableInfo] = {}
         for table, topic in zip(self.view.tables, self.view.topics, strict=True):
-            shapes = self.shared.records.shapes(topic)
+            ids = changed[topic].facts.schema_ids if changed and topic in changed else frozenset()
+            shapes = self.shared.records.shapes(topic, ids)
             check_shapes(self.view, shapes)
             catalog[table] = TableInfo(tuple(shapes.columns), shapes.key)
         assert self.view.text is not None
