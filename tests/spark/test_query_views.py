@@ -129,7 +129,7 @@ def test_rebuild_and_another_query(bench: Make) -> None:
     again = rebuild(shop.bench.shared, shop.bench.kept(shop.called("inner")))
     assert again.generation == 2
     shop.check()
-    shop.commit(shop.model.change())
+    shop.commit([customer(shop, 1), order(shop, 1, "new", customer_id=1)])
     shop.step()
     shop.check()
     changed = shop.bench.config.views[shop.called("inner")]
@@ -183,8 +183,8 @@ def customer(shop: Shop, number: int, country: str = "a") -> Change:
     return shop.model.put("customer", {"id": number, "country": country, "segment": None, "boss": None})
 
 
-def order(shop: Shop, number: int, status: str) -> Change:
-    row = {"id": number, "customer_id": None, "status": status, "amount": None, "at": None}
+def order(shop: Shop, number: int, status: str, customer_id: int | None = None) -> Change:
+    row = {"id": number, "customer_id": customer_id, "status": status, "amount": number, "at": None}
     return shop.model.put("orders", row)
 
 

@@ -36,7 +36,7 @@ def test_lists_of_structs_are_nested() -> None:
 def test_what_only_queries_give() -> None:
     small = mapping({"a": "tinyint", "b": "array<smallint>"}, ["a"])["properties"]
     assert small["a"] == small["b"] == {"type": "long"}
-    with pytest.raises(ConfigError, match="c.d.*interval day to second"):
+    with pytest.raises(ConfigError, match=r"c\.d.*interval day to second"):
         mapping({"c": "struct<d:interval day to second>"}, ["c"])
 
 
