@@ -21,7 +21,6 @@ import orjson
 
 from schemas.config import Warehouse
 from schemas.errors import StateError
-from schemas.lsn import Position
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied
 
@@ -146,7 +145,7 @@ class IcebergTarget:
         """
         for snapshot in self._ancestors(_Place(self._view)):
             stored = snapshot.summary().get(CUT)
-            if stored is not None and _order(Cut.from_json(stored)) <= _order(cut):
+            if stored is not None and Cut.from_json(stored).order <= cut.order:
                 found: int = snapshot.snapshotId()
                 return found
         return None
@@ -301,10 +300,6 @@ def _widens(old: str, new: str) -> bool:
         (had, had_scale), (has, scale) = (kind[8:-1].split(",") for kind in (old, new))
         return had_scale == scale and int(had) <= int(has)
     return False
-
-
-def _order(cut: Cut) -> tuple[Position, int]:
-    return cut.position, cut.flushed_lsn
 
 
 def _quote(name: str) -> str:

@@ -16,7 +16,7 @@ from schemas.errors import StateError
 from schemas.progress import Cut
 from sinks.iceberg import IcebergTarget
 from spark_jobs.batch import Batch, Report
-from spark_jobs.cuts import SeenCut, order
+from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import KeptView, Shared
 from spark_jobs.views import Declared
 
@@ -40,10 +40,10 @@ class BaseTables:
             for base in kept:
                 self._step(base, seen)
             # Another process may have gone further; a base table does not go back.
-            furthest = max(order(base.applied.cut) for base in kept if base.applied is not None)
-            if furthest <= order(seen.cut):
+            furthest = max(base.applied.cut.order for base in kept if base.applied is not None)
+            if furthest <= seen.cut.order:
                 return seen
-            while order(seen.cut) < furthest:
+            while seen.cut.order < furthest:
                 seen = self._shared.cuts.newest(wait=1.0) or seen
 
     def renew(self, topics: Iterable[str], seen: SeenCut) -> None:
@@ -60,7 +60,7 @@ class BaseTables:
                 self._make_anew(base, seen)
 
     def _step(self, base: KeptView, seen: SeenCut) -> None:
-        if base.applied is not None and order(base.applied.cut) == order(seen.cut):
+        if base.applied is not None and base.applied.cut.order == seen.cut.order:
             return
         try:
             mine = base.step(seen, Report(), _LEASE_WAIT_S)

@@ -17,7 +17,7 @@ from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied, Target
 from sinks.views_topic import now_ms
-from spark_jobs.cuts import SeenCut, advanced, order
+from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.latest import changes
 from spark_jobs.records import Latest, Records
 from spark_jobs.shapes import TableShapes
@@ -161,7 +161,7 @@ def read_whole(
 def check_same_log(view: str, applied: Cut, cut: Cut) -> None:
     """Refuse to go on over topics that are not the ones which the view was made from."""
     same = (applied.system_identifier, applied.position.epoch) == (cut.system_identifier, cut.position.epoch)
-    shrunk = order(cut) > order(applied) and any(
+    shrunk = cut.order > applied.order and any(
         now < before
         for topic, offsets in applied.offsets.items()
         for before, now in zip(offsets, cut.offsets.get(topic, [0] * len(offsets)), strict=False)
