@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from schemas.errors import ConfigError
 from sinks.changes import DELETED
-from sinks.kinds import base_of, fields_of, item_of
+from sinks.kinds import base_of, fields_of, item_of, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -100,7 +100,7 @@ def documents(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     types = {field.name: field.dataType for field in changes.schema}
-    values = {name: _value(F.col(_quote(name)), kind) for name, kind in types.items() if name != DELETED}
+    values = {name: _value(F.col(quote(name)), kind) for name, kind in types.items() if name != DELETED}
     names = {name: value.alias(field_of(name)) for name, value in values.items()}
     gone = F.col(DELETED) if DELETED in types else F.lit(False)
     return changes.select(
@@ -215,7 +215,3 @@ def _micros(text: str) -> int:
     hour, minute, second, fraction = match.groups()
     seconds = (int(hour) * 60 + int(minute)) * 60 + int(second)
     return (_days(text) * 86_400 + seconds) * 1_000_000 + int((fraction or "").ljust(6, "0"))
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -23,6 +23,7 @@ from schemas.config import Warehouse
 from schemas.errors import StateError
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied
+from sinks.kinds import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,7 +112,7 @@ class IcebergTarget:
                 self._evolve(place, rows)
                 columns = self._columns(place, rows)
                 self._session.sql(
-                    f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(_quote, columns))}) "
+                    f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(quote, columns))}) "
                     f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
                 )
         return self._committed(place, generation, cut)
@@ -123,14 +124,14 @@ class IcebergTarget:
         changes.createOrReplaceTempView("tailrace_changes")
         columns = self._columns(place, changes, prefix="s.")
         # <=>: with =, a key that holds NULL would be inserted again and again.
-        match = " AND ".join(f"t.{_quote(name)} <=> s.{_quote(name)}" for name in key)
-        sets = ", ".join(f"t.{_quote(name)} = {value}" for name, value in columns.items())
+        match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
+        sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
         with self._properties(generation, cut):
             self._session.sql(
                 f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
                 f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
                 f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN "
-                f"INSERT ({', '.join(map(_quote, columns))}) VALUES ({', '.join(columns.values())})"
+                f"INSERT ({', '.join(map(quote, columns))}) VALUES ({', '.join(columns.values())})"
             )
         return self._committed(place, generation, cut)
 
@@ -167,7 +168,7 @@ class IcebergTarget:
                 f"AS OF VERSION {self._snapshot(_Place(self._view)).snapshotId()}"
             )
             self._session.sql(
-                f"CALL {_quote(self._catalog)}.system.set_current_snapshot("
+                f"CALL {quote(self._catalog)}.system.set_current_snapshot("
                 f"table => '{self._namespace}.{self._view}', snapshot_id => {head})"
             )
             self._session.sql(f"ALTER TABLE {table} DROP BRANCH {place.ref}")
@@ -247,7 +248,7 @@ class IcebergTarget:
         for field in rows.schema:
             name, kind = field.name, _type_name(field.dataType)
             if name not in there:
-                self._session.sql(f"ALTER TABLE {table} ADD COLUMN {_quote(name)} {kind}")
+                self._session.sql(f"ALTER TABLE {table} ADD COLUMN {quote(name)} {kind}")
             elif there[name] != kind:
                 if not _widens(there[name], kind):
                     raise StateError(
@@ -256,13 +257,13 @@ class IcebergTarget:
                         detail="The table cannot change it in place.",
                         hint=f"tailrace views rebuild {self._view}",
                     )
-                self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {_quote(name)} TYPE {kind}")
+                self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {kind}")
 
     def _columns(self, place: _Place, rows: DataFrame, prefix: str = "") -> dict[str, str]:
         """Return every column of the table with what goes into it: NULL where the source has it no more."""
         given = set(rows.columns)
         return {
-            name: prefix + _quote(name) if name in given else f"CAST(NULL AS {kind})"
+            name: prefix + quote(name) if name in given else f"CAST(NULL AS {kind})"
             for name, kind in self._types(place.table).items()
         }
 
@@ -302,12 +303,8 @@ def _widens(old: str, new: str) -> bool:
     return False
 
 
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _quoted(*names: str) -> str:
-    return ".".join(map(_quote, names))
+    return ".".join(map(quote, names))
 
 
 def _pairs(properties: Mapping[str, str]) -> str:
