@@ -14,7 +14,7 @@ from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
 from spark_jobs.base import BaseTables
-from spark_jobs.batch import Report, check_same_log, own_cut, read_whole
+from spark_jobs.batch import Report, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import check_unique, difference
 from spark_jobs.kept import Shared
@@ -46,14 +46,12 @@ class QueryBatch:
         """
         if applied is not None:
             self._check_definition(applied)
-            cut = own_cut(self.view, seen)
-            check_same_log(self.view.name, applied.cut, cut)
-            if not advanced(applied, cut):
-                return applied
-            if applied.unfinished is None and cut.offsets == applied.cut.offsets:
-                # Else they would look as if nobody had kept them (TR-526).
-                self.bases.advance(self.view.topics, seen)
-                return self.target.unchanged(applied, cut)
+            if advanced(applied, seen.cut):
+                # Without a change, too: they would look as if nobody had kept them (TR-526).
+                seen = self.bases.advance(self.view.topics, seen)
+            done = settled(self.view, self.target, applied, own_cut(self.view, seen))
+            if done is not None:
+                return done
         try:
             cut, changed = self._read(applied, seen)
             query = self._declared(None if applied is None else changed)
@@ -75,7 +73,7 @@ class QueryBatch:
         seen = self.bases.advance(self.view.topics, seen)
         query = self._declared(None)
         rows = self._whole(query, own_cut(self.view, seen))
-        return {column.name: column.dataType for column in rows.schema}, query.key
+        return _columns(rows), query.key
 
     def _read(self, applied: Applied | None, seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
         """Bring the base tables to a cut; return it and which keys of which topics have changed since `applied`."""
@@ -104,7 +102,7 @@ class QueryBatch:
         if changed is None:
             self.shared.records.forget_shapes()
         catalog: dict[str, TableInfo] = {}
-        for table, topic in zip(self.view.tables, self.view.topics, strict=True):
+        for table, topic in self.view.topic_of.items():
             ids = changed[topic].facts.schema_ids if changed and topic in changed else frozenset()
             shapes = self.shared.records.shapes(topic, ids)
             check_shapes(self.view, shapes)
@@ -114,17 +112,12 @@ class QueryBatch:
 
     def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None) -> Applied:
         rows = self._rows(query, cut)
-        if generation is None:
-            generation = self.target.stage({f.name: f.dataType for f in rows.schema}, query.key)
-            done = self.target.replace(generation, rows, query.key, cut)
-            self.target.swap(done.generation, query.key)
-            return done
-        return self.target.replace(generation, rows, query.key, cut)
+        return fill(self.target, _columns(rows), rows, query.key, cut, generation)
 
     def _merge(
         self, query: DeclaredQuery, applied: Applied, cut: Cut, changed: Mapping[str, Latest], report: Report
     ) -> Applied:
-        topics = dict(zip(self.view.tables, self.view.topics, strict=True))
+        topics = self.view.topic_of
         tables = [table for table in query.tables if topics[table] in changed]
         if not tables:
             return self.target.unchanged(applied, cut)
@@ -157,7 +150,7 @@ class QueryBatch:
         return self._sql(query.over("new"))
 
     def _states(self, query: DeclaredQuery, cuts: Mapping[State, Cut]) -> States:
-        topics = dict(zip(self.view.tables, self.view.topics, strict=True))
+        topics = self.view.topic_of
         states = States(self.session, {table: self.shared.records.shapes(topics[table]) for table in query.tables})
         for table in query.tables:
             for which, cut in cuts.items():
@@ -196,3 +189,7 @@ class QueryBatch:
                 detail="What it holds cannot be turned into the rows of this one.",
                 hint=f"tailrace views rebuild {self.view.name}",
             )
+
+
+def _columns(rows: DataFrame) -> dict[str, DataType]:
+    return {column.name: column.dataType for column in rows.schema}

@@ -25,12 +25,13 @@ class States:
 
         Spark's cache tells two snapshots of one table apart, which Iceberg before 1.11 did not (iceberg#15741).
         """
-        there = set(self._session.sql(f"SELECT * FROM {source} LIMIT 0").columns)
-        columns = ", ".join(
+        frame = self._session.sql(f"SELECT * FROM {source}")
+        there = set(frame.columns)
+        columns = [
             f"CAST({quote(name) if name in there else 'NULL'} AS {kind.simpleString()}) AS {quote(name)}"
             for name, kind in self._shapes[table].columns.items()
-        )
-        self._session.sql(f"SELECT {columns} FROM {source}").createOrReplaceTempView(state(table, which))
+        ]
+        frame.selectExpr(*columns).createOrReplaceTempView(state(table, which))
 
     def images(self, table: str, changed: Latest, keep: Callable[[DataFrame], DataFrame]) -> None:
         """Name the rows of the changed keys in both states; after a truncate these are all rows."""
