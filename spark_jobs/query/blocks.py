@@ -118,13 +118,7 @@ Node = Block | Branches
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
     """Give the parts of a condition that all must hold."""
-    while isinstance(condition, exp.Paren):
-        condition = condition.this
-    if isinstance(condition, exp.And):
-        yield from conjuncts(condition.this)
-        yield from conjuncts(condition.expression)
-    else:
-        yield condition
+    return _parts(condition, exp.And)
 
 
 def is_aggregate(node: exp.Expr) -> bool:
@@ -149,9 +143,7 @@ def has_query(node: exp.Expr) -> bool:
 
 def key_of(node: exp.Expr) -> str:
     """Return what two expressions that are the same have in common."""
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node.sql("spark", identify=True)
+    return node.unnest().sql("spark", identify=True)
 
 
 def read(query: exp.Query, text: QueryText) -> Node:
@@ -171,11 +163,13 @@ class _Reader:
         self._names: dict[str, int] = {}
 
     def node(self, query: exp.Expr, name: str) -> Node:
-        while isinstance(query, exp.Subquery):
-            query = query.this
+        query = query.unnest()
         if isinstance(query, exp.Union):
-            branches = list(_branches(query))
-            return Branches(self._name(name), tuple(self._block(branch, name) for branch in branches))
+            own = self._name(name)
+            return Branches(own, tuple(self._branch(branch, name) for branch in _parts(query, exp.Union)))
+        return self._branch(query, name)
+
+    def _branch(self, query: exp.Expr, name: str) -> Block:
         if isinstance(query, exp.Select):
             return self._block(query, name)
         raise self._text.error("TR-543", f"{query.key.upper()} cannot be kept up to date", query)
@@ -300,15 +294,14 @@ class _Reader:
         return Source(name, self._block(inner, name), "subquery", on)
 
 
-def _branches(query: exp.Expr) -> Iterator[exp.Select]:
-    while isinstance(query, exp.Subquery):
-        query = query.this
-    if isinstance(query, exp.Union):
-        yield from _branches(query.this)
-        yield from _branches(query.expression)
+def _parts(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
+    """Give what a tree of nodes of one kind holds together, brackets taken off."""
+    node = node.unnest()
+    if isinstance(node, kind):
+        yield from _parts(node.this, kind)
+        yield from _parts(node.expression, kind)
     else:
-        assert isinstance(query, exp.Select)
-        yield query
+        yield node
 
 
 def _defined(query: exp.Expr) -> set[str]:
