@@ -110,7 +110,6 @@ class Example:
     spark_only: bool = False
 
 
-_ORDERS = "public.orders o"
 EXAMPLES: dict[str, Example] = {
     "filter": Example(("id",), "SELECT id, amount + 1 AS more FROM public.orders WHERE status = 'a'"),
     "inner": Example(

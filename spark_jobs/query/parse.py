@@ -26,9 +26,9 @@ from spark_jobs.query.times import name_windows, split_windows
 DIALECT: Final = "spark, normalization_strategy=case_sensitive"
 
 
-def parse(text: QueryText, catalog: Catalog) -> exp.Query:
-    """Return the query's tree. ConfigError points at what cannot be read or is not there."""
-    raw = inline_ctes(tree(text), text)
+def parse(raw: exp.Query, text: QueryText, catalog: Catalog) -> exp.Query:
+    """Return the one form of what `tree` gave, which is used up. ConfigError points at what is not there."""
+    raw = inline_ctes(raw, text)
     _check_tables(raw, text, catalog)
     one_form(raw, text)
     name_windows(raw)
@@ -63,9 +63,7 @@ def tree(text: QueryText) -> exp.Query:
         raise text.error("TR-540", "its query is not SQL that can be read: a quote or comment does not end") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise text.error("TR-540", "its query is not one SELECT", 0)
-    found = statements[0]
-    while isinstance(found, exp.Subquery):
-        found = found.this
+    found = statements[0].unnest()
     assert isinstance(found, exp.Query)
     return found
 
