@@ -162,10 +162,10 @@ class IcebergTarget:
             return
         table = self._table(self._view)
         if place.ref != "main":
-            head = self._snapshot(place).snapshotId()
+            head = next(self._ancestors(place)).snapshotId()
             self._session.sql(
                 f"ALTER TABLE {table} CREATE OR REPLACE TAG g{live.generation} "
-                f"AS OF VERSION {self._snapshot(_Place(self._view)).snapshotId()}"
+                f"AS OF VERSION {next(self._ancestors(_Place(self._view))).snapshotId()}"
             )
             self._session.sql(
                 f"CALL {quote(self._catalog)}.system.set_current_snapshot("
@@ -217,10 +217,6 @@ class IcebergTarget:
                 f"{self._view}",
             )
         return found
-
-    def _snapshot(self, place: _Place) -> Any:
-        table = self._loaded(place.table)
-        return None if table is None else table.snapshot(place.ref)
 
     def _loaded(self, table: str) -> Any:
         """Load the table's metadata anew, through Iceberg's Java API: no Spark job. None if there is no table."""

@@ -99,7 +99,6 @@ class BaseTables:
         known = self._shared.bases.get(topic)
         if known is None:
             known = self._shared.bases[topic] = _open(self._shared, topic)
-        assert isinstance(known, KeptView)
         return known
 
 

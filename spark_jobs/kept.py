@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
@@ -37,7 +37,7 @@ class Shared:
     records: Records
     cuts: Cuts
     views_topic: ViewsTopic
-    bases: dict[str, Any] = field(default_factory=dict)
+    bases: dict[str, KeptView] = field(default_factory=dict)
     """The base tables that this job keeps, by topic (`spark_jobs.base`)."""
 
 
