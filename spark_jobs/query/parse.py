@@ -85,6 +85,7 @@ def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog) -> None:
     for table in tree.find_all(exp.Table):
         name = f"{table.db}.{table.name}" if table.db else table.name
         if name in catalog and not table.catalog:
+            _check_plain(table, text)
             continue
         close = [known for known in catalog if known.endswith(f".{name}")]
         close = close or difflib.get_close_matches(name, catalog, n=1)
@@ -95,6 +96,12 @@ def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog) -> None:
             table,
             hint=f'Did you mean "{close[0]}"?' if close else f"Captured are: {known}.",
         )
+
+
+def _check_plain(table: exp.Table, text: QueryText) -> None:
+    """What else stands at a table's name (AS OF, TABLESAMPLE) would be lost when its states take its place."""
+    if any(part for name, part in table.args.items() if name not in ("this", "db", "alias")):
+        raise text.error("TR-541", f'"{table.sql(DIALECT)}" is not a whole table as it is now', table)
 
 
 def _unresolved(error: OptimizeError, raw: exp.Query, text: QueryText, catalog: Catalog) -> ConfigError:

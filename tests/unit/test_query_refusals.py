@@ -19,6 +19,8 @@ REFUSED = [
     ("DELETE FROM public.orders", "TR-540", "DELETE"),
     ("SELECT id FROM public.order", "TR-541", "public.order"),
     ("SELECT id FROM orders", "TR-541", "orders"),
+    ("SELECT id FROM public.orders VERSION AS OF 3", "TR-541", "public.orders"),
+    ("SELECT id FROM public.orders TIMESTAMP AS OF '2026-01-01'", "TR-541", "public.orders"),
     ("SELECT id,\n  amont FROM public.orders", "TR-542", "amont"),
     ("SELECT o.id, c.amount FROM public.orders o JOIN public.customer c ON c.id = o.id", "TR-542", "c.amount"),
     ("SELECT id FROM public.orders, public.customer", "TR-542", "id FROM"),
@@ -119,6 +121,12 @@ def test_refused_with_a_pointer(sql: str, code: str, at: str | None) -> None:
         line, caret = error.detail.split("\n")
         place = len(caret) - len("DETAIL ") - 1
         assert line[place:].startswith(at), error
+
+
+def test_full_refresh_takes_no_part_of_a_table() -> None:
+    text = QueryText("v", "SELECT id FROM public.orders TABLESAMPLE (10 PERCENT)")
+    with pytest.raises(ConfigError, match="TR-541"):
+        declare(text, ["id"], CATALOG, refresh="full")
 
 
 @pytest.mark.parametrize(
