@@ -219,7 +219,9 @@ EXAMPLES: dict[str, Example] = {
     ),
     "having_in": Example(
         ("country",),
-        "SELECT c.country, count(*) AS n, sum(c.segment) * 10 IN (SELECT p.price FROM public.product p) AS priced"
+        # Spark's IN outside of a condition is false where it is unknown.
+        "SELECT c.country, count(*) AS n,"
+        " coalesce(sum(c.segment) * 10 IN (SELECT p.price FROM public.product p), false) AS priced"
         " FROM public.customer c GROUP BY c.country HAVING count(*) NOT IN (SELECT i.qty FROM public.item i"
         " WHERE i.line = 1)",
     ),
