@@ -226,7 +226,7 @@ def documents(shop: Shop) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(600)
-def test_a_column_is_added(bench: Make) -> None:
+def test_columns_change(bench: Make) -> None:
     shop = Shop(bench, ["left"])
     pipeline, name = shop.bench.pipeline, shop.called("left")
     shop.bench.config.views[name] = View(
@@ -247,6 +247,19 @@ def test_a_column_is_added(bench: Make) -> None:
     found = {row["id"]: row for row in read_view(shop.bench.config, name).rows}
     assert (found[1]["note"], found[1]["amount"]) == ("new", 5)
     assert all(row["note"] is None for number, row in found.items() if number != 1)
+    # What the base table cannot change in place, the view's rebuild does.
+    pipeline.reshape("customer", [column("id", "int4"), column("country", "timestamp")])
+    with pipeline.transaction() as tx:
+        tx.truncate("customer")
+        tx.put("customer", {"id": 1, "country": 5})
+    with pytest.raises(TailraceError, match=f"(?s)TR-522.*rebuild {name}$"):
+        step(shop.bench, view)
+    rebuild(shop.bench.shared, shop.bench.kept(name))
+    with pipeline.transaction() as tx:
+        tx.put("customer", {"id": 2, "country": 6})
+    step(shop.bench, view)
+    rows = sorted(read_view(shop.bench.config, name).rows, key=lambda row: row["id"])
+    assert rows == [{"id": 1, "country": 5, "amount": 5}, {"id": 2, "country": 6, "amount": rows[1]["amount"]}]
 
 
 @pytest.mark.timeout(600)
