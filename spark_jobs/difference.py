@@ -68,7 +68,7 @@ def comparable(value: Column, kind: DataType) -> Column:
 def check_unique(rows: DataFrame, key: Sequence[str], view: str) -> None:
     """StateError if a key stands twice."""
     twice = rows.groupBy(*map(quote, key)).count().where("count > 1")
-    if twice.limit(1).count():
+    if twice.take(1):
         raise StateError(
             "TR-549",
             f'view "{view}": its key ({", ".join(key)}) is not unique in the rows of its query',
