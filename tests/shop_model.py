@@ -253,7 +253,8 @@ EXAMPLES: dict[str, Example] = {
     "exists": Example(
         ("id",),
         "SELECT c.id, c.country FROM public.customer c WHERE EXISTS (SELECT 1 FROM public.orders o"
-        " JOIN public.item i ON i.order_id = o.id WHERE o.customer_id = c.id AND i.qty > 2)",
+        " JOIN public.item i ON i.order_id = o.id WHERE o.customer_id = c.id AND i.qty > 2"
+        " AND (SELECT count(p.price) < 9 FROM public.product p))",
     ),
     "not_exists": Example(
         ("country",),

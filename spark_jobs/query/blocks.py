@@ -118,7 +118,7 @@ Node = Block | Branches
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
     """Give the parts of a condition that all must hold."""
-    return _parts(condition, exp.And)
+    return map(_bare, _parts(condition, exp.And))
 
 
 def is_aggregate(node: exp.Expr) -> bool:
@@ -143,7 +143,7 @@ def has_query(node: exp.Expr) -> bool:
 
 def key_of(node: exp.Expr) -> str:
     """Return what two expressions that are the same have in common."""
-    return node.unnest().sql("spark", identify=True)
+    return _bare(node).sql("spark", identify=True)
 
 
 def read(query: exp.Query, text: QueryText) -> Node:
@@ -166,7 +166,7 @@ class _Reader:
         query = query.unnest()
         if isinstance(query, exp.Union):
             own = self._name(name)
-            return Branches(own, tuple(self._branch(branch, name) for branch in _parts(query, exp.Union)))
+            return Branches(own, tuple(self._branch(branch.unnest(), name) for branch in _parts(query, exp.Union)))
         return self._branch(query, name)
 
     def _branch(self, query: exp.Expr, name: str) -> Block:
@@ -295,13 +295,18 @@ class _Reader:
 
 
 def _parts(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
-    """Give what a tree of nodes of one kind holds together, brackets taken off."""
-    node = node.unnest()
-    if isinstance(node, kind):
-        yield from _parts(node.this, kind)
-        yield from _parts(node.expression, kind)
+    """Give what a tree of nodes of one kind holds together."""
+    inside = node.unnest()
+    if isinstance(inside, kind):
+        yield from _parts(inside.this, kind)
+        yield from _parts(inside.expression, kind)
     else:
         yield node
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    """Take brackets off; those of a subquery are its own."""
+    return node if isinstance(node, exp.Subquery) else node.unnest()
 
 
 def _defined(query: exp.Expr) -> set[str]:
