@@ -34,7 +34,7 @@ def breaks(old: str, new: str) -> list[Break]:
 
     Columns may come and go, for all are nullable with a default.
     """
-    before, after = _columns(_row(old)), _columns(_row(new))
+    before, after = _columns(row_record(old)), _columns(row_record(new))
     return [
         Break(column, _words(before[field][1]), _words(avro))
         for field, (column, avro) in after.items()
@@ -52,7 +52,7 @@ def key_breaks(old: str, new: str) -> list[Break]:
 
 def column_names(envelope: str) -> list[str]:
     """Return the names in PostgreSQL of the columns of an envelope's row."""
-    return [column for column, _ in _columns(_row(envelope)).values()]
+    return [column for column, _ in _columns(row_record(envelope)).values()]
 
 
 def key_column_names(key: str) -> list[str]:
@@ -60,7 +60,8 @@ def key_column_names(key: str) -> list[str]:
     return [column for column, _ in _columns(orjson.loads(key)).values()]
 
 
-def _row(envelope: str) -> dict[str, Any]:
+def row_record(envelope: str) -> dict[str, Any]:
+    """Return the row's record of an envelope: it is written out in `before`, and `after` only names it."""
     before = next(field for field in orjson.loads(envelope)["fields"] if field["name"] == "before")
     row: dict[str, Any] = next(branch for branch in before["type"] if branch != "null")
     return row

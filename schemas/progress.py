@@ -31,6 +31,11 @@ class Cut:
     timeline: int
     offsets: dict[str, list[int]] = field(default_factory=dict)
 
+    @property
+    def order(self) -> tuple[Position, int]:
+        """What decides which cut is newer: an idle advance keeps the position and moves `flushed_lsn`."""
+        return self.position, self.flushed_lsn
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; LSNs as PostgreSQL prints them."""
         value = asdict(self)

@@ -12,8 +12,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from schemas.errors import ConfigError
 from sinks.changes import DELETED
-from sinks.kinds import base_of, fields_of, item_of
+from sinks.kinds import base_of, fields_of, item_of, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -40,11 +41,12 @@ _METADATA_FIELDS: Final = frozenset(
 )
 _MAX_ID_BYTES: Final = 512  # OpenSearch's own limit
 
+INTEGERS: Final = frozenset(("tinyint", "smallint", "int", "bigint"))
 _KEYWORD: Final = {"type": "keyword", "ignore_above": 512}
 _FIELD_TYPES: Final[dict[str, dict[str, Any]]] = {
     "boolean": {"type": "boolean"},
-    "int": {"type": "long"},  # so that it can become a bigint
-    "bigint": {"type": "long"},
+    # All alike, so that an int can become a bigint.
+    **{kind: {"type": "long"} for kind in INTEGERS},
     "float": {"type": "float", "ignore_malformed": True},
     "double": {"type": "double", "ignore_malformed": True},
     "decimal": {"type": "keyword", "fields": {"number": {"type": "double", "ignore_malformed": True}}},
@@ -64,23 +66,32 @@ def field_of(column: str) -> str:
 
 
 def mapping(types: Mapping[str, str], key: Sequence[str]) -> dict[str, Any]:
-    """Return the index mapping for columns of these Spark types; `_meta` tells readers what they were."""
+    """Return the index mapping for columns of these Spark types; `_meta` tells readers what they were.
+
+    ConfigError for a type that no table has and documents neither, as an interval.
+    """
     return {
         "dynamic": False,
         "_meta": {"columns": dict(types), "key": list(key)},
-        "properties": {field_of(column): _field_type(kind) for column, kind in types.items()},
+        "properties": {field_of(column): _field_type(column, kind) for column, kind in types.items()},
     }
 
 
-def _field_type(kind: str) -> dict[str, Any]:
+def _field_type(column: str, kind: str) -> dict[str, Any]:
     """Each struct of an array is searched by itself (`nested`): its fields belong together."""
     item, in_array = kind, False
     while (inner := item_of(item)) is not None:
         item, in_array = inner, True
     fields = fields_of(item)
     if fields is None:
+        if base_of(item) not in _FIELD_TYPES:
+            raise ConfigError(
+                "TR-533",
+                f'column "{column}" is of type {kind}, for which an index has no field',
+                hint="Cast it in the view's `query`, e.g. to string.",
+            )
         return _FIELD_TYPES[base_of(item)]
-    properties = {field_of(name): _field_type(of) for name, of in fields.items()}
+    properties = {field_of(name): _field_type(f"{column}.{name}", of) for name, of in fields.items()}
     return {"type": "nested" if in_array else "object", "dynamic": False, "properties": properties}
 
 
@@ -89,7 +100,7 @@ def documents(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     types = {field.name: field.dataType for field in changes.schema}
-    values = {name: _value(F.col(_quote(name)), kind) for name, kind in types.items() if name != DELETED}
+    values = {name: _value(F.col(quote(name)), kind) for name, kind in types.items() if name != DELETED}
     names = {name: value.alias(field_of(name)) for name, value in values.items()}
     gone = F.col(DELETED) if DELETED in types else F.lit(False)
     return changes.select(
@@ -204,7 +215,3 @@ def _micros(text: str) -> int:
     hour, minute, second, fraction = match.groups()
     seconds = (int(hour) * 60 + int(minute)) * 60 + int(second)
     return (_days(text) * 86_400 + seconds) * 1_000_000 + int((fraction or "").ljust(6, "0"))
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -11,6 +11,7 @@ Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches and tag
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ import orjson
 
 from schemas.config import Warehouse
 from schemas.errors import StateError
-from schemas.lsn import Position
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied
+from sinks.kinds import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,7 +90,7 @@ class IcebergTarget:
         # What an earlier attempt has left behind holds a cut of its own: it goes.
         self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP BRANCH IF EXISTS {name}")
         self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')}")
-        if self._types(self._view) == {column: kind.simpleString() for column, kind in columns.items()}:
+        if self._types(self._view) == {column: _type_name(kind) for column, kind in columns.items()}:
             self._session.sql(f"ALTER TABLE {self._table(self._view)} CREATE BRANCH {name}")
             self._places[generation] = _Place(self._view, name)
         else:
@@ -111,7 +112,7 @@ class IcebergTarget:
                 self._evolve(place, rows)
                 columns = self._columns(place, rows)
                 self._session.sql(
-                    f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(_quote, columns))}) "
+                    f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(quote, columns))}) "
                     f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
                 )
         return self._committed(place, generation, cut)
@@ -123,14 +124,14 @@ class IcebergTarget:
         changes.createOrReplaceTempView("tailrace_changes")
         columns = self._columns(place, changes, prefix="s.")
         # <=>: with =, a key that holds NULL would be inserted again and again.
-        match = " AND ".join(f"t.{_quote(name)} <=> s.{_quote(name)}" for name in key)
-        sets = ", ".join(f"t.{_quote(name)} = {value}" for name, value in columns.items())
+        match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
+        sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
         with self._properties(generation, cut):
             self._session.sql(
                 f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
                 f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
                 f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN "
-                f"INSERT ({', '.join(map(_quote, columns))}) VALUES ({', '.join(columns.values())})"
+                f"INSERT ({', '.join(map(quote, columns))}) VALUES ({', '.join(columns.values())})"
             )
         return self._committed(place, generation, cut)
 
@@ -145,7 +146,7 @@ class IcebergTarget:
         """
         for snapshot in self._ancestors(_Place(self._view)):
             stored = snapshot.summary().get(CUT)
-            if stored is not None and _order(Cut.from_json(stored)) <= _order(cut):
+            if stored is not None and Cut.from_json(stored).order <= cut.order:
                 found: int = snapshot.snapshotId()
                 return found
         return None
@@ -161,13 +162,13 @@ class IcebergTarget:
             return
         table = self._table(self._view)
         if place.ref != "main":
-            head = self._snapshot(place).snapshotId()
+            head = next(self._ancestors(place)).snapshotId()
             self._session.sql(
                 f"ALTER TABLE {table} CREATE OR REPLACE TAG g{live.generation} "
-                f"AS OF VERSION {self._snapshot(_Place(self._view)).snapshotId()}"
+                f"AS OF VERSION {next(self._ancestors(_Place(self._view))).snapshotId()}"
             )
             self._session.sql(
-                f"CALL {_quote(self._catalog)}.system.set_current_snapshot("
+                f"CALL {quote(self._catalog)}.system.set_current_snapshot("
                 f"table => '{self._namespace}.{self._view}', snapshot_id => {head})"
             )
             self._session.sql(f"ALTER TABLE {table} DROP BRANCH {place.ref}")
@@ -217,10 +218,6 @@ class IcebergTarget:
             )
         return found
 
-    def _snapshot(self, place: _Place) -> Any:
-        table = self._loaded(place.table)
-        return None if table is None else table.snapshot(place.ref)
-
     def _loaded(self, table: str) -> Any:
         """Load the table's metadata anew, through Iceberg's Java API: no Spark job. None if there is no table."""
         from pyspark.errors import AnalysisException
@@ -245,9 +242,9 @@ class IcebergTarget:
         there = self._types(place.table)
         table = self._table(place.table)
         for field in rows.schema:
-            name, kind = field.name, field.dataType.simpleString()
+            name, kind = field.name, _type_name(field.dataType)
             if name not in there:
-                self._session.sql(f"ALTER TABLE {table} ADD COLUMN {_quote(name)} {kind}")
+                self._session.sql(f"ALTER TABLE {table} ADD COLUMN {quote(name)} {kind}")
             elif there[name] != kind:
                 if not _widens(there[name], kind):
                     raise StateError(
@@ -256,13 +253,13 @@ class IcebergTarget:
                         detail="The table cannot change it in place.",
                         hint=f"tailrace views rebuild {self._view}",
                     )
-                self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {_quote(name)} TYPE {kind}")
+                self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {kind}")
 
     def _columns(self, place: _Place, rows: DataFrame, prefix: str = "") -> dict[str, str]:
         """Return every column of the table with what goes into it: NULL where the source has it no more."""
         given = set(rows.columns)
         return {
-            name: prefix + _quote(name) if name in given else f"CAST(NULL AS {kind})"
+            name: prefix + quote(name) if name in given else f"CAST(NULL AS {kind})"
             for name, kind in self._types(place.table).items()
         }
 
@@ -286,6 +283,12 @@ class IcebergTarget:
         return self._table(place.table) + ("" if place.ref == "main" else f".branch_{place.ref}")
 
 
+def _type_name(kind: DataType) -> str:
+    """Return the name of what a column becomes in a table: Iceberg has no smaller integers."""
+    # A name in a struct is followed by a colon.
+    return re.sub(r"\b(tinyint|smallint)(?=[,>]|$)", "int", kind.simpleString())
+
+
 def _widens(old: str, new: str) -> bool:
     """Whether Iceberg can change a column so; the same rule as `spark_jobs.shapes.widens`, on type names."""
     if (old, new) in (("int", "bigint"), ("float", "double")):
@@ -296,16 +299,8 @@ def _widens(old: str, new: str) -> bool:
     return False
 
 
-def _order(cut: Cut) -> tuple[Position, int]:
-    return cut.position, cut.flushed_lsn
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _quoted(*names: str) -> str:
-    return ".".join(map(_quote, names))
+    return ".".join(map(quote, names))
 
 
 def _pairs(properties: Mapping[str, str]) -> str:

@@ -1,9 +1,14 @@
-"""Spark's type names as it prints them, ``array<struct<a:int,b:decimal(10,2)>>``, taken apart without Spark."""
+"""Spark's names without Spark: columns in SQL, and types, ``array<struct<a:int,b:decimal(10,2)>>``, taken apart."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+
+
+def quote(name: str) -> str:
+    """Return a name as Spark SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def item_of(kind: str) -> str | None:

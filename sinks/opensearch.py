@@ -22,7 +22,7 @@ from schemas.errors import StateError
 from schemas.progress import Cut
 from sinks.bulk import connect, named_errors, write_documents
 from sinks.changes import DELETED, Applied
-from sinks.documents import documents, mapping
+from sinks.documents import INTEGERS, documents, mapping
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -158,7 +158,7 @@ class OpenSearchTarget:
         """A field's type is for good. Between those that share one, only integers read back as they were."""
         for name, kind in types.items():
             before = known.get(name, kind)
-            if before == kind or {before, kind} == {"int", "bigint"}:
+            if before == kind or {before, kind} <= INTEGERS:
                 continue
             raise StateError(
                 "TR-522",

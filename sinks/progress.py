@@ -16,7 +16,6 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from schemas.config import Kafka
 from schemas.errors import SinkError
-from schemas.lsn import Position
 from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
 from sinks.options import client_options
@@ -219,10 +218,5 @@ class PositionTail:
             raw = record.value()
             if record.key() == self._key and raw is not None:
                 found = PositionRecord.from_json(raw)
-                if self._newest is None or _order(found) >= _order(self._newest):
+                if self._newest is None or found.here.order >= self._newest.here.order:
                     self._newest = found
-
-
-def _order(record: PositionRecord) -> tuple[Position, int]:
-    """An idle advance keeps the position and moves `flushed_lsn`, so that decides between equal ones."""
-    return record.here.position, record.here.flushed_lsn

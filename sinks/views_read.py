@@ -80,7 +80,7 @@ def _read_warehouse(warehouse: Warehouse, name: str, record: ViewRecord | None) 
     generation = int(snapshot.summary["tailrace.generation"] or 0)
     if record is not None and record.cut is not None and record.snapshot_id == snapshot.snapshot_id:
         # Later cuts that changed no row are on the topic only.
-        newer = (record.cut.position, record.cut.flushed_lsn) > (cut.position, cut.flushed_lsn)
+        newer = record.cut.order > cut.order
         cut = record.cut if newer and record.generation == generation else cut
     columns = [field.name for field in table.schema().fields]
     reader = table.scan(snapshot_id=data.snapshot_id).to_arrow_batch_reader()

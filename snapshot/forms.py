@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import orjson
 
+from schemas.evolution import row_record
+
 
 class Kind(Enum):
     """What to do with a value; named for Avro, for the topic's schema is what tells it."""
@@ -90,9 +92,7 @@ def key_fields(schema: str) -> list[Field]:
 
 def row_fields(schema: str) -> list[Field]:
     """Return the columns of the row in an envelope's schema."""
-    before = next(field for field in orjson.loads(schema)["fields"] if field["name"] == "before")
-    row = next(branch for branch in before["type"] if branch != "null")
-    return [_field(field) for field in row["fields"]]
+    return [_field(field) for field in row_record(schema)["fields"]]
 
 
 def _field(field: dict[str, Any]) -> Field:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied, Target
 from sinks.views_topic import now_ms
-from spark_jobs.cuts import SeenCut, advanced, order
+from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.latest import changes
 from spark_jobs.records import Latest, Records
 from spark_jobs.shapes import TableShapes
@@ -63,13 +63,10 @@ class Batch:
 
         With nothing applied, the whole state is read: into `generation`, or into a new one that is then live.
         """
-        cut = own_cut(self.view, seen)
         if applied is not None:
-            check_same_log(self.view.name, applied.cut, cut)
-            if not advanced(applied, cut):
-                return applied
-            if applied.unfinished is None and cut.offsets == applied.cut.offsets:
-                return self.target.unchanged(applied, cut)
+            done = settled(self.view, self.target, applied, own_cut(self.view, seen))
+            if done is not None:
+                return done
         cut, latest = self._read(applied, seen)
         report.stage("read")
         shapes = self.records.shapes(self.view.topics[0], latest.facts.schema_ids if latest else frozenset())
@@ -100,13 +97,8 @@ class Batch:
         else:
             found = changes(latest.rows(self.session), latest.facts, shapes)
             rows = found.where(~F.col(DELETED)).drop(DELETED)
-        if applied is not None:
-            return self.target.replace(applied.generation, rows, shapes.key, cut)
-        if generation is not None:
-            return self.target.replace(generation, rows, shapes.key, cut)
-        done = self.target.replace(self.target.stage(shapes.columns, shapes.key), rows, shapes.key, cut)
-        self.target.swap(done.generation, shapes.key)
-        return done
+        into = generation if applied is None else applied.generation
+        return fill(self.target, shapes.columns, rows, shapes.key, cut, into)
 
     def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
         """Return the view's columns and key as the schemas have them now."""
@@ -122,6 +114,32 @@ class Batch:
             return cut, self.records.latest(topic, start, cut.offsets.get(topic, []))
 
         return read_whole(self.view, self.kafka, self.newest_cut, seen, read)
+
+
+def settled(view: Declared, target: Target, applied: Applied, cut: Cut) -> Applied | None:
+    """Return what stands at the cut if there is nothing to read up to it; None if there is. StateError as below."""
+    check_same_log(view.name, applied.cut, cut)
+    if not advanced(applied, cut):
+        return applied
+    if applied.unfinished is None and cut.offsets == applied.cut.offsets:
+        return target.unchanged(applied, cut)
+    return None
+
+
+def fill(
+    target: Target,
+    columns: Mapping[str, DataType],
+    rows: DataFrame,
+    key: Sequence[str],
+    cut: Cut,
+    generation: int | None,
+) -> Applied:
+    """Make `rows` the whole content of a generation: of this one, or of a new one that is then live."""
+    if generation is not None:
+        return target.replace(generation, rows, key, cut)
+    done = target.replace(target.stage(columns, key), rows, key, cut)
+    target.swap(done.generation, key)
+    return done
 
 
 def own_cut(view: Declared, seen: SeenCut) -> Cut:
@@ -161,7 +179,7 @@ def read_whole(
 def check_same_log(view: str, applied: Cut, cut: Cut) -> None:
     """Refuse to go on over topics that are not the ones which the view was made from."""
     same = (applied.system_identifier, applied.position.epoch) == (cut.system_identifier, cut.position.epoch)
-    shrunk = order(cut) > order(applied) and any(
+    shrunk = cut.order > applied.order and any(
         now < before
         for topic, offsets in applied.offsets.items()
         for before, now in zip(offsets, cut.offsets.get(topic, [0] * len(offsets)), strict=False)

@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Self
 
 from schemas.config import Config
-from schemas.lsn import Position
 from schemas.progress import Cut
 from schemas.topics import Topics
 from sinks.changes import Applied
@@ -23,16 +22,11 @@ class SeenCut:
     level_ms: int
 
 
-def order(cut: Cut) -> tuple[Position, int]:
-    """Return what decides which cut is newer: an idle advance keeps the position and moves `flushed_lsn`."""
-    return cut.position, cut.flushed_lsn
-
-
 def advanced(applied: Applied, cut: Cut) -> bool:
     """Whether `cut` is newer than what is applied, and at least as new as a batch that was cut short."""
     if applied.unfinished is not None:
-        return order(cut) >= order(applied.unfinished)
-    return order(cut) > order(applied.cut)
+        return cut.order >= applied.unfinished.order
+    return cut.order > applied.cut.order
 
 
 class Cuts:
@@ -55,7 +49,7 @@ class Cuts:
         record = self._tail.newest(wait)
         if record is None or (cut := record.state) is None:
             return None
-        if self._seen is None or order(cut) > order(self._seen.cut):
+        if self._seen is None or cut.order > self._seen.cut.order:
             # Found at the start behind records that are no state, its age is not known.
             fresh = record.is_state or self._seen is not None
             self._seen = SeenCut(cut, now_ms() if fresh else 0)

@@ -11,13 +11,14 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 
 from schemas.errors import StateError
 from sinks.changes import DELETED
+from sinks.kinds import quote
 
 
 def difference(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return the rows of `after` that are not in `before`, and the keys that are only there, with `DELETED`."""
     sides = [
         frame.select(
-            *(F.col(_quote(name)).alias(f"{side}{number}") for number, name in enumerate(key)),
+            *(F.col(quote(name)).alias(f"{side}{number}") for number, name in enumerate(key)),
             F.struct("*").alias(side),
         )
         for frame, side in ((before, "b"), (after, "a"))
@@ -66,15 +67,11 @@ def comparable(value: Column, kind: DataType) -> Column:
 
 def check_unique(rows: DataFrame, key: Sequence[str], view: str) -> None:
     """StateError if a key stands twice."""
-    twice = rows.groupBy(*map(_quote, key)).count().where("count > 1")
-    if twice.limit(1).count():
+    twice = rows.groupBy(*map(quote, key)).count().where("count > 1")
+    if twice.take(1):
         raise StateError(
             "TR-549",
             f'view "{view}": its key ({", ".join(key)}) is not unique in the rows of its query',
             detail="At least one key has several rows.",
             hint=f"Give [views.{view}] a key that tells its rows apart.",
         )
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

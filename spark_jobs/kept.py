@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
@@ -18,7 +18,7 @@ from sinks.changes import Applied, Target
 from sinks.lease import Lease, lease_folder
 from sinks.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
 from spark_jobs.batch import Report
-from spark_jobs.cuts import Cuts, SeenCut, order
+from spark_jobs.cuts import Cuts, SeenCut
 from spark_jobs.records import Records
 from spark_jobs.views import Declared
 
@@ -37,7 +37,7 @@ class Shared:
     records: Records
     cuts: Cuts
     views_topic: ViewsTopic
-    bases: dict[str, Any] = field(default_factory=dict)
+    bases: dict[str, KeptView] = field(default_factory=dict)
     """The base tables that this job keeps, by topic (`spark_jobs.base`)."""
 
 
@@ -98,7 +98,7 @@ class KeptView:
             self._applied = self.batch.advance(before, seen, report)
             self._current_ms = now_ms()
             # Said aloud only when there is something new to say.
-            if before is None or order(before.cut) != order(self._applied.cut) or self._pause_s:
+            if before is None or before.cut.order != self._applied.cut.order or self._pause_s:
                 self.publish(self._applied)
                 report.stage("publish")
             self._pause_s = 0.0
@@ -112,7 +112,7 @@ class KeptView:
             return None, 0
         if record is None or record.generation != live.generation or record.cut is None:
             return live, live.cut.commit_ts_us // 1000
-        if record.snapshot_id != live.snapshot_id or order(record.cut) < order(live.cut):
+        if record.snapshot_id != live.snapshot_id or record.cut.order < live.cut.order:
             return live, record.current_ms
         return replace(live, cut=record.cut), record.current_ms
 

@@ -22,7 +22,7 @@ def open_view(shared: Shared, name: str) -> KeptView:
     def open_batch(session: SparkSession) -> ViewBatch:
         target = open_target(shared.config, session, view)
         if view.text is not None:
-            return QueryBatch(view, target, session, shared, BaseTables(shared))
+            return QueryBatch(view, target, session, shared, BaseTables(shared, name))
         return Batch(view, target, session, shared.records, shared.config.kafka, shared.cuts.wait)
 
     return KeptView(shared, view, open_batch)

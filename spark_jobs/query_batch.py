@@ -14,13 +14,13 @@ from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
 from spark_jobs.base import BaseTables
-from spark_jobs.batch import Report, check_same_log, own_cut, read_whole
+from spark_jobs.batch import Report, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import check_unique, difference
 from spark_jobs.kept import Shared
 from spark_jobs.query.catalog import TableInfo
 from spark_jobs.query.declared import DeclaredQuery, declare
-from spark_jobs.query.rewrite import State, Step
+from spark_jobs.query.rewrite import State
 from spark_jobs.records import Latest
 from spark_jobs.states import States
 from spark_jobs.views import Declared, check_shapes
@@ -46,19 +46,19 @@ class QueryBatch:
         """
         if applied is not None:
             self._check_definition(applied)
-            cut = own_cut(self.view, seen)
-            check_same_log(self.view.name, applied.cut, cut)
-            if not advanced(applied, cut):
-                return applied
-            if applied.unfinished is None and cut.offsets == applied.cut.offsets:
-                return self.target.unchanged(applied, cut)
+            if advanced(applied, seen.cut):
+                # Without a change, too: they would look as if nobody had kept them (TR-526).
+                seen = self.bases.advance(self.view.topics, seen)
+            done = settled(self.view, self.target, applied, own_cut(self.view, seen))
+            if done is not None:
+                return done
         try:
             cut, changed = self._read(applied, seen)
-            query = self._declared()
+            query = self._declared(None if applied is None else changed)
             report.stage("read")
             if applied is None:
                 report.replaced = True
-                return self._replace(query, cut, report, generation)
+                return self._replace(query, cut, generation)
             return self._merge(query, applied, cut, changed, report)
         finally:
             for frame in self._cached:
@@ -68,15 +68,19 @@ class QueryBatch:
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         """Return the columns and the key that the query gives over the tables as they are now."""
-        seen = self.bases.advance(self.view.topics, self.shared.cuts.wait())
-        query = self._declared()
+        seen = self.shared.cuts.wait()
+        self.bases.renew(self.view.topics, seen)
+        seen = self.bases.advance(self.view.topics, seen)
+        query = self._declared(None)
         rows = self._whole(query, own_cut(self.view, seen))
-        return {column.name: column.dataType for column in rows.schema}, query.key
+        return _columns(rows), query.key
 
     def _read(self, applied: Applied | None, seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
         """Bring the base tables to a cut; return it and which keys of which topics have changed since `applied`."""
 
         def read(seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
+            if applied is None:
+                self.bases.renew(self.view.topics, seen)
             cut = own_cut(self.view, self.bases.advance(self.view.topics, seen))
             if applied is None:
                 return cut, {}
@@ -90,57 +94,63 @@ class QueryBatch:
         # Documents of a batch that was cut short are in the index: only at its own cut is it known which they are.
         return applied.unfinished if applied and applied.unfinished else cut, changed
 
-    def _declared(self) -> DeclaredQuery:
-        """Read the query with the tables' present columns."""
+    def _declared(self, changed: Mapping[str, Latest] | None) -> DeclaredQuery:
+        """Read the query with the tables' present columns, at least those of what has changed; None: all may be new.
+
+        Another process may have brought a base table past a change of its columns, so reading that does not tell.
+        """
+        if changed is None:
+            self.shared.records.forget_shapes()
         catalog: dict[str, TableInfo] = {}
-        for table, topic in zip(self.view.tables, self.view.topics, strict=True):
-            shapes = self.shared.records.shapes(topic)
+        for table, topic in self.view.topic_of.items():
+            ids = changed[topic].facts.schema_ids if changed and topic in changed else frozenset()
+            shapes = self.shared.records.shapes(topic, ids)
             check_shapes(self.view, shapes)
             catalog[table] = TableInfo(tuple(shapes.columns), shapes.key)
         assert self.view.text is not None
         return declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
 
-    def _replace(self, query: DeclaredQuery, cut: Cut, report: Report, generation: int | None) -> Applied:
-        rows = self._whole(query, cut)
-        if query.root is None:
-            check_unique(self._keep(rows), query.key, self.view.name)
-        if generation is None:
-            generation = self.target.stage({f.name: f.dataType for f in rows.schema}, query.key)
-            done = self.target.replace(generation, rows, query.key, cut)
-            self.target.swap(done.generation, query.key)
-            return done
-        return self.target.replace(generation, rows, query.key, cut)
+    def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None) -> Applied:
+        rows = self._rows(query, cut)
+        return fill(self.target, _columns(rows), rows, query.key, cut, generation)
 
     def _merge(
         self, query: DeclaredQuery, applied: Applied, cut: Cut, changed: Mapping[str, Latest], report: Report
     ) -> Applied:
-        topics = dict(zip(self.view.tables, self.view.topics, strict=True))
+        topics = self.view.topic_of
         tables = [table for table in query.tables if topics[table] in changed]
         if not tables:
             return self.target.unchanged(applied, cut)
+        if query.root is None:
+            # Computed again, the rows of the old cut may be others than those that the view holds.
+            report.replaced = True
+            return self.target.replace(applied.generation, self._rows(query, cut), query.key, cut)
         states = self._states(query, {"old": applied.cut, "new": cut})
         for table in tables:
             states.images(table, changed[topics[table]], self._keep)
         steps = query.steps(tables)
         for step in steps:
-            frame = self._sql(step.sql())
-            # Units and images are small and asked several times; the whole of a query is not.
-            self._name(step, frame if query.root is None else self._keep(frame))
+            self._keep(self._sql(step.sql())).createOrReplaceTempView(step.name)
         before, after = (self.session.table(step.name) for step in steps[-2:])
-        if query.root is None:
-            check_unique(after, query.key, self.view.name)
+        check_unique(after, query.key, self.view.name)
         changes = self._keep(difference(before, after, query.key))
         report.rows = changes.count()
         if not report.rows:
             return self.target.unchanged(applied, cut)
         return self.target.merge(applied.generation, changes, query.key, cut)
 
+    def _rows(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
+        """Compute the whole query, once: what is checked is what is written. What it is too large for goes to disk."""
+        rows = self._keep(self._whole(query, cut))
+        check_unique(rows, query.key, self.view.name)
+        return rows
+
     def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
         self._states(query, {"new": cut})
         return self._sql(query.over("new"))
 
     def _states(self, query: DeclaredQuery, cuts: Mapping[State, Cut]) -> States:
-        topics = dict(zip(self.view.tables, self.view.topics, strict=True))
+        topics = self.view.topic_of
         states = States(self.session, {table: self.shared.records.shapes(topics[table]) for table in query.tables})
         for table in query.tables:
             for which, cut in cuts.items():
@@ -167,9 +177,6 @@ class QueryBatch:
                 hint=f"Change `query` of [views.{self.view.name}].",
             ) from None
 
-    def _name(self, step: Step, frame: DataFrame) -> None:
-        frame.createOrReplaceTempView(step.name)
-
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._cached.append(frame.persist())
         return frame
@@ -182,3 +189,7 @@ class QueryBatch:
                 detail="What it holds cannot be turned into the rows of this one.",
                 hint=f"tailrace views rebuild {self.view.name}",
             )
+
+
+def _columns(rows: DataFrame) -> dict[str, DataType]:
+    return {column.name: column.dataType for column in rows.schema}

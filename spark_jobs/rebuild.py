@@ -19,7 +19,7 @@ from sinks.changes import Applied
 from sinks.lease import Lease, lease_folder
 from spark_jobs.batch import Report
 from spark_jobs.command import line, opened, parser, run
-from spark_jobs.cuts import SeenCut, order
+from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import SWAP_WAIT_S, KeptView, Shared
 from spark_jobs.open_view import open_view
 
@@ -63,7 +63,7 @@ def rebuild(shared: Shared, view: KeptView) -> Applied:
         for _ in range(_CATCH_UPS):
             before = applied
             applied = _advance(shared, view, applied, shared.cuts.wait(), applied.generation)
-            if order(applied.cut) == order(before.cut):
+            if applied.cut.order == before.cut.order:
                 break
         with view.lease.held(SWAP_WAIT_S) as mine:
             if not mine:
@@ -88,7 +88,7 @@ def _swap(shared: Shared, view: KeptView, applied: Applied, key: Sequence[str]) 
     """Catch up to the live generation's cut at least, so that no reader sees an older state, and swap."""
     live, _ = view.load()
     seen = shared.cuts.wait()
-    while live is not None and order(seen.cut) < order(live.cut):
+    while live is not None and seen.cut.order < live.cut.order:
         seen = shared.cuts.newest(wait=1.0) or seen
     applied = _advance(shared, view, applied, seen, applied.generation)
     view.batch.target.swap(applied.generation, key)

@@ -67,9 +67,13 @@ class Records:
         self._spans.clear()
         self._cached.clear()
 
+    def forget_shapes(self) -> None:
+        """Read the topic of schemas anew for who asks next."""
+        self._shapes.clear()
+
     def newest_shapes(self, topic: str) -> TableShapes:
         """Return the shapes of a topic as the topic of schemas has them now."""
-        self._shapes.clear()
+        self.forget_shapes()
         return self.shapes(topic)
 
     def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
@@ -77,7 +81,6 @@ class Records:
         known = self._shapes.get(topic)
         if known is None or not ids <= known.ids:
             self._stored = read_schemas(self._kafka, self._topics)
-            self._shapes.clear()
             known = self._shapes[topic] = table_shapes(self._session, topic, self._stored)
         if missing := sorted(ids - known.ids):
             raise SinkError(

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from schemas.envelope import FRAMING_SIZE, framing
 from schemas.errors import StateError
+from schemas.evolution import row_record
 from sinks.schema_topic import StoredSchema
 
 _OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
@@ -95,7 +96,7 @@ def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchem
         if schema.subject == f"{topic}-key":
             keys[schema.id] = _shape(session, schema, orjson.loads(schema.schema), is_row=False)
         elif schema.subject == f"{topic}-value":
-            rows[schema.id] = _shape(session, schema, _row(orjson.loads(schema.schema)), is_row=True)
+            rows[schema.id] = _shape(session, schema, row_record(schema.schema), is_row=True)
     return TableShapes(topic, keys, rows)
 
 
@@ -112,13 +113,6 @@ def widens(old: DataType, new: DataType) -> bool:
 
 def _same(old: DataType, new: DataType) -> bool:
     return old.simpleString() == new.simpleString()
-
-
-def _row(envelope: dict[str, Any]) -> dict[str, Any]:
-    """Return the row's record; it is written out in `before`, and `after` only names it."""
-    before = next(field for field in envelope["fields"] if field["name"] == "before")
-    row: dict[str, Any] = next(branch for branch in before["type"] if branch != "null")
-    return row
 
 
 def _shape(session: SparkSession, stored: StoredSchema, record: dict[str, Any], *, is_row: bool) -> Shape:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sinks.kinds import quote
 from spark_jobs.latest import changes
 from spark_jobs.query.rewrite import State, state
 from spark_jobs.records import Latest
@@ -24,12 +25,13 @@ class States:
 
         Spark's cache tells two snapshots of one table apart, which Iceberg before 1.11 did not (iceberg#15741).
         """
-        there = set(self._session.sql(f"SELECT * FROM {source} LIMIT 0").columns)
-        columns = ", ".join(
-            f"CAST({_quote(name) if name in there else 'NULL'} AS {kind.simpleString()}) AS {_quote(name)}"
+        frame = self._session.sql(f"SELECT * FROM {source}")
+        there = set(frame.columns)
+        columns = [
+            f"CAST({quote(name) if name in there else 'NULL'} AS {kind.simpleString()}) AS {quote(name)}"
             for name, kind in self._shapes[table].columns.items()
-        )
-        self._session.sql(f"SELECT {columns} FROM {source}").createOrReplaceTempView(state(table, which))
+        ]
+        frame.selectExpr(*columns).createOrReplaceTempView(state(table, which))
 
     def images(self, table: str, changed: Latest, keep: Callable[[DataFrame], DataFrame]) -> None:
         """Name the rows of the changed keys in both states; after a truncate these are all rows."""
@@ -37,12 +39,8 @@ class States:
         old, new = (self._session.table(state(table, which)) for which in ("old", "new"))
         if not changed.facts.truncated:
             rows = changes(changed.rows(self._session), changed.facts, self._shapes[table])
-            keys = keep(rows.select(*map(_quote, key)))
+            keys = keep(rows.select(*map(quote, key)))
             old, new = (whole.join(keys, list(key), "left_semi") for whole in (old, new))
             old, new = keep(old), keep(new)
         old.createOrReplaceTempView(state(table, "before"))
         new.createOrReplaceTempView(state(table, "after"))
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -78,7 +78,7 @@ def declared(name: str) -> DeclaredQuery:
 
 
 def by_key(view: DeclaredQuery, rows: list[tuple[Any, ...]]) -> Rows:
-    places = [view.outputs.index(name) for name in view.key]
+    places = [view.whole.named_selects.index(name) for name in view.key]
     found = {tuple(row[place] for place in places): row for row in rows}
     assert len(found) == len(rows), "a key stands twice"
     return found

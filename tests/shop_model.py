@@ -110,17 +110,17 @@ class Example:
     spark_only: bool = False
 
 
-_ORDERS = "public.orders o"
 EXAMPLES: dict[str, Example] = {
     "filter": Example(("id",), "SELECT id, amount + 1 AS more FROM public.orders WHERE status = 'a'"),
     "inner": Example(
         ("id",),
-        "SELECT o.id, c.country, o.amount FROM public.orders o JOIN public.customer c ON c.id = o.customer_id",
+        "SELECT o.id, c.country, CAST(o.amount AS SMALLINT) AS amount FROM public.orders o JOIN public.customer c"
+        " ON c.id = o.customer_id",
     ),
     "left": Example(
         ("id",),
-        "SELECT o.id, c.country, c.id AS c_id FROM public.orders o LEFT JOIN public.customer c ON o.customer_id = c.id"
-        " AND c.segment > 1",
+        "SELECT o.id, c.country, CAST(c.id AS SMALLINT) AS c_id FROM public.orders o LEFT JOIN public.customer c"
+        " ON o.customer_id = c.id AND c.segment > 1",
     ),
     "right": Example(
         ("id",),
@@ -212,6 +212,19 @@ EXAMPLES: dict[str, Example] = {
         "SELECT t.n, count(*) AS customers FROM (SELECT c.id, count(o.id) AS n FROM public.customer c"
         " LEFT JOIN public.orders o ON o.customer_id = c.id GROUP BY c.id) t GROUP BY t.n",
     ),
+    "grouped_by_subquery": Example(
+        ("n",),
+        "SELECT t.n, count(*) AS groups FROM (SELECT c.country, count(*) AS n FROM public.customer c"
+        " GROUP BY c.country, c.segment > (SELECT min(p.price) / 20 FROM public.product p)) t GROUP BY t.n",
+    ),
+    "having_in": Example(
+        ("country",),
+        # Spark's IN outside of a condition is false where it is unknown.
+        "SELECT c.country, count(*) AS n,"
+        " coalesce(sum(c.segment) * 10 IN (SELECT p.price FROM public.product p), false) AS priced"
+        " FROM public.customer c GROUP BY c.country HAVING count(*) NOT IN (SELECT i.qty FROM public.item i"
+        " WHERE i.line = 1)",
+    ),
     "nested_rows": Example(
         ("id",),
         "SELECT c.id, t.status, t.price FROM public.customer c LEFT JOIN (SELECT o.id, o.status, p.price"
@@ -240,7 +253,8 @@ EXAMPLES: dict[str, Example] = {
     "exists": Example(
         ("id",),
         "SELECT c.id, c.country FROM public.customer c WHERE EXISTS (SELECT 1 FROM public.orders o"
-        " JOIN public.item i ON i.order_id = o.id WHERE o.customer_id = c.id AND i.qty > 2)",
+        " JOIN public.item i ON i.order_id = o.id WHERE o.customer_id = c.id AND i.qty > 2"
+        " AND (SELECT count(p.price) < 9 FROM public.product p))",
     ),
     "not_exists": Example(
         ("country",),

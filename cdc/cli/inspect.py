@@ -82,7 +82,7 @@ def tail(
 
 
 def verify(
-    views: Annotated[list[str] | None, typer.Argument(metavar="VIEW...", help="Default: all.")] = None,
+    views: Annotated[list[str] | None, typer.Argument(metavar="VIEW...", help="Default: all of one table.")] = None,
     config: ConfigFile = None,
     json: Json = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for a transaction or a view.")] = 120,

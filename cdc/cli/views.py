@@ -7,12 +7,15 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdc.cli import output
 from cdc.cli.options import ConfigFile, Json
+
+if TYPE_CHECKING:
+    from cdc.ops.spark import Job
 
 app = typer.Typer(help="Keep views up to date, rebuild them, see where they are.", no_args_is_help=True)
 
@@ -73,10 +76,7 @@ def explain(view: str, config: ConfigFile = None, json: Json = False) -> None:
     loaded = read(config)
     named(loaded.config, [view])
     file = ["--config", str(loaded.path)] if loaded.path else []
-    started = plain_job("explain", [*file, *(["--json"] if json else []), view])
-    code = _wait(subprocess.Popen(started.command, env=started.environment))
-    if code:
-        raise typer.Exit(code if code > 0 else 128 - code)
+    _run(plain_job("explain", [*file, *(["--json"] if json else []), view]))
 
 
 def _run_job(script: str, path: Path | None, names: Sequence[str]) -> None:
@@ -87,7 +87,10 @@ def _run_job(script: str, path: Path | None, names: Sequence[str]) -> None:
     loaded = read(path)
     refuse_without_key(loaded.config, named(loaded.config, names))
     file = ["--config", str(loaded.path)] if loaded.path else []
-    started = job(loaded.config, script, [*file, *names])
+    _run(job(loaded.config, script, [*file, *names]))
+
+
+def _run(started: Job) -> None:
     code = _wait(subprocess.Popen(started.command, env=started.environment))
     if code:
         # The job has said in its own words what is wrong.

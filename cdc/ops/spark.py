@@ -53,17 +53,22 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
             # beside spark.driver.extraJavaOptions, which are the user's
             "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {logging}",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-            # the job's own imports: Python puts only the script's folder on the path
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(scripts.parent), os.environ.get("PYTHONPATH", "")])),
+            "PYTHONPATH": _path(scripts),
         },
     )
 
 
 def plain_job(script: str, arguments: Sequence[str]) -> Job:
-    """Return how to start a script of `spark_jobs` that needs no Spark."""
+    """Return how to start a script of `spark_jobs` that needs no Spark. ConfigError names what is not installed."""
+    _package("sqlglot")
     scripts = _package("spark_jobs")
-    path = os.pathsep.join(filter(None, [str(scripts.parent), os.environ.get("PYTHONPATH", "")]))
-    return Job((sys.executable, str(scripts / f"{script}.py"), *arguments), {**os.environ, "PYTHONPATH": path})
+    environment = {**os.environ, "PYTHONPATH": _path(scripts)}
+    return Job((sys.executable, str(scripts / f"{script}.py"), *arguments), environment)
+
+
+def _path(scripts: Path) -> str:
+    """Let the job find its own imports: Python puts only the script's folder on the path."""
+    return os.pathsep.join(filter(None, [str(scripts.parent), os.environ.get("PYTHONPATH", "")]))
 
 
 def _connectors(local: bool) -> tuple[str, ...]:

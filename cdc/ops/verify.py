@@ -44,6 +44,11 @@ def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int
     `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
     """
     chosen = names or [name for name, view in config.views.items() if view.table is not None]
+    queries = [] if names else [name for name in config.views if name not in chosen]
+    if queries:
+        say(f"not compared, being queries: {', '.join(queries)}")
+        if not chosen:
+            return
     tables = {name: table_of(name, view) for name, view in named(config, chosen).items()}
     schemas = _schemas(config)
     forms = {table: _form(config, table, schemas) for table in set(tables.values())}

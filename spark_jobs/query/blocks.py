@@ -118,13 +118,7 @@ Node = Block | Branches
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
     """Give the parts of a condition that all must hold."""
-    while isinstance(condition, exp.Paren):
-        condition = condition.this
-    if isinstance(condition, exp.And):
-        yield from conjuncts(condition.this)
-        yield from conjuncts(condition.expression)
-    else:
-        yield condition
+    return map(_bare, _parts(condition, exp.And))
 
 
 def is_aggregate(node: exp.Expr) -> bool:
@@ -149,9 +143,7 @@ def has_query(node: exp.Expr) -> bool:
 
 def key_of(node: exp.Expr) -> str:
     """Return what two expressions that are the same have in common."""
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node.sql("spark", identify=True)
+    return _bare(node).sql("spark", identify=True)
 
 
 def read(query: exp.Query, text: QueryText) -> Node:
@@ -171,11 +163,13 @@ class _Reader:
         self._names: dict[str, int] = {}
 
     def node(self, query: exp.Expr, name: str) -> Node:
-        while isinstance(query, exp.Subquery):
-            query = query.this
+        query = query.unnest()
         if isinstance(query, exp.Union):
-            branches = list(_branches(query))
-            return Branches(self._name(name), tuple(self._block(branch, name) for branch in branches))
+            own = self._name(name)
+            return Branches(own, tuple(self._branch(branch.unnest(), name) for branch in _parts(query, exp.Union)))
+        return self._branch(query, name)
+
+    def _branch(self, query: exp.Expr, name: str) -> Block:
         if isinstance(query, exp.Select):
             return self._block(query, name)
         raise self._text.error("TR-543", f"{query.key.upper()} cannot be kept up to date", query)
@@ -213,12 +207,15 @@ class _Reader:
 
     def _subqueries(self, select: exp.Select) -> Iterator[Source]:
         """Give the subqueries of its expressions as sources: with the condition by which they meet a combination."""
-        for part in (*select.expressions, *(select.args.get(c) for c in ("where", "having", "qualify"))):
+        for part in (*select.expressions, *(select.args.get(c) for c in ("where", "group", "having", "qualify"))):
             if part is None:
                 continue
             for node in part.walk(prune=lambda n: isinstance(n, exp.Query)):
-                if isinstance(node, exp.Query):
-                    yield self._subquery(node)
+                if not isinstance(node, exp.Query):
+                    continue
+                if isinstance(part, exp.Qualify):
+                    raise self._text.error("TR-543", "a subquery in QUALIFY cannot be kept up to date", node)
+                yield self._subquery(node)
 
     def _subquery(self, found: exp.Query) -> Source:
         parent = found.parent
@@ -229,7 +226,11 @@ class _Reader:
             raise self._text.error(
                 "TR-543", "a comparison with ALL or ANY of a subquery cannot be kept up to date", found
             )
-        outer = [column for column in query.find_all(exp.Column) if column.table not in _defined(query)]
+        outer = [column for column in query.find_all(exp.Column) if _is_outer(column, query)]
+        again = [column for column in outer if column.table in _defined(query)]
+        if again:
+            what = f'alias "{again[0].table}" for two sources, one in a subquery of the other,'
+            raise self._text.error("TR-543", f"{what} cannot be kept up to date", again[0], hint="Rename one.")
         if outer:
             return self._correlated(query, parent, outer, name)
         node = self.node(query, name)
@@ -267,6 +268,14 @@ class _Reader:
                 outer[0],
                 hint="Write it as a join.",
             )
+        nested = [found for part in query.expressions for found in part.find_all(exp.Query)]
+        if nested:
+            raise self._text.error(
+                "TR-543",
+                "a subquery in the SELECT of a correlated subquery cannot be kept up to date",
+                nested[0],
+                hint="Write it as a join.",
+            )
         inner = exp.Select(from_=query.args["from_"].copy(), joins=[j.copy() for j in query.args.get("joins") or []])
         free = [part.copy() for part in conjuncts(where.this) if not aliases(part) - defined]
         if free:
@@ -285,17 +294,32 @@ class _Reader:
         return Source(name, self._block(inner, name), "subquery", on)
 
 
-def _branches(query: exp.Expr) -> Iterator[exp.Select]:
-    while isinstance(query, exp.Subquery):
-        query = query.this
-    if isinstance(query, exp.Union):
-        yield from _branches(query.this)
-        yield from _branches(query.expression)
+def _parts(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
+    """Give what a tree of nodes of one kind holds together."""
+    inside = node.unnest()
+    if isinstance(inside, kind):
+        yield from _parts(inside.this, kind)
+        yield from _parts(inside.expression, kind)
     else:
-        assert isinstance(query, exp.Select)
-        yield query
+        yield node
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    """Take brackets off; those of a subquery are its own."""
+    return node if isinstance(node, exp.Subquery) else node.unnest()
 
 
 def _defined(query: exp.Expr) -> set[str]:
     """Return the aliases that a query defines, itself or in what is nested in it."""
     return {source.alias_or_name for inner in query.find_all(exp.Query) for source in _named_sources(inner)}
+
+
+def _is_outer(column: exp.Column, query: exp.Expr) -> bool:
+    """Whether a column in a query is of a source around it: the nearest one that has its alias counts."""
+    inside = {id(select) for select in query.find_all(exp.Select)}
+    select = column.parent_select
+    while select is not None and id(select) in inside:
+        if any(source.alias_or_name == column.table for source in _named_sources(select)):
+            return False
+        select = select.parent_select
+    return True

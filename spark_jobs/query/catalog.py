@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
-
+from schemas.evolution import column_names, key_column_names
 from schemas.topics import Topics
 from sinks.schema_topic import StoredSchema
 
@@ -46,12 +44,6 @@ def table_of(topics: Topics, table: str, stored: Iterable[StoredSchema]) -> Tabl
             newest[found.subject] = found if before is None or found.id > before.id else before
     if len(newest) < 2:
         return None
-    key = orjson.loads(newest[f"{topic}-key"].schema)
-    envelope = orjson.loads(newest[f"{topic}-value"].schema)
-    before_field = next(field for field in envelope["fields"] if field["name"] == "before")
-    row = next(branch for branch in before_field["type"] if branch != "null")
-    return TableInfo(_columns(row), _columns(key))
-
-
-def _columns(record: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(field.get("column", field["name"]) for field in record["fields"])
+    columns = column_names(newest[f"{topic}-value"].schema)
+    key = key_column_names(newest[f"{topic}-key"].schema)
+    return TableInfo(tuple(columns), tuple(key))

@@ -14,8 +14,9 @@ from spark_jobs.query.keys import Keys
 from spark_jobs.query.order import check_order
 from spark_jobs.query.parse import DIALECT, parse, tree
 from spark_jobs.query.refusals import refuse
-from spark_jobs.query.rewrite import Step, at, rewrite
+from spark_jobs.query.rewrite import State, Step, at, rewrite
 from spark_jobs.query.text import QueryText
+from spark_jobs.query.times import check_windows
 from spark_jobs.query.units import unit
 
 Refresh = Literal["incremental", "full"]
@@ -27,24 +28,21 @@ class DeclaredQuery:
 
     text: QueryText
     key: tuple[str, ...]
-    outputs: tuple[str, ...]
     tables: tuple[str, ...]
     whole: exp.Query
     root: Node | None
     keys: Keys
 
-    def over(self, which: Literal["old", "new"], dialect: str = DIALECT) -> str:
+    def over(self, which: State) -> str:
         """Return the SQL of the whole query over the tables in one state."""
-        return at(self.whole, which).sql(dialect, identify=True)
+        return at(self.whole, which).sql(DIALECT, identify=True)
 
     def steps(self, changed: Collection[str]) -> list[Step]:
-        """Return what computes the view's affected rows; the last two steps are those before and after."""
-        if self.root is not None:
-            return rewrite(self.root, self.keys, changed)
-        return [
-            Step("rows__before", at(self.whole, "old"), "all rows at the old cut"),
-            Step("rows__after", at(self.whole, "new"), "all rows at the new cut"),
-        ]
+        """Return what computes the view's affected rows; the last two steps are those before and after.
+
+        There are none if it is computed whole.
+        """
+        return rewrite(self.root, self.keys, changed) if self.root is not None else []
 
 
 def declare(text: QueryText, key: Sequence[str], catalog: Catalog, refresh: Refresh = "incremental") -> DeclaredQuery:
@@ -52,18 +50,19 @@ def declare(text: QueryText, key: Sequence[str], catalog: Catalog, refresh: Refr
     raw = tree(text)
     if refresh == "incremental":
         refuse(raw, text)
-    whole = parse(text, catalog)
+    whole = parse(raw, text, catalog)
     tables = tuple(dict.fromkeys(f"{table.db}.{table.name}" for table in whole.find_all(exp.Table)))
-    outputs = tuple(part.alias_or_name for part in whole.selects)
     _check_outputs(whole, key, text)
     keys = Keys(catalog)
     if refresh == "full":
-        return DeclaredQuery(text, tuple(key), outputs, tables, whole, None, keys)
+        return DeclaredQuery(text, tuple(key), tables, whole, None, keys)
+    check_windows(whole, text)
     root = read(whole, text)
+    _check_read(root, tables, text)
     check_order(root, keys, text)
     _check_key(root, key, keys, text)
     _check_units(root, keys, text)
-    return DeclaredQuery(text, tuple(key), outputs, tables, whole, root, keys)
+    return DeclaredQuery(text, tuple(key), tables, whole, root, keys)
 
 
 def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> None:
@@ -80,6 +79,12 @@ def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> Non
     for name in key:
         if name not in seen:
             raise text.error("TR-544", f'its key "{name}" is not a column of its query', 0)
+
+
+def _check_read(root: Node, tables: Sequence[str], text: QueryText) -> None:
+    """A table whose changes nothing follows would make the view wrong without a word."""
+    if lost := sorted(set(tables) - root.tables):
+        raise text.error("TR-543", f"a subquery over {', '.join(lost)} in this place cannot be kept up to date", 0)
 
 
 def _check_key(root: Node, key: Sequence[str], keys: Keys, text: QueryText) -> None:

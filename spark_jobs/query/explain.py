@@ -14,9 +14,9 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
     """Give the lines that say, for each table, how a change in it finds what is to be computed anew."""
     yield f'view "{query.text.view}", key ({", ".join(query.key)})'
     if query.root is None:
-        yield 'refresh = "full": each batch with a change in one of its tables computes the whole query twice,'
-        yield "as of the cut before and of the new one, and writes the rows that differ."
-        yield f"scans, at both cuts: {', '.join(query.tables)}"
+        yield 'refresh = "full": each batch with a change in one of its tables computes the whole query and replaces'
+        yield "all rows of the view."
+        yield f"scans {', '.join(query.tables)}"
         return
     for table in query.tables:
         yield ""

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from spark_jobs.query.blocks import Block, Branches, Node, is_aggregate, key_of
 from spark_jobs.query.keys import Keys
+from spark_jobs.query.refusals import ANY_ROW
 from spark_jobs.query.text import QueryText
 
 _BY_PEERS: Final = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
@@ -42,12 +43,14 @@ def _check_window(block: Block, window: exp.Window, keys: Keys, text: QueryText)
         return
     order = window.args.get("order")
     parts = [*(window.args.get("partition_by") or []), *(one.this for one in (order.expressions if order else []))]
+    if isinstance(called, exp.ArgMax | exp.ArgMin):
+        parts.append(called.expression)
     facts = keys.facts(block)
     rows = [frozenset(map(key_of, block.group))] if block.group else facts.combination_keys
     _check_total(block, parts, rows, keys, text, window)
 
 
-_BY_PLACE: Final = (exp.FirstValue, exp.LastValue, exp.NthValue, exp.First, exp.Last, exp.Lag, exp.Lead, exp.Ntile)
+_BY_PLACE: Final = (*ANY_ROW, exp.ArgMax, exp.ArgMin, exp.NthValue, exp.Lag, exp.Lead, exp.Ntile)
 
 
 def _everything(spec: exp.Expr) -> bool:

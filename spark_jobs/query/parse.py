@@ -26,9 +26,9 @@ from spark_jobs.query.times import name_windows, split_windows
 DIALECT: Final = "spark, normalization_strategy=case_sensitive"
 
 
-def parse(text: QueryText, catalog: Catalog) -> exp.Query:
-    """Return the query's tree. ConfigError points at what cannot be read or is not there."""
-    raw = inline_ctes(tree(text), text)
+def parse(raw: exp.Query, text: QueryText, catalog: Catalog) -> exp.Query:
+    """Return the one form of what `tree` gave, which is used up. ConfigError points at what is not there."""
+    raw = inline_ctes(raw, text)
     _check_tables(raw, text, catalog)
     one_form(raw, text)
     name_windows(raw)
@@ -63,9 +63,7 @@ def tree(text: QueryText) -> exp.Query:
         raise text.error("TR-540", "its query is not SQL that can be read: a quote or comment does not end") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise text.error("TR-540", "its query is not one SELECT", 0)
-    found = statements[0]
-    while isinstance(found, exp.Subquery):
-        found = found.this
+    found = statements[0].unnest()
     assert isinstance(found, exp.Query)
     return found
 
@@ -87,6 +85,7 @@ def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog) -> None:
     for table in tree.find_all(exp.Table):
         name = f"{table.db}.{table.name}" if table.db else table.name
         if name in catalog and not table.catalog:
+            _check_plain(table, text)
             continue
         close = [known for known in catalog if known.endswith(f".{name}")]
         close = close or difflib.get_close_matches(name, catalog, n=1)
@@ -97,6 +96,12 @@ def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog) -> None:
             table,
             hint=f'Did you mean "{close[0]}"?' if close else f"Captured are: {known}.",
         )
+
+
+def _check_plain(table: exp.Table, text: QueryText) -> None:
+    """What else stands at a table's name (AS OF, TABLESAMPLE) would be lost when its states take its place."""
+    if any(part for name, part in table.args.items() if name not in ("this", "db", "alias")):
+        raise text.error("TR-541", f'"{table.sql(DIALECT)}" is not a whole table as it is now', table)
 
 
 def _unresolved(error: OptimizeError, raw: exp.Query, text: QueryText, catalog: Catalog) -> ConfigError:

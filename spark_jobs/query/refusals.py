@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from sqlglot import exp
@@ -20,13 +20,18 @@ _VARYING_NAMES: Final = frozenset(
     (
         *("now", "curdate", "random", "randstr", "uniform", "shuffle", "user", "session_user", "version"),
         *("monotonically_increasing_id", "spark_partition_id", "input_file_name", "input_file_block_start"),
-        "input_file_block_length",
+        *("input_file_block_length", "reflect", "java_method", "try_reflect"),
     )
 )
-_ANY_ROW: Final = (
+ANY_ROW: Final = (
     *(exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.AnyValue, exp.GroupConcat, exp.Mode),
     *(exp.ApproxQuantile, exp.ApproxTopK),
 )
+"""Aggregates whose result depends on the order in which they see the rows."""
+
+_SEVERAL_ROWS: Final = frozenset(("inline_outer", "variant_explode", "variant_explode_outer"))
+"""Of Spark's functions that make rows, those that sqlglot has no class for."""
+
 _FULL_HINT: Final = 'refresh = "full" computes the whole query anew for each batch that touches its tables.'
 
 
@@ -57,12 +62,12 @@ def _findings(query: exp.Query) -> Iterator[tuple[str, exp.Expr, str]]:
             yield "LIMIT", node.args.get("limit") or node, ""
         elif isinstance(node, exp.Lateral | exp.Pivot | exp.TableSample | exp.Values):
             yield node.key.upper(), node, ""
-        elif isinstance(node, exp.UDTF | exp.Stack | exp.Inline):
+        elif isinstance(node, exp.UDTF | exp.Stack | exp.Inline) or _is_called(node, _SEVERAL_ROWS):
             yield "a function that makes several rows of one", node, ""
-        elif isinstance(node, _VARYING) or _is_varying(node):
+        elif isinstance(node, _VARYING) or _is_called(node, _VARYING_NAMES):
             what = f"{_name(node)}(), which gives another value each time it is asked,"
             yield what, node, "Take a column of the row instead."
-        elif isinstance(node, _ANY_ROW) and is_aggregate(node):
+        elif isinstance(node, ANY_ROW) and is_aggregate(node):
             hint = "Take min_by(value, order), max_by(value, order) or array_join(sort_array(collect_list(...)), ',')."
             yield f"{_name(node)}(), whose result depends on the order of rows,", node, hint
         elif isinstance(node, exp.Any) and not isinstance(node.this, exp.Query):
@@ -91,10 +96,8 @@ def _clauses(select: exp.Select) -> Iterator[tuple[str, exp.Expr, str]]:
             yield "GROUP BY two windows on time", timed[1], ""
 
 
-def _is_varying(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Anonymous):
-        return str(node.this).lower() in _VARYING_NAMES
-    return False
+def _is_called(node: exp.Expr, names: Collection[str]) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).lower() in names
 
 
 def _is_sorted(node: exp.Expr) -> bool:

@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeVar
 
 from sqlglot import exp
 
-from spark_jobs.query.blocks import Block, Branches, Node, Source, aliases
+from spark_jobs.query.blocks import Block, Branches, Node, Source, aliases, is_aggregate
 from spark_jobs.query.catalog import slug
 from spark_jobs.query.joins import Joined, joined
 from spark_jobs.query.keys import Keys
@@ -105,25 +105,35 @@ class _Rewriter:
         query = _from(query, joined(block, needed | beside), which, {})
         either = exp.union(_all(_image(source, "before")), _all(_image(source, "after")), distinct=False)
         met = exp.select("1").from_(either.subquery(exp.to_identifier(source.alias, quoted=True)))
-        return query.where(exp.Exists(this=met.where(*(part.copy() for part in source.on))), copy=False)
+        # What holds of groups or windows cannot be asked of combinations.
+        on = [part.copy() for part in source.on if not any(map(_over_rows, part.walk()))]
+        return query.where(exp.Exists(this=met.where(*on)), copy=False)
+
+    def _unit(self, block: Block) -> tuple[exp.Expr, ...]:
+        """Return the unit's expressions; where it is the whole block, something that is the same in all rows."""
+        return unit(block, self._keys) or (exp.Literal.number(1),)
 
     def _projected(self, block: Block) -> exp.Select:
-        parts = unit(block, self._keys) or (exp.Literal.number(1),)
-        named = [exp.alias_(part.copy(), f"u{number}", quoted=True) for number, part in enumerate(parts)]
+        named = [
+            exp.alias_(part.copy(), f"u{number}", quoted=True) for number, part in enumerate(self._unit(block))
+        ]
         return exp.Select(expressions=named, distinct=exp.Distinct())
 
     def _restricted(self, block: Block, which: State) -> exp.Select:
         """Return the block over the combinations of its affected units."""
-        parts = unit(block, self._keys) or (exp.Literal.number(1),)
         same = [
             # NULL is a unit like any other.
             exp.NullSafeEQ(this=exp.column(f"u{number}", _UNITS, quoted=True), expression=part.copy())
-            for number, part in enumerate(parts)
+            for number, part in enumerate(self._unit(block))
         ]
         units = exp.to_table(f"{block.name}__units").as_(_UNITS)
         chosen = exp.Exists(this=exp.select("1").from_(units).where(*same))
         found = at(block.select, which)
-        return found.where(chosen, copy=False) if block.sources else found
+        return found.where(chosen, copy=False)
+
+
+def _over_rows(node: exp.Expr) -> bool:
+    return is_aggregate(node) or isinstance(node, exp.Window)
 
 
 def _blocks(node: Node) -> tuple[Block, ...]:

@@ -9,7 +9,10 @@ from typing import Final
 
 from sqlglot import exp
 
+from spark_jobs.query.text import QueryText
+
 _FUNCTIONS: Final = ("window", "session_window")
+_COLUMN: Final = "tailrace_window"
 
 
 def is_window(node: exp.Expr, *names: str) -> bool:
@@ -47,8 +50,17 @@ def split_windows(query: exp.Query) -> exp.Query:
     return query
 
 
+def check_windows(query: exp.Query, text: QueryText) -> None:
+    """ConfigError for windows that may overlap and are not split off: they make several rows of one, without a key."""
+    for call in query.find_all(exp.Anonymous):
+        split = isinstance(call.parent, exp.Alias) and call.parent.alias == _COLUMN
+        if is_window(call, "window") and len(call.expressions) > 2 and not split:
+            what = "window() with a slide that its SELECT does not group by cannot be kept up to date"
+            raise text.error("TR-543", what, call, hint="Group by it.")
+
+
 def _split(select: exp.Select, call: exp.Expr) -> None:
-    alias, column = "tailrace_timed", "tailrace_window"
+    alias, column = "tailrace_timed", _COLUMN
     inner = exp.Select(from_=select.args["from_"], joins=select.args.get("joins"), where=select.args.get("where"))
     for moved in ("from_", "joins", "where"):
         select.set(moved, None)

@@ -35,6 +35,11 @@ class Declared:
     refresh: Refresh = "incremental"
 
     @property
+    def topic_of(self) -> dict[str, str]:
+        """A query's tables → their topics."""
+        return dict(zip(self.tables, self.topics, strict=True))
+
+    @property
     def definition(self) -> str | None:
         """What the rows of a query follow from; None for a view that is the whole of a table."""
         if self.text is None:

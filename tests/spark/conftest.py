@@ -17,7 +17,7 @@ from cdc.dev.state import Servers
 from schemas.config import Config, Kafka, Search, Source, Spark, View, Warehouse
 from sinks.views_read import read_view
 from sinks.views_topic import ViewsTopic
-from spark_jobs.cuts import Cuts
+from spark_jobs.cuts import Cuts, SeenCut
 from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.records import Records
@@ -124,15 +124,21 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
         cuts.__exit__(None, None, None)
 
 
-def step(bench: Bench, *views: KeptView) -> None:
-    """Bring views to the newest cut, as one round of follow does."""
-    from spark_jobs.batch import Report
-
+def newest(bench: Bench) -> SeenCut:
+    """Wait for the pipeline's newest cut."""
     seen = bench.shared.cuts.newest(wait=2.0)
     assert seen is not None
     target = bench.pipeline.cut
     while target is not None and seen.cut.flushed_lsn < target.flushed_lsn:
         seen = bench.shared.cuts.newest(wait=1.0) or seen
+    return seen
+
+
+def step(bench: Bench, *views: KeptView) -> None:
+    """Bring views to the newest cut, as one round of follow does."""
+    from spark_jobs.batch import Report
+
+    seen = newest(bench)
     for view in views:
         assert view.step(seen, Report())
     bench.shared.records.release()

@@ -9,10 +9,8 @@ from typing import Any
 from schemas.config import View
 from sinks.views_read import read_view
 from spark_jobs.kept import KeptView
-from spark_jobs.query.declared import declare
-from spark_jobs.query.text import QueryText
-from tests.shop_engine import Engine, over_new
-from tests.shop_model import CATALOG, COLUMNS, EXAMPLES, KEYS, ShopModel
+from tests.shop_engine import Engine, declared, over_new
+from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import column
 
@@ -64,7 +62,7 @@ class Shop:
             assert self.bench.pipeline.cut is not None
             assert state.cut.flushed_lsn == self.bench.pipeline.cut.flushed_lsn
             example = EXAMPLES[name.partition("@")[0]]
-            outputs = declare(QueryText(name, example.sql), example.key, CATALOG).outputs
+            outputs = declared(name.partition("@")[0]).whole.named_selects
             found = [tuple(row[output] for output in outputs) for row in state.rows]
             query = over_new(example.sql)
             expected = [tuple(map(plain, row)) for row in self._engine.query(query)]

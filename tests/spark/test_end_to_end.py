@@ -49,7 +49,7 @@ mask = { "public.customers.name" = 3 }
 hash = ["public.customers.email"]
 hash_salt = "pepper"
 """
-_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_SPARK = '[spark.conf]\n"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"\n'
 
 
 @dataclass
@@ -105,16 +105,19 @@ def end(started: subprocess.Popen[bytes]) -> int:
     return started.wait(60)
 
 
+def sections(folder: Path) -> str:
+    """The sections of a configuration that every job needs."""
+    return f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n{_SPARK}'
+
+
 def write_views(
     folder: Path, dsn: str, bootstrap: str, prefix: str, search: str, more: str = "", tables: Sequence[str] = TABLES
 ) -> Path:
     views = "".join(f'[views.{table}]\ntable = "public.{table}"\n' for table in tables)
     searched = [table for table in tables if search and table in _SEARCHED]
     views += "".join(f'[views.{table}_search]\ntable = "public.{table}"\ntarget = "search"\n' for table in searched)
-    warehouse = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
     index = f'[search]\nhosts = ["{search}"]\nindex_prefix = "{prefix}-"\n' if search else ""
-    spark = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{_QUICK}"\n'
-    file = write_config(folder, dsn, bootstrap, prefix, more + warehouse + index + spark + views)
+    file = write_config(folder, dsn, bootstrap, prefix, more + sections(folder) + index + views)
     file.write_text(file.read_text().replace("[source]\n", _HIDING))
     return file
 

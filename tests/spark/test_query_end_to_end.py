@@ -15,12 +15,10 @@ from spark_jobs.query.parse import DIALECT
 from tests.daemon import running, write_config
 from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.shop import plain
-from tests.spark.test_end_to_end import Shop, end, process, warehouse_rows
+from tests.spark.test_end_to_end import Shop, end, process, sections, warehouse_rows
 
 _NAMES = ("without", "having", "union_all", "timeline")
 """A view is some seconds of Spark each time; all of them are tried in `test_query_views.py`."""
-
-_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 @pytest.mark.timeout(900)
@@ -88,9 +86,7 @@ def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str) -> Path:
     views = "".join(
         f"[views.{name}]\nquery = '''{EXAMPLES[name].sql}'''\nkey = {list(EXAMPLES[name].key)}\n" for name in _NAMES
     )
-    warehouse = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
-    spark = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{_QUICK}"\n'
-    return write_config(folder, dsn, bootstrap, prefix, warehouse + spark + views)
+    return write_config(folder, dsn, bootstrap, prefix, sections(folder) + views)
 
 
 def equal(shop: Shop, connection: psycopg.Connection[Any]) -> None:

@@ -13,11 +13,10 @@ from pyspark.sql import SparkSession
 
 from sinks.changes import DELETED
 from spark_jobs.difference import difference
-from spark_jobs.query.declared import DeclaredQuery, declare
+from spark_jobs.query.declared import DeclaredQuery
 from spark_jobs.query.rewrite import state
-from spark_jobs.query.text import QueryText
-from tests.shop_engine import Engine, over_new
-from tests.shop_model import CATALOG, COLUMNS, EXAMPLES, Key, Row, ShopModel
+from tests.shop_engine import Engine, by_key, declared, over_new
+from tests.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
 
 _TYPES = {"int4": "int", "text": "string", "timestamp": "timestamp_ntz"}
 Tables = Mapping[str, dict[Key, Row]]
@@ -33,7 +32,7 @@ def test_spark_finds_what_changes_in_every_example(spark: SparkSession) -> None:
         model.change(4)
     engine.load({table: {} for table in COLUMNS}, old)
     load(session, {table: {} for table in COLUMNS}, old)
-    views = {name: declare(QueryText(name, example.sql), example.key, CATALOG) for name, example in EXAMPLES.items()}
+    views = {name: declared(name) for name in EXAMPLES}
     shown = {name: expected(session, engine, view) for name, view in views.items()}
     changed = engine.load(old, model.tables)
     load(session, old, model.tables)
@@ -80,13 +79,6 @@ def apply(session: SparkSession, view: DeclaredQuery, changed: set[str], shown: 
             now = tuple(map(plain, values.values()))
             assert shown.get(key) != now, "it has not changed"
             shown[key] = now
-
-
-def by_key(view: DeclaredQuery, rows: list[tuple[Any, ...]]) -> dict[Key, Any]:
-    places = [view.outputs.index(name) for name in view.key]
-    found = {tuple(row[place] for place in places): row for row in rows}
-    assert len(found) == len(rows), "a key stands twice"
-    return found
 
 
 def literal(column: str, value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from schemas.errors import SinkError, TailraceError
 from sinks.bulk import write_documents
 from sinks.iceberg import IcebergTarget
 from sinks.views_read import read_view
+from sinks.views_topic import read_views
+from spark_jobs.base import NAMESPACE, BaseTables
 from spark_jobs.rebuild import rebuild
-from tests.spark.conftest import Bench, step
+from spark_jobs.records import Records
+from tests.spark.conftest import Bench, newest, step
 from tests.spark.pipeline import column
-from tests.spark.shop import Shop
+from tests.spark.shop import Change, Shop
 
 Make = Callable[..., Bench]
 
@@ -41,9 +45,15 @@ def test_random_transactions(bench: Make, search_url: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_nothing_to_say_commits_nothing(bench: Make) -> None:
+def test_nothing_to_say_commits_nothing(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(bench, ["having"])
     shop.commit(shop.model.fill())
+    shop.step()
+    # All is known of the tables' schemas.
+    monkeypatch.setattr("spark_jobs.records.read_schemas", _raise(AssertionError("read again")))
+    # Tables that are quiet for longer than deletes stay on the topics are kept all the same.
+    neglect_bases(shop)
+    shop.bench.pipeline.idle()
     shop.step()
     target = shop.views["having"].batch.target
     assert isinstance(target, IcebergTarget)
@@ -89,6 +99,16 @@ def test_a_batch_that_stopped_anywhere_is_done_again(bench: Make, search_url: st
     shop.check()
 
 
+def neglect_bases(shop: Shop) -> None:
+    """Make it look as if nobody had brought the base tables forward for a long time."""
+    shared = shop.bench.shared
+    for name, record in read_views(shared.config.kafka, shop.bench.pipeline.topics).items():
+        if name.startswith(NAMESPACE):
+            shared.views_topic.publish(replace(record, current_ms=1))
+    for base in shared.bases.values():
+        base.forget()
+
+
 def _raise(error: Exception) -> Callable[..., Any]:
     def fail(*_: Any, **__: Any) -> None:
         raise error
@@ -101,11 +121,15 @@ def test_rebuild_and_another_query(bench: Make) -> None:
     shop = Shop(bench, ["inner"])
     shop.commit(shop.model.fill())
     shop.step()
-    shop.commit(shop.model.change())
+    shop.commit([customer(shop, 1), *shop.model.fill(1)])
+    neglect_bases(shop)
+    with pytest.raises(TailraceError, match=f"(?s)TR-526.*rebuild {shop.called('inner')}$"):
+        shop.step()
+    neglect_bases(shop)
     again = rebuild(shop.bench.shared, shop.bench.kept(shop.called("inner")))
     assert again.generation == 2
     shop.check()
-    shop.commit(shop.model.change())
+    shop.commit([customer(shop, 1), order(shop, 1, "new", customer_id=1)])
     shop.step()
     shop.check()
     changed = shop.bench.config.views[shop.called("inner")]
@@ -116,6 +140,52 @@ def test_rebuild_and_another_query(bench: Make) -> None:
         step(shop.bench, other)
     assert rebuild(shop.bench.shared, other).generation == 3
     shop.check()
+
+
+@pytest.mark.timeout(600)
+def test_full_refresh_holds_what_its_query_gives_now(bench: Make) -> None:
+    """Also where the query's result depends on more than the tables: here on a setting of the session."""
+    shop = Shop(bench, ["left"])
+    name = shop.called("left")
+    query = "SELECT id, country FROM public.customer WHERE id = 1 OR current_timezone() = 'UTC'"
+    shop.bench.config.views[name] = View(query=query, key=["id"], refresh="full")
+    view = shop.bench.kept(name)
+    shop.commit([customer(shop, number) for number in (1, 2, 3)])
+    step(shop.bench, view)
+    view.batch.session.conf.set("spark.sql.session.timeZone", "Europe/Paris")  # type: ignore[attr-defined]
+    shop.commit([customer(shop, 1, "z")])
+    step(shop.bench, view)
+    assert list(read_view(shop.bench.config, name).rows) == [{"id": 1, "country": "z"}]
+
+
+@pytest.mark.timeout(600)
+def test_a_key_that_is_not_unique_after_all(bench: Make) -> None:
+    """The texts '1' and '01' are equal to the number 1; what follows from the query takes them for one value."""
+    shop = Shop(bench, ["left"])
+    name = shop.called("left")
+    shop.bench.config.views[name] = View(
+        query="SELECT c.id, s.n FROM public.customer c JOIN (SELECT status, count(*) AS n FROM public.orders"
+        " GROUP BY status) s ON s.status = c.id",
+        key=["id"],
+    )
+    view = shop.bench.kept(name)
+    shop.commit([customer(shop, 1), order(shop, 1, "1")])
+    step(shop.bench, view)
+    shop.commit([order(shop, 2, "01")])
+    with pytest.raises(TailraceError, match="TR-549"):
+        step(shop.bench, view)
+    with pytest.raises(TailraceError, match="TR-549"):
+        rebuild(shop.bench.shared, shop.bench.kept(name))
+    assert list(read_view(shop.bench.config, name).rows) == [{"id": 1, "n": 1}]
+
+
+def customer(shop: Shop, number: int, country: str = "a") -> Change:
+    return shop.model.put("customer", {"id": number, "country": country, "segment": None, "boss": None})
+
+
+def order(shop: Shop, number: int, status: str, customer_id: int | None = None) -> Change:
+    row = {"id": number, "customer_id": customer_id, "status": status, "amount": number, "at": None}
+    return shop.model.put("orders", row)
 
 
 @pytest.mark.timeout(600)
@@ -156,7 +226,7 @@ def documents(shop: Shop) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(600)
-def test_a_column_is_added(bench: Make) -> None:
+def test_columns_change(bench: Make) -> None:
     shop = Shop(bench, ["left"])
     pipeline, name = shop.bench.pipeline, shop.called("left")
     shop.bench.config.views[name] = View(
@@ -169,10 +239,27 @@ def test_a_column_is_added(bench: Make) -> None:
     with pipeline.transaction() as tx:
         tx.put("customer", {"id": 1, "country": "a", "note": "new"})
         tx.put("orders", {"id": 1, "amount": 5})
+    # Another process is faster: what this one then reads of the table shows it no new column.
+    other = Records(shop.bench.shared.session, shop.bench.config.kafka)
+    shared = replace(shop.bench.shared, records=other, bases={})
+    BaseTables(shared, name).advance(view.declared.topics, newest(shop.bench))
     step(shop.bench, view)
     found = {row["id"]: row for row in read_view(shop.bench.config, name).rows}
     assert (found[1]["note"], found[1]["amount"]) == ("new", 5)
     assert all(row["note"] is None for number, row in found.items() if number != 1)
+    # What the base table cannot change in place, the view's rebuild does.
+    pipeline.reshape("customer", [column("id", "int4"), column("country", "timestamp")])
+    with pipeline.transaction() as tx:
+        tx.truncate("customer")
+        tx.put("customer", {"id": 1, "country": 5})
+    with pytest.raises(TailraceError, match=f"(?s)TR-522.*rebuild {name}$"):
+        step(shop.bench, view)
+    rebuild(shop.bench.shared, shop.bench.kept(name))
+    with pipeline.transaction() as tx:
+        tx.put("customer", {"id": 2, "country": 6})
+    step(shop.bench, view)
+    rows = sorted(read_view(shop.bench.config, name).rows, key=lambda row: row["id"])
+    assert rows == [{"id": 1, "country": 5, "amount": 5}, {"id": 2, "country": 6, "amount": rows[1]["amount"]}]
 
 
 @pytest.mark.timeout(600)

@@ -170,6 +170,32 @@ def test_views_list(folder: Path) -> None:
     assert list(json.loads(tailrace("views", "list", "--json", folder=folder).stdout)) == ["orders", "joined"]
 
 
+def test_verify_says_what_it_leaves_out(folder: Path) -> None:
+    queries = "[views.joined]\nquery = 'SELECT 1'\n[views.other]\nquery = 'SELECT 1'\n"
+    (folder / "queries.toml").write_text(CONFIG.partition("[views")[0] + queries, encoding="utf-8")
+    result = tailrace("verify", "--config", "queries.toml", folder=folder)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "not compared, being queries: joined, other" in result.stderr
+    assert "being queries: joined\n" in tailrace("verify", folder=folder).stderr
+
+
+def test_explain_without_its_package(folder: Path) -> None:
+    code = (
+        "import sys; sys.modules['sqlglot'] = None; from cdc.cli import main\n"
+        "sys.argv = ['tailrace', 'views', 'explain', 'joined']; main.main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 3
+    assert 'TR-110  "sqlglot" is not installed' in result.stderr
+
+
 STOPPING = """
 import sys, threading, time
 from cdc.cli import run

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from schemas.errors import ConfigError
 from sinks.documents import mapping, plain_value
 from sinks.kinds import base_of, fields_of, item_of
 
@@ -28,6 +31,13 @@ def test_lists_of_structs_are_nested() -> None:
     assert fields["lines"]["properties"]["_x5Fid"]["type"] == "text"
     assert fields["lines"]["properties"]["parts"]["properties"]["at"]["type"] == "date"
     assert (fields["place"]["type"], fields["place"]["properties"]["x"]["type"]) == ("object", "double")
+
+
+def test_what_only_queries_give() -> None:
+    small = mapping({"a": "tinyint", "b": "array<smallint>"}, ["a"])["properties"]
+    assert small["a"] == small["b"] == {"type": "long"}
+    with pytest.raises(ConfigError, match=r"c\.d.*interval day to second"):
+        mapping({"c": "struct<d:interval day to second>"}, ["c"])
 
 
 def test_nested_values_come_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.errors import ConfigError
+from spark_jobs.query.blocks import _Reader
 from spark_jobs.query.declared import declare
 from spark_jobs.query.text import QueryText
 from tests.shop_model import CATALOG
@@ -18,6 +19,8 @@ REFUSED = [
     ("DELETE FROM public.orders", "TR-540", "DELETE"),
     ("SELECT id FROM public.order", "TR-541", "public.order"),
     ("SELECT id FROM orders", "TR-541", "orders"),
+    ("SELECT id FROM public.orders VERSION AS OF 3", "TR-541", "public.orders"),
+    ("SELECT id FROM public.orders TIMESTAMP AS OF '2026-01-01'", "TR-541", "public.orders"),
     ("SELECT id,\n  amont FROM public.orders", "TR-542", "amont"),
     ("SELECT o.id, c.amount FROM public.orders o JOIN public.customer c ON c.id = o.id", "TR-542", "c.amount"),
     ("SELECT id FROM public.orders, public.customer", "TR-542", "id FROM"),
@@ -51,10 +54,37 @@ REFUSED = [
     ("SELECT id, explode(array(1, 2)) AS e FROM public.orders", "TR-543", None),
     ("SELECT id, stack(2, 1, 2) AS e FROM public.orders", "TR-543", None),
     ("SELECT id, posexplode(array(1)) AS e FROM public.orders", "TR-543", None),
+    ("SELECT id, inline_outer(array(struct(1, 2))) AS e FROM public.orders", "TR-543", "inline_outer"),
+    ("SELECT id, window(at, '1 hour', '10 minutes').start AS s FROM public.orders", "TR-543", "window"),
+    ("SELECT id FROM public.orders WHERE window(at, '1 hour', '5 minutes').start > at", "TR-543", "window"),
     ("SELECT id FROM public.orders LATERAL VIEW explode(array(1)) t AS e", "TR-543", None),
     ("SELECT customer_id AS id, first(amount) IGNORE NULLS AS f FROM public.orders GROUP BY 1", "TR-543", "first"),
     ("SELECT customer_id AS id, listagg(status, ',') AS f FROM public.orders GROUP BY 1", "TR-543", None),
     ("SELECT o.id FROM public.orders o WHERE EXISTS (SELECT 1 WHERE o.amount = 1)", "TR-543", "o.amount"),
+    (
+        "SELECT c.id, (SELECT max(o.amount + (SELECT min(p.price) FROM public.product p)) FROM public.orders o"
+        " WHERE o.customer_id = c.id) AS m FROM public.customer c",
+        "TR-543",
+        "min(p.price)",
+    ),
+    (
+        "SELECT c.id FROM public.customer c WHERE EXISTS (SELECT (SELECT min(p.price) FROM public.product p)"
+        " FROM public.orders o WHERE o.customer_id = c.id)",
+        "TR-543",
+        "min(p.price)",
+    ),
+    (
+        "SELECT c.id FROM public.customer c QUALIFY row_number() OVER (PARTITION BY c.country ORDER BY c.id)"
+        " IN (SELECT p.price FROM public.product p)",
+        "TR-543",
+        "p.price",
+    ),
+    (
+        "SELECT o.id FROM public.orders o WHERE EXISTS (SELECT 1 FROM public.item i WHERE i.order_id = o.id"
+        " AND i.product_id IN (SELECT o.id FROM public.product o))",
+        "TR-543",
+        "o.id AND",
+    ),
     ("SELECT customer_id AS id FROM public.orders", "TR-544", "customer_id"),
     ("SELECT o.id FROM public.orders o JOIN public.item i ON i.order_id = o.id", "TR-544", "o.id"),
     ("SELECT count(*) AS id FROM public.orders GROUP BY customer_id", "TR-544", None),
@@ -67,6 +97,12 @@ REFUSED = [
         "TR-546",
         "row_number",
     ),
+    ("SELECT id, any_value(at) OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", "any_value"),
+    ("SELECT id, mode(at) OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", "mode"),
+    ("SELECT id, listagg(at, ',') OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", "at,"),
+    ("SELECT id, max_by(id, at) OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", "id, at"),
+    ("SELECT id, approx_percentile(amount, 0.5) OVER (PARTITION BY status) AS a FROM public.orders", "TR-546", None),
+    ("SELECT id, reflect('java.lang.Math', 'random') AS a FROM public.orders", "TR-543", "reflect"),
     ("SELECT id, lag(id) OVER (PARTITION BY status ORDER BY amount) AS r FROM public.orders", "TR-546", "lag"),
     ("SELECT customer_id AS id, max_by(id, amount) AS m FROM public.orders GROUP BY customer_id", "TR-546", None),
     ("SELECT id, amount AS id FROM public.orders", "TR-547", "amount"),
@@ -87,6 +123,12 @@ def test_refused_with_a_pointer(sql: str, code: str, at: str | None) -> None:
         assert line[place:].startswith(at), error
 
 
+def test_full_refresh_takes_no_part_of_a_table() -> None:
+    text = QueryText("v", "SELECT id FROM public.orders TABLESAMPLE (10 PERCENT)")
+    with pytest.raises(ConfigError, match="TR-541"):
+        declare(text, ["id"], CATALOG, refresh="full")
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -99,7 +141,8 @@ def test_full_refresh_takes_more(sql: str) -> None:
     with pytest.raises(ConfigError):
         declare(QueryText("v", sql), ["id"], CATALOG)
     view = declare(QueryText("v", sql), ["id"], CATALOG, refresh="full")
-    assert [step.name for step in view.steps(view.tables)] == ["rows__before", "rows__after"]
+    assert view.root is None
+    assert view.steps(view.tables) == []
 
 
 @pytest.mark.parametrize(
@@ -110,7 +153,19 @@ def test_full_refresh_takes_more(sql: str) -> None:
         ("SELECT c.id FROM public.orders o JOIN public.customer c ON c.id = o.id", ("id",)),
         ("SELECT customer_id, max_by(amount, id) AS m FROM public.orders GROUP BY customer_id", ("customer_id",)),
         ("SELECT DISTINCT status AS id FROM public.orders", ("id",)),
+        ("SELECT id FROM public.orders WHERE amount > (SELECT avg(amount) FROM public.orders)", ("id",)),
+        ("SELECT id, max_by(status, id) OVER (PARTITION BY status) AS m FROM public.orders", ("id",)),
+        ("SELECT id, window(at, '1 hour').start AS hour FROM public.orders", ("id",)),
+        ("SELECT id, any_value(at) OVER (PARTITION BY id) AS m FROM public.orders", ("id",)),
+        ("SELECT id, first(at) OVER (PARTITION BY status ORDER BY id) AS m FROM public.orders", ("id",)),
     ],
 )
 def test_a_key_that_follows_is_taken(sql: str, key: tuple[str, ...]) -> None:
     assert declare(QueryText("v", sql), key, CATALOG).key == key
+
+
+def test_a_table_that_is_not_followed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT id FROM public.orders WHERE customer_id IN (SELECT c.id FROM public.customer c)"
+    monkeypatch.setattr(_Reader, "_subqueries", lambda *_: ())
+    with pytest.raises(ConfigError, match=r"(?s)TR-543.*public\.customer"):
+        declare(QueryText("v", sql), ["id"], CATALOG)
