@@ -10,6 +10,7 @@ https://docs.confluent.io/platform/current/clients/librdkafka/html/rdkafka_8h.ht
 from __future__ import annotations
 
 from importlib.metadata import version
+from itertools import count
 
 try:
     import cython
@@ -33,12 +34,14 @@ _SNAPSHOT_NAME = cython.declare(bytes, SNAPSHOT_HEADER.encode())
 
 # rd_kafka_vtype_t
 _END = cython.declare(cython.int, 0)
-_TOPIC = cython.declare(cython.int, 1)
+_RKT = cython.declare(cython.int, 2)
 _PARTITION = cython.declare(cython.int, 3)
 _VALUE = cython.declare(cython.int, 4)
 _KEY = cython.declare(cython.int, 5)
 _FLAGS = cython.declare(cython.int, 7)
 _HEADER = cython.declare(cython.int, 9)
+
+_numbers = count(1)
 
 _COPY = cython.declare(cython.int, 2)
 """RD_KAFKA_MSG_F_COPY: what we pass is ours again when the call is back."""
@@ -46,23 +49,52 @@ _COPY = cython.declare(cython.int, 2)
 
 @cython.cclass
 class Direct:
-    """Hands records to the librdkafka of a `Producer`, which it keeps alive."""
+    """Hands records to the librdkafka of a `Producer`, which it keeps alive until `close`. `number` is its alone."""
 
     def __init__(self, producer: object) -> None:
         self._producer = producer
+        self._topics: list[int] = []
+        self.number = next(_numbers)
         self.ready = False
         if cython.compiled:
-            address: cython.size_t = function_address("confluent_kafka", "librdkafka", "rd_kafka_producev")
-            if address != 0 and is_known(producer):
-                self._producev = cython.cast(Producev, address)  # noqa: F821
+            produce: cython.size_t = _address("rd_kafka_producev")
+            new: cython.size_t = _address("rd_kafka_topic_new")
+            destroy: cython.size_t = _address("rd_kafka_topic_destroy")
+            if produce != 0 and new != 0 and destroy != 0 and is_known(producer):
+                self._producev = cython.cast(Producev, produce)  # noqa: F821
+                self._topic_new = cython.cast(TopicNew, new)  # noqa: F821
+                self._topic_destroy = cython.cast(TopicDestroy, destroy)  # noqa: F821
                 self._rk = cython.cast(cython.pointer[Handle], cython.cast(cython.p_void, producer)).rk  # noqa: F821
                 self.ready = True
+
+    @cython.cfunc
+    def topic(self, name: bytes) -> cython.size_t:
+        """Return librdkafka's handle of a topic, good until `close`; 0 if it gives none. To be asked for once: it looks
+        through all topics."""
+        if cython.compiled:
+            handle: cython.size_t = cython.cast(
+                cython.size_t, self._topic_new(self._rk, PyBytes_AS_STRING(name), cython.NULL)
+            )
+            if handle != 0:
+                self._topics.append(handle)
+            return handle
+        return 0
+
+    def close(self) -> None:
+        """Let go of the topics, which librdkafka wants before the producer ends, and of the producer."""
+        if cython.compiled:
+            handle: cython.size_t
+            for handle in self._topics:
+                self._topic_destroy(cython.cast(cython.p_void, handle))
+        self.ready = False
+        self._topics.clear()
+        self._producer = None
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def produce(
         self,
-        topic: bytes,
+        topic: cython.size_t,
         partition: cython.Py_ssize_t,
         key: cython.p_const_uchar,
         key_size: cython.Py_ssize_t,
@@ -71,7 +103,7 @@ class Direct:
         headers: cython.p_const_uchar,
         headers_size: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Hand over a record without a delivery report; False if librdkafka does not take it.
+        """Hand over a record for `topic` without a delivery report; False if librdkafka does not take it.
 
         `headers` are those of the position (20 bytes) and, behind it, perhaps that of the snapshot.
 
@@ -79,13 +111,15 @@ class Direct:
         record over the ordinary way.
         """
         if cython.compiled:
+            if topic == 0:
+                return False
             # an empty key is none
             if key_size == 0:
                 key = cython.NULL
             return not self._producev(
                 self._rk,
-                _TOPIC,
-                PyBytes_AS_STRING(topic),
+                _RKT,
+                cython.cast(cython.p_void, topic),
                 _PARTITION,
                 cython.cast(cython.int, partition),
                 _FLAGS,
@@ -107,6 +141,10 @@ class Direct:
                 _END,
             )
         return False
+
+
+def _address(function: str) -> int:
+    return function_address("confluent_kafka", "librdkafka", function)
 
 
 def is_known(producer: object) -> bool:

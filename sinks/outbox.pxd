@@ -13,6 +13,8 @@ cdef class Slot:
 cdef class Destination:
     cdef readonly str topic
     cdef readonly bytes c_topic
+    cdef readonly Py_ssize_t producer
+    cdef readonly size_t handle
     cdef readonly list next_offsets
     cdef readonly list held
     cdef readonly list slots

@@ -57,11 +57,16 @@ class Slot:
 
 @cython.cclass
 class Destination:
-    """A topic that we write: the offset behind the last committed record of each partition, and what is on its way."""
+    """A topic that we write: the offset behind the last committed record of each partition, and what is on its way.
+
+    `handle` is librdkafka's, of the producer with the number `producer`.
+    """
 
     def __init__(self, topic: str, next_offsets: list[int]) -> None:
         self.topic = topic
         self.c_topic = topic.encode()
+        self.producer = 0
+        self.handle = 0
         self.next_offsets = next_offsets
         self.held: list[Any] = [None] * len(next_offsets)
         self.slots: list[Any] = [None] * len(next_offsets)
@@ -187,10 +192,12 @@ class Outbox:
     def _hand_over(self, to: Destination, partition: cython.Py_ssize_t, held: Any) -> cython.int:
         """Hand a record to librdkafka directly, without asking for a report."""
         if cython.compiled:
+            if to.producer != self._direct.number:
+                to.producer, to.handle = self._direct.number, self._direct.topic(to.c_topic)
             if isinstance(held, Slot):
                 slot: Slot = held
                 if self._direct.produce(
-                    to.c_topic,
+                    to.handle,
                     partition,
                     slot.key.at,
                     slot.key.size,
@@ -202,7 +209,7 @@ class Outbox:
                     return 0
                 held = slot.record()
             elif isinstance(held[2], bytes) and self._direct.produce(
-                to.c_topic,
+                to.handle,
                 partition,
                 _at(held[0]),
                 len(held[0]),
@@ -261,8 +268,10 @@ class Outbox:
         self.touched = {}
 
     def forget(self) -> None:
-        """Let go of the producer."""
-        self._produce = self._begin = self._again = self._report = self._drain = self._direct = None
+        """Let go of the producer; nothing can be sent any more."""
+        self.direct = False
+        self._direct.close()
+        self._produce = self._begin = self._again = self._report = self._drain = None
 
 
 def _named(headers: bytes) -> list[tuple[str, str | bytes | None]]:

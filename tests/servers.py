@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
@@ -39,6 +41,25 @@ def fresh_database(server_dsn: str) -> Iterator[str]:
         yield dsn
     finally:
         drop_database(server_dsn, name)
+
+
+@contextmanager
+def repeating(dsn: str, statement: LiteralString, pause_s: float) -> Iterator[None]:
+    """Run the statement over and over for as long as the block runs."""
+    stop = threading.Event()
+
+    def work() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not stop.wait(pause_s):
+                connection.execute(statement)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def drop_database(server_dsn: str, name: str) -> None:

@@ -3,9 +3,9 @@
     python -m tests.bench.memory [--minutes 10] [--tables 3000] [--output FOLDER]
 
 Narrow rows flow all the time. One after the other: a steady flow; the broker stopped (a fifth of the time); frozen,
-its sockets open; rows of 15 MiB; a transaction of a million rows; the daemon killed and started again; and last, a
-daemon of its own with `--tables` tables. With --output, the figures are written there as memory.json and drawn as
-memory.svg.
+its sockets open; slow, at work for a tenth of the time; rows of 15 MiB; a transaction of a million rows; the daemon
+killed and started again; and last, a daemon of its own with `--tables` tables. With --output, the figures are written
+there as memory.json and drawn as memory.svg.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ from schemas.config import Config
 from schemas.configfile import load
 from schemas.errors import SinkError
 from tests.daemon import Daemon, wait_for, wait_for_state, write_config
-from tests.servers import own_servers
+from tests.servers import own_servers, repeating
 
 _MIB = 2**20
 _SAMPLE_S = 0.1
@@ -73,25 +71,6 @@ class Samples:
         self._thread.join()
 
 
-@contextmanager
-def _flowing(dsn: str) -> Iterator[None]:
-    """Insert some thousand rows a second."""
-    stop = threading.Event()
-
-    def work() -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.wait(0.1):
-                connection.execute(_FLOW.encode())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 def _broker(state_dir: Path) -> int:
     return next(each.server.process.pid for each in status(state_dir) if each.server.name == "kafka")
 
@@ -104,7 +83,7 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
     samples = Samples()
     with psycopg.connect(dsn, autocommit=True) as connection:
         _make_tables(connection)
-    with psycopg.connect(dsn, autocommit=True) as connection, _flowing(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection, repeating(dsn, _FLOW, 0.1):
         daemon = Daemon(path)
         try:
             samples.process = psutil.Process(daemon.process.pid)
@@ -118,12 +97,9 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
             samples.phase = "behind it"
             _caught_up(config, connection)
             samples.phase = "broker frozen"
-            os.kill(_broker(state_dir), signal.SIGSTOP)
-            time.sleep(10)
-            cpu, began = samples.cpu(), time.monotonic()
-            time.sleep(seconds / 10)
-            cpu, frozen_s = samples.cpu() - cpu, time.monotonic() - began
-            os.kill(_broker(state_dir), signal.SIGCONT)
+            cpu_percent = _frozen(_broker(state_dir), samples, seconds / 10)
+            samples.phase = "broker slow"
+            _slowed(_broker(state_dir), seconds / 10)
             samples.phase = "behind it"
             _caught_up(config, connection)
             samples.phase = "rows of 15 MiB"
@@ -151,9 +127,29 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
         "limit_mib": config.memory.limit // _MIB,
         "peak_mib": max(peaks.values()),
         "peak_mib_by_phase": peaks,
-        "cpu_percent_while_frozen": round(100 * cpu / frozen_s, 2),
+        "cpu_percent_while_frozen": round(cpu_percent, 2),
         "rss": [(round(at, 1), round(rss / _MIB, 1), phase) for at, rss, phase in samples.taken[::10]],
     }
+
+
+def _frozen(pid: int, samples: Samples, seconds: float) -> float:
+    """Stop a process for 10 s and so many more; return what CPU the daemon takes in these."""
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(10)
+    cpu, began = samples.cpu(), time.monotonic()
+    time.sleep(seconds)
+    percent = 100 * (samples.cpu() - cpu) / (time.monotonic() - began)
+    os.kill(pid, signal.SIGCONT)
+    return percent
+
+
+def _slowed(pid: int, seconds: float) -> None:
+    """Let a process run for a tenth of the time."""
+    for _ in range(int(seconds * 2)):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.45)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.05)
 
 
 @retry(retry=retry_if_exception_type(SinkError), stop=stop_after_delay(120), wait=wait_fixed(1), reraise=True)

@@ -6,9 +6,11 @@ source, and the slot never confirmed past what Kafka holds. Nothing here knows w
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from schemas.lsn import PARTS_PER_CHANGE, Position, format_lsn
@@ -157,8 +159,11 @@ def _versions(evidence: Evidence) -> Iterator[Violation]:
 
 def _confirmed(evidence: Evidence) -> Iterator[Violation]:
     """At no sample did the server know a confirmation beyond the newest position record that Kafka then had."""
+    positions = sorted(evidence.positions, key=lambda found: found[0])
+    offsets = [offset for offset, _ in positions]
+    newest = [0, *accumulate((record.here.flushed_lsn for _, record in positions), max)]
     for sample in evidence.samples:
-        held = max((r.here.flushed_lsn for offset, r in evidence.positions if offset < sample.progress_end), default=0)
+        held = newest[bisect_left(offsets, sample.progress_end)]
         first = evidence.samples[0].confirmed  # as the slot was made
         if sample.confirmed > max(held, first):
             yield Violation(

@@ -24,27 +24,15 @@ import psutil
 from schemas.errors import TailraceError
 from tests.daemon import tailrace
 from tests.faults.checker import check
-from tests.faults.plan import Plan, plan
+from tests.faults.plan import KINDS, Plan, plan
 from tests.faults.stage import Stage
 from tests.faults.supervisor import Supervisor
 from tests.faults.world import World, why_not
 
-_KINDS = (
-    "pause the daemon",
-    "kill the broker",
-    "pause the broker",
-    "restart the broker",
-    "kill PostgreSQL",
-    "pause PostgreSQL",
-    "restart PostgreSQL",
-    "kill both",
-    "reset connections",
-    "slow links",
-    "half-open links",
-    "narrow links",
-    "clock jumps",
-)
 _DEADLY = ("kill at random", "kill at a point", "full disk")
+_OTHER_STAGES = tuple(kind for kind in KINDS if "of three brokers" in kind or kind == "promote the standby")
+"""Those need servers of another kind than the one broker and the one PostgreSQL of the soak."""
+_KINDS = tuple(kind for kind in KINDS if kind not in _DEADLY + _OTHER_STAGES)
 _PACE_S = 0.08
 _SAMPLE_S = 5.0
 _WARM_S = 300.0

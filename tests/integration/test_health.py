@@ -6,9 +6,8 @@ import json
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from cdc.dev.state import Servers, status
 from schemas.configfile import load
 from schemas.lsn import parse_lsn
 from tests.daemon import Daemon, ask, events, running, tailrace, wait_for_state, wait_until, write_config
-from tests.servers import fresh_database
+from tests.servers import fresh_database, repeating
 from tests.topics import assert_once_in_order, read_topic
 
 _STALL_S = 15
@@ -125,30 +124,16 @@ def test_a_start_that_waits_for_an_open_transaction(
         assert daemon.stop() == 0
 
 
-@contextmanager
-def writing_wal(dsn: str) -> Iterator[None]:
-    """Write to another database without a pause."""
-    stop = threading.Event()
-
-    def write() -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("CREATE TABLE elsewhere (t text)")
-            while not stop.wait(0.01):
-                connection.execute("INSERT INTO elsewhere SELECT repeat('x', 100) FROM generate_series(1, 200)")
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 def test_a_heartbeat_moves_the_slot_of_a_quiet_database(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path, prefix: str
 ) -> None:
-    with running(config_path) as daemon, fresh_database(servers.dsn) as elsewhere, writing_wal(elsewhere):
+    with ExitStack() as stack:
+        elsewhere = stack.enter_context(fresh_database(servers.dsn))
+        with psycopg.connect(elsewhere) as connection:
+            connection.execute("CREATE TABLE elsewhere (t text)")
+        write = "INSERT INTO elsewhere SELECT repeat('x', 100) FROM generate_series(1, 200)"
+        stack.enter_context(repeating(elsewhere, write, 0.01))
+        daemon = stack.enter_context(running(config_path))
         wait_for_state(load(config_path), source)
         wait_until(lambda: metrics(daemon)["tailrace_heartbeats_total",] > 0, 40)
         row = source.execute("SELECT pg_current_wal_lsn()::text").fetchone()

@@ -35,3 +35,10 @@ def test_librdkafka_takes_records_directly() -> None:
     producer = Producer({"log_level": 0})
     assert direct.Direct(producer).ready is (not direct.__file__.endswith(".py"))
     assert not direct.Direct(object()).ready
+
+
+def test_closed_twice() -> None:
+    made = direct.Direct(Producer({"log_level": 0}))
+    made.close()
+    made.close()
+    assert not made.ready
