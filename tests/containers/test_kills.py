@@ -13,6 +13,7 @@ from tests.daemon import wait_for_state
 from tests.verified import differing_keys
 
 _LOAD_S = 3.0
+_ACCOUNTS = 400
 
 
 class _PatientWriter(Writer):
@@ -30,12 +31,12 @@ class _PatientWriter(Writer):
 @pytest.mark.parametrize("victim", ["daemon", "broker", "postgres"])
 def test_nothing_is_lost_or_doubled(servers: Servers, database: str, prefix: str, victim: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
-        create_tables(connection)
+        create_tables(connection, _ACCOUNTS)
     with Daemon(servers, database, prefix) as daemon:
         with psycopg.connect(database, autocommit=True) as connection:
             wait_for_state(daemon.config, connection)
         killed = {"daemon": daemon.container, "broker": servers.brokers[0], "postgres": servers.postgres}[victim]
-        with _PatientWriter(database, seed=8).writing() as writer:
+        with _PatientWriter(database, 8, _ACCOUNTS).writing() as writer:
             time.sleep(_LOAD_S)
             before = writer.transactions
             killed.get_wrapped_container().kill("SIGKILL")
