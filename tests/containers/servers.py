@@ -24,6 +24,7 @@ from tests.daemon import wait_until
 from tests.faults.cluster import replicated
 
 _BROKERS = 3
+_PATIENCE_S = 120
 _PASSWORD = "Quince-7-Lantern"
 _CLUSTER_ID = "dGFpbHJhY2UtaW1hZ2VzIQ"
 _FEW_RIGHTS: dict[str, Any] = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
@@ -43,8 +44,8 @@ class Servers:
 
     def wait_until_ready(self) -> None:
         """Return when all of them answer."""
-        wait_until(lambda: _connects(self.dsn))
-        wait_until(lambda: all(_serves(address) for address in self.bootstrap.split(",")))
+        wait_until(lambda: _connects(self.dsn), _PATIENCE_S)
+        wait_until(lambda: all(_serves(address) for address in self.bootstrap.split(",")), _PATIENCE_S)
 
 
 @contextmanager

@@ -33,16 +33,16 @@ def test_it_says_how_it_is_and_ends_in_order(servers: Servers, database: str, pr
         connection.execute("CREATE TABLE item (id int PRIMARY KEY)")
         with Daemon(servers, database, prefix, healthcheck=_OFTEN) as daemon:
             wait_for_state(daemon.config, connection)
-            wait_until(lambda: daemon.health == "healthy")
+            wait_until(lambda: daemon.health == "healthy", 120)
             wait_until(lambda: _state(daemon) == "streaming")
             container = daemon.container.get_wrapped_container()
             written = container.exec_run(["python3", "-c", "import tempfile; tempfile.TemporaryFile()"])
             assert written.exit_code == 0, written.output
 
             container.kill(signal.SIGSTOP)
-            wait_until(lambda: daemon.health == "unhealthy")
+            wait_until(lambda: daemon.health == "unhealthy", 120)
             container.kill(signal.SIGCONT)
-            wait_until(lambda: daemon.health == "healthy")
+            wait_until(lambda: daemon.health == "healthy", 120)
 
             container.kill(signal.SIGTERM)
             assert container.wait(timeout=10)["StatusCode"] == 0
