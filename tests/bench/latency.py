@@ -73,7 +73,7 @@ def measure(servers: Servers, folder: Path, rate: int, seconds: float) -> dict[s
     with running(path) as daemon:
         wait_for(config, lambda record: record.is_state)
         process = psutil.Process(daemon.process.pid)
-        cpu = sum(process.cpu_times()[:2])
+        cpu, machine = sum(process.cpu_times()[:2]), psutil.cpu_times()
         with subprocess.Popen(pgbench, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as load_process:
             began = time.time()
             arrivals = _arrivals(config, load_process)
@@ -81,9 +81,17 @@ def measure(servers: Servers, folder: Path, rate: int, seconds: float) -> dict[s
             said = load_process.stdout.read()
         assert load_process.returncode == 0, said
         cpu = sum(process.cpu_times()[:2]) - cpu
+        stolen = stolen_percent(machine, psutil.cpu_times())
     written = _written(config, arrivals)
     latencies = [(at - began, arrived - at) for (arrived, _), at in zip(arrivals, written, strict=True)]
-    return summary(latencies, seconds, cpu)
+    return {"stolen_cpu_percent": stolen, **summary(latencies, seconds, cpu)}
+
+
+def stolen_percent(before: Any, after: Any) -> float:
+    """Return how much of the machine its host has taken away between two `psutil.cpu_times()`, as far as it says so."""
+    total: float = sum(after) - sum(before)
+    stolen: float = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
+    return round(100 * stolen / total, 1)
 
 
 def _arrivals(config: Config, load_process: subprocess.Popen[str]) -> Arrivals:
