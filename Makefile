@@ -5,7 +5,7 @@ BIN := .venv/bin
 # the tests start hundreds of Python processes: compiled anew in each, our own modules alone take longer than their work
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup test lint demo requirements clean
+.PHONY: help setup test containers lint demo requirements clean
 
 help: ## List these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -22,6 +22,10 @@ setup: .venv/.installed ## Make .venv with everything in it, from hashed require
 test: setup ## Run all tests; the first run fetches Kafka, OpenSearch and Spark's connectors
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/property tests/integration tests/faults
 	$(BIN)/pytest tests/spark
+	$(BIN)/pytest tests/containers
+
+containers: setup ## Tests in containers only; builds all images from packages, needs root or an engine
+	$(BIN)/pytest tests/containers
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

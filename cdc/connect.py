@@ -153,8 +153,16 @@ def cannot_connect(dsn: str, reason: str) -> SourceError:
         "TR-201",
         f"cannot connect to PostgreSQL at {where}",
         detail=text,
-        hint="Check that the server runs and that source.dsn names its host, port, database and user.",
+        hint=_hint(text, where),
     )
+
+
+def _hint(reason: str, where: str) -> str:
+    if "certificate verify failed" in reason:
+        return f"What is wrong with it: openssl s_client -starttls postgres -connect {where} -CAfile FILE </dev/null"
+    if "password" in reason:
+        return "The password is that of source.dsn, else PGPASSWORD, else the one in ~/.pgpass."
+    return "Check that the server runs and that source.dsn names its host, port, database and user."
 
 
 def cannot_read(error: psycopg.Error) -> SourceError:
@@ -174,5 +182,6 @@ def cannot_read(error: psycopg.Error) -> SourceError:
         "TR-227",
         "PostgreSQL refused to have a table read",
         detail=" ".join(reason.split()) + ".",
-        hint=error.diag.message_hint or "The role needs SELECT on every captured table: GRANT SELECT ON ... TO ...;",
+        hint=error.diag.message_hint or "The role needs USAGE on the schema and SELECT on every captured table:"
+        " GRANT USAGE ON SCHEMA ... TO ...; GRANT SELECT ON ... TO ...;",
     )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import KafkaError
+
 from schemas.config import Kafka
 from schemas.errors import ConfigError
 
@@ -18,6 +20,16 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
     """
     secrets = {name: value.get_secret_value() for name, value in kafka.secret_options.items()}
     return {"bootstrap.servers": kafka.bootstrap, **kafka.options, **secrets}
+
+
+def unusable(error: KafkaError) -> ConfigError:
+    """Say which option the client cannot take: an unknown one, a value out of range, a file that it cannot read."""
+    return ConfigError(
+        "TR-306",
+        "kafka.options: the client cannot be made with them",
+        detail=f"{error.str()}.",
+        hint="Options are librdkafka's: kafka.options and kafka.secret_options. A file must be readable by this user.",
+    )
 
 
 _SAME_NAME: Final = (

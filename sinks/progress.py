@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin._metadata import ClusterMetadata
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from schemas.config import Kafka
 from schemas.errors import SinkError
 from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
-from sinks.options import client_options
+from sinks.options import client_options, unusable
 from sinks.schema_topic import StoredSchema
 
 TIMEOUT: Final = 15.0
@@ -51,17 +52,21 @@ class Reader:
         self._bootstrap = kafka.bootstrap
         self._topic = topic
         self._timeout = timeout
-        self._consumer = Consumer(
-            {
-                **client_options(kafka),
-                "group.id": "tailrace-reader",  # needed by the client; nothing is ever committed to it
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 100,
-                "log_level": 0,  # what matters comes back as an error
-            }
-        )
+        self._trouble: KafkaError | None = None
+        options = {
+            **client_options(kafka),
+            "group.id": "tailrace-reader",  # needed by the client; nothing is ever committed to it
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 100,
+            "log_level": 0,  # what matters comes back as an error
+            "error_cb": self._hear,
+        }
+        try:
+            self._consumer = Consumer(options)
+        except KafkaException as error:
+            raise unusable(error.args[0]) from None
 
     def __enter__(self) -> Self:
         return self
@@ -88,13 +93,35 @@ class Reader:
         reraise=True,
     )
     def _bounds(self) -> tuple[int, int] | None:
-        found = self._consumer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
+        found = self._ask().topics[self._topic]
         if found.error is not None:
             if found.error.code() in _NO_TOPIC:
                 return None
             raise KafkaException(found.error)
         low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=self._timeout)
         return low, high
+
+    def _ask(self) -> ClusterMetadata:
+        """Ask what there is, in ever longer steps: why we are not let in the client says between them only.
+
+        It would go on trying until the deadline. By then a broker that has just started lets us in.
+        """
+        deadline = time.monotonic() + self._timeout
+        step = _FIRST_ASK_S
+        while True:
+            try:
+                found: ClusterMetadata = self._consumer.list_topics(self._topic, timeout=min(step, self._timeout))
+                return found
+            except KafkaException:
+                self._consumer.poll(0)  # calls `_hear`
+                refused = self._trouble is not None and self._trouble.code() in _REFUSED
+                if refused or time.monotonic() + step > deadline:
+                    raise
+                step *= 2
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says of no broker why
+            self._trouble = error
 
     def all(self) -> Iterator[Message]:
         """Yield every record from the first offset to the end."""
@@ -143,14 +170,22 @@ class Reader:
 
     def _failed(self, error: KafkaError | None) -> SinkError:
         reason = error.str() if error is not None else f"no answer within {self._timeout:.0f} s"
+        if self._trouble is not None:
+            reason = f"{self._trouble.str()}; {reason}"
         return SinkError(
             "TR-330",
             f'Kafka at "{self._bootstrap}" cannot be read',
             detail=f'Topic "{self._topic}": {reason}.',
             hint=f"Is the broker running and reachable? kcat -b {self._bootstrap} -L\n"
-            "       The address is kafka.bootstrap, credentials are kafka.options and kafka.secret_options.",
+            "       The address is kafka.bootstrap, credentials are kafka.options and kafka.secret_options.\n"
+            "       What is wrong with a certificate: openssl s_client -connect HOST:PORT -CAfile FILE </dev/null",
         )
 
+
+_FIRST_ASK_S: Final = 1.0
+
+_REFUSED: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+"""By the broker, or the broker by us."""
 
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 

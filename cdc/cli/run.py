@@ -20,6 +20,7 @@ def run(config: ConfigFile = None) -> None:
     """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C; a second one stops at once."""
     from cdc.ops import http, log
     from cdc.ops.health import Health
+    from cdc.ops.notify import notifying
     from cdc.service import Service
     from cdc.slot_watch import SlotWatch
     from schemas.configfile import load
@@ -29,7 +30,7 @@ def run(config: ConfigFile = None) -> None:
     stop = threading.Event()
     stop_on_signal(stop)
     health = Health(loaded.source.slot)
-    with http.serving(loaded.health, health), SlotWatch(loaded, health):
+    with http.serving(loaded.health, health), SlotWatch(loaded, health), notifying(health):
         Service(loaded, stop, health).run()
 
 

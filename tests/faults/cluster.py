@@ -22,6 +22,28 @@ from cdc.dev.server import Server
 _JVM = ["-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
 
 
+def replicated(brokers: int) -> dict[str, str]:
+    """Return the properties of a broker by which there are as many replicas of everything, two of them in sync."""
+    replicas, in_sync = str(brokers), str(min(brokers, 2))
+    properties = {
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+    }
+    if brokers > 1:
+        # a dead or frozen broker is noticed within a round
+        properties |= {
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
+            "replica.lag.time.max.ms": "3000",
+            "controller.quorum.election.timeout.ms": "500",
+            "controller.quorum.fetch.timeout.ms": "1500",
+        }
+    return properties
+
+
 class Node:
     """One broker on its ports; `proxied` is the port that its proxied listener binds, `proxy` the one it tells."""
 
@@ -44,30 +66,19 @@ class Node:
     def format(self, nodes: list[Node], cluster_id: str) -> None:
         """Write the settings and make the empty log folder."""
         listeners = {"PLAINTEXT": self.port, "PROXIED": self.proxied, "CONTROLLER": self.controller}
-        replicas = len(nodes)
-        properties = kafka._PROPERTIES | {
-            "node.id": str(self.number),
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self.proxy}",
-            "controller.quorum.voters": ",".join(f"{each.number}@127.0.0.1:{each.controller}" for each in nodes),
-            "log.dirs": str(self.folder / "data"),
-            "default.replication.factor": str(replicas),
-            "min.insync.replicas": str(min(replicas, 2)),
-            "offsets.topic.replication.factor": str(replicas),
-            "transaction.state.log.replication.factor": str(replicas),
-            "transaction.state.log.min.isr": str(min(replicas, 2)),
-        }
-        if replicas > 1:
-            # a dead or frozen broker is noticed within a round
-            properties |= {
-                "broker.session.timeout.ms": "3000",
-                "broker.heartbeat.interval.ms": "500",
-                "replica.lag.time.max.ms": "3000",
-                "controller.quorum.election.timeout.ms": "500",
-                "controller.quorum.fetch.timeout.ms": "1500",
+        properties = (
+            kafka._PROPERTIES
+            | {
+                "node.id": str(self.number),
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                "inter.broker.listener.name": "PLAINTEXT",
+                "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
+                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self.proxy}",
+                "controller.quorum.voters": ",".join(f"{each.number}@127.0.0.1:{each.controller}" for each in nodes),
+                "log.dirs": str(self.folder / "data"),
             }
+            | replicated(len(nodes))
+        )
         kafka._write(self.folder / "server.properties", properties)
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
         subprocess.run(

@@ -1,0 +1,182 @@
+"""PostgreSQL and Kafka that let nobody in without TLS and credentials, and a CA for the tests.
+
+PostgreSQL is one of those with OpenSSL; its certificate can be changed. Kafka has a listener for each certificate.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import trustme
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from cdc.dev import kafka, postgres, unprivileged
+from cdc.dev.process import Process, free_ports
+from cdc.dev.server import Server, stop
+from tests.daemon import wait_until
+from tests.postgres_versions import install
+
+_YEAR = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Files in PEM: the certificate with its chain, its key, both in one (which Kafka wants)."""
+
+    chain: Path
+    key: Path
+    both: Path
+
+
+class Certificates:
+    """A CA and what it has signed: for this host, for this host but expired, for another host, for a client."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._ca = trustme.CA()
+        self.ca = folder / "ca.pem"
+        self._ca.cert_pem.write_to_path(str(self.ca))
+        self.unknown_ca = folder / "unknown-ca.pem"
+        trustme.CA().cert_pem.write_to_path(str(self.unknown_ca))
+        now = datetime.now(UTC)
+        self.server = {
+            "good": self.issue("good", "localhost", "127.0.0.1"),
+            "expired": self.issue(
+                "expired", "localhost", "127.0.0.1", not_before=now - 2 * _YEAR, not_after=now - _YEAR
+            ),
+            "elsewhere": self.issue("elsewhere", "elsewhere.example"),
+        }
+
+    def issue(
+        self,
+        name: str,
+        *hosts: str,
+        common_name: str | None = None,
+        not_before: datetime | None = None,
+        not_after: datetime | None = None,
+    ) -> Certificate:
+        """Sign a certificate and write it."""
+        leaf = self._ca.issue_cert(*hosts, common_name=common_name, not_before=not_before, not_after=not_after)
+        files = Certificate(*(self._folder / f"{name}.{kind}.pem" for kind in ("chain", "key", "both")))
+        # Kafka reads PKCS #8 only
+        key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
+        files.chain.write_bytes(chain)
+        files.both.write_bytes(pem + chain)
+        files.key.write_bytes(pem)
+        files.key.chmod(0o600)
+        return files
+
+
+class SecuredPostgres:
+    """Takes `tailrace` by its password (SCRAM), `certified` by its certificate; on TLS only, but for the superuser."""
+
+    def __init__(self, folder: Path, certificates: Certificates, started: list[Server]) -> None:
+        self._certificates = certificates
+        bin_folder = install(17, folder)
+        settings = {"fsync": "off", "ssl": "on", "ssl_ca_file": str(certificates.ca), **self._shown("good")}
+        server = postgres.start(folder / "postgres", None, settings, started.append, bin_folder)
+        self.port = server.ports["sql"]
+        self.dsn = postgres.dsn(server)
+        assert server.data is not None
+        (server.data / "pg_hba.conf").write_text(
+            "host    all postgres  127.0.0.1/32 trust\n"
+            "hostssl all certified 127.0.0.1/32 cert\n"
+            "hostssl all all       127.0.0.1/32 scram-sha-256\n"
+        )
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute("SELECT pg_reload_conf()")
+
+    def show(self, certificate: str) -> None:
+        """Go on with another certificate, for connections that come from now on."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for name, value in self._shown(certificate).items():
+                connection.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
+            connection.execute("SELECT pg_reload_conf()")
+
+    def _shown(self, name: str) -> dict[str, str]:
+        certificate = self._certificates.server[name]
+        if os.geteuid() == 0:
+            os.chown(certificate.key, unprivileged.NOBODY, -1)
+        return {"ssl_cert_file": str(certificate.chain), "ssl_key_file": str(certificate.key)}
+
+
+class SecuredKafka:
+    """A broker with a listener for each certificate, on which users log in by SCRAM; its own is open, for the tests."""
+
+    def __init__(self, folder: Path, certificates: Certificates, started: list[Server]) -> None:
+        broker, controller, *ports = free_ports([None] * (2 + len(certificates.server)))
+        self.bootstrap = f"127.0.0.1:{broker}"
+        self.secured = {name: f"127.0.0.1:{port}" for name, port in zip(certificates.server, ports, strict=True)}
+        listeners = [f"PLAINTEXT://{self.bootstrap}", *(f"{name.upper()}://{at}" for name, at in self.secured.items())]
+        properties = {
+            "listeners": ",".join([*listeners, f"CONTROLLER://127.0.0.1:{controller}"]),
+            "advertised.listeners": ",".join(listeners),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+            + ",".join(f"{name.upper()}:SASL_SSL" for name in self.secured),
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        }
+        for name, certificate in certificates.server.items():
+            of = f"listener.name.{name}"
+            properties |= {
+                f"{of}.ssl.keystore.type": "PEM",
+                f"{of}.ssl.keystore.location": str(certificate.both),
+                f"{of}.scram-sha-512.sasl.jaas.config": _SCRAM_LOGIN,
+            }
+        # its ports must be known before it starts, so we say that it has had them before
+        before = Server("kafka", Process(0, ""), folder, ports={"broker": broker, "controller": controller})
+        kafka.start(folder / "kafka", before, properties, started.append)
+
+    def add_user(self, name: str, password: str) -> None:
+        """Let a user in; return when the broker knows it."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        (added,) = admin.alter_user_scram_credentials(
+            [UserScramCredentialUpsertion(name, scram, password.encode())]
+        ).values()
+        added.result(10)
+        wait_until(lambda: name in _users(admin))
+
+
+def _users(admin: AdminClient) -> dict[str, Any]:
+    found: Any = admin.describe_user_scram_credentials()
+    return dict(found.result(10))
+
+
+_SCRAM_LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+
+
+@contextmanager
+def secured() -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
+    """Start both with a CA of their own; all ends with the block."""
+    started: list[Server] = []
+    with tempfile.TemporaryDirectory(prefix="tailrace-secured-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        certificates = Certificates(folder / "tls")
+        try:
+            yield (
+                certificates,
+                SecuredPostgres(folder, certificates, started),
+                SecuredKafka(folder, certificates, started),
+            )
+        finally:
+            for server in started:
+                stop(server)

@@ -1,0 +1,171 @@
+"""TLS and credentials to PostgreSQL and Kafka: good ones work, others are refused clearly, and no secret gets out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from schemas.configfile import load
+from tests.daemon import ask, running, tailrace, wait_for_state, wait_until, write_config
+from tests.integration.secured import Certificates, SecuredKafka, SecuredPostgres, secured
+from tests.servers import fresh_database
+from tests.topics import latest, read_topic
+
+SOURCE_PASSWORD, KAFKA_PASSWORD, SALT = "Quince-7-Lantern", "Medlar-9-Anvil", "Walnut-4-Ember"
+
+
+@dataclass(frozen=True)
+class Secured:
+    """The servers, with a user in each, and a database of which the source's users may read all."""
+
+    certificates: Certificates
+    postgres: SecuredPostgres
+    kafka: SecuredKafka
+    folder: Path
+    prefix: str
+    database: str
+
+    def dsn(self, user: str, **options: object) -> str:
+        """A connection string by which the server must be who it says it is; `options` are libpq's, over that."""
+        checked = {"sslmode": "verify-full", "sslrootcert": self.certificates.ca, **options}
+        values = "&".join(f"{name}={value}" for name, value in checked.items())
+        database = self.database.rpartition("/")[2]
+        return f"postgresql://{user}@localhost:{self.postgres.port}/{database}?hostaddr=127.0.0.1&{values}"
+
+    def config(self, dsn: str = "", listener: str = "good", password: str = KAFKA_PASSWORD, **options: str) -> Path:
+        """A tailrace.toml with all that is right, but for what is given; `options` are librdkafka's."""
+        given = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "tailrace",
+            "ssl.ca.location": self.certificates.ca,
+            **options,
+        }
+        lines = ", ".join(f'"{name}" = "{value}"' for name, value in given.items())
+        return write_config(
+            self.folder,
+            dsn or self.dsn(f"tailrace:{SOURCE_PASSWORD}"),
+            self.kafka.secured[listener],
+            self.prefix,
+            source=f'hash_salt = "{SALT}"\nhash = ["public.item.email"]\n',
+            more=f'options = {{ {lines} }}\nsecret_options = {{ "sasl.password" = "{password}" }}\n'
+            '[health]\nlisten = "127.0.0.1:0"\n',
+        )
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
+    with secured() as (certificates, postgres, kafka):
+        with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE tailrace LOGIN REPLICATION PASSWORD '{SOURCE_PASSWORD}'".encode())
+            connection.execute("CREATE ROLE certified LOGIN REPLICATION")
+        kafka.add_user("tailrace", KAFKA_PASSWORD)
+        yield certificates, postgres, kafka
+
+
+@pytest.fixture
+def all_secured(
+    both: tuple[Certificates, SecuredPostgres, SecuredKafka], tmp_path: Path, prefix: str
+) -> Iterator[Secured]:
+    certificates, postgres, kafka = both
+    with fresh_database(postgres.dsn) as database:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(
+                "CREATE TABLE item (id int PRIMARY KEY, email text);"
+                "GRANT SELECT ON item TO tailrace, certified; CREATE PUBLICATION tailrace FOR TABLE item"
+            )
+        yield Secured(certificates, postgres, kafka, tmp_path, prefix, database)
+    postgres.show("good")
+
+
+def test_good_credentials_work_and_stay_secret(all_secured: Secured) -> None:
+    config = all_secured.config()
+    with running(config) as daemon, psycopg.connect(all_secured.database, autocommit=True) as connection:
+        wait_for_state(load(config), connection)
+        connection.execute("INSERT INTO item VALUES (1, 'a@b.example')")
+        wait_for_state(load(config), connection)
+        wait_until(lambda: ask(daemon, "/readyz")[0] == 200)
+        answers = [ask(daemon, path)[1] for path in ("/livez", "/readyz", "/metrics")]
+        command = Path(f"/proc/{daemon.process.pid}/cmdline").read_text()
+        shown = [tailrace(*words, "--config", str(config)) for words in (["config", "show"], ["status", "--json"])]
+        # a fault in mid-run, said in the log and on /readyz
+        connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+        wait_until(lambda: "starting again" in daemon.log.read_text())
+        answers.append(ask(daemon, "/readyz")[1])
+        in_tls = connection.execute(
+            "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'tailrace'"
+        ).fetchone()
+        log = daemon.log.read_text()
+    assert [each.returncode for each in shown] == [0, 0], [each.stderr for each in shown]
+    assert in_tls != (False,)
+    assert latest(read_topic(all_secured.kafka.bootstrap, all_secured.prefix, "public.item")).keys() == {(1,)}
+    everything = "\n".join([log, command, *answers, *(each.stdout + each.stderr for each in shown)])
+    assert "streaming" in everything
+    assert [secret for secret in (SOURCE_PASSWORD, KAFKA_PASSWORD, SALT) if secret in everything] == []
+
+
+def test_client_certificate_in_place_of_a_password(all_secured: Secured) -> None:
+    own = all_secured.certificates.issue("certified", common_name="certified")
+    config = all_secured.config(all_secured.dsn("certified", sslcert=own.chain, sslkey=own.key))
+    with running(config), psycopg.connect(all_secured.database, autocommit=True) as connection:
+        wait_for_state(load(config), connection)
+
+
+_VERIFY = "certificate verify failed"
+
+
+@pytest.mark.parametrize(
+    ("user", "certificate", "options", "reason"),
+    [
+        ("tailrace:wrong", "good", {}, 'password authentication failed for user "tailrace"'),
+        (f"tailrace:{SOURCE_PASSWORD}", "good", {"sslrootcert": "unknown"}, _VERIFY),
+        (f"tailrace:{SOURCE_PASSWORD}", "expired", {}, _VERIFY),
+        (f"tailrace:{SOURCE_PASSWORD}", "elsewhere", {}, 'does not match host name "localhost"'),
+        (f"tailrace:{SOURCE_PASSWORD}", "good", {"sslmode": "disable"}, "no encryption"),
+        ("certified", "good", {}, "requires a valid client certificate"),
+    ],
+    ids=["wrong password", "unknown CA", "expired", "another host", "no TLS", "no client certificate"],
+)
+def test_postgres_refused(
+    all_secured: Secured, user: str, certificate: str, options: dict[str, str], reason: str
+) -> None:
+    if "sslrootcert" in options:
+        options = {"sslrootcert": str(all_secured.certificates.unknown_ca)}
+    all_secured.postgres.show(certificate)
+    _assert_refused(all_secured.config(all_secured.dsn(user, **options)), 4, "TR-201", reason)
+
+
+@pytest.mark.parametrize(
+    ("listener", "password", "options", "reason"),
+    [
+        ("good", "wrong", {}, "SASL authentication error"),
+        ("good", KAFKA_PASSWORD, {"ssl.ca.location": "unknown"}, _VERIFY),
+        ("expired", KAFKA_PASSWORD, {}, _VERIFY),
+        ("elsewhere", KAFKA_PASSWORD, {}, _VERIFY),
+    ],
+    ids=["wrong password", "unknown CA", "expired", "another host"],
+)
+def test_kafka_refused(
+    all_secured: Secured, listener: str, password: str, options: dict[str, str], reason: str
+) -> None:
+    if options:
+        options = {"ssl.ca.location": str(all_secured.certificates.unknown_ca)}
+    _assert_refused(all_secured.config("", listener, password, **options), 5, "TR-330", reason)
+
+
+def test_option_that_the_client_cannot_take(all_secured: Secured) -> None:
+    nowhere = all_secured.folder / "nowhere.pem"
+    _assert_refused(all_secured.config(**{"ssl.ca.location": str(nowhere)}), 3, "TR-306", "ssl.ca.location failed")
+
+
+def _assert_refused(config: Path, exit_code: int, error: str, reason: str) -> None:
+    """See a start fail at once, with the reason and without a secret; nothing goes on by other means."""
+    refused = tailrace("run", "--config", str(config), timeout=14)
+    assert refused.returncode == exit_code, refused.stderr
+    assert f"ERROR  {error}" in refused.stderr
+    assert reason in refused.stderr
+    assert not any(secret in refused.stderr for secret in (SOURCE_PASSWORD, KAFKA_PASSWORD, SALT))

@@ -1,0 +1,97 @@
+"""Type=notify: ready when changes flow, a watchdog that stops with the loop, and the unit itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from cdc.dev.state import Servers
+from cdc.ops.health import Health
+from cdc.ops.notify import notifying
+from schemas.errors import ConfigError, StateError
+from tests.daemon import ROOT, events, running, write_config
+
+_UNIT = ROOT / "docker" / "tailrace.service"
+_USAGE = 2
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(tmp_path / "notify"))
+        supervisor.settimeout(30)
+        yield supervisor
+
+
+def _address(supervisor: socket.socket, watchdog_s: float) -> dict[str, str]:
+    return {"NOTIFY_SOCKET": supervisor.getsockname(), "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
+
+
+def _received(supervisor: socket.socket, last: bytes) -> list[bytes]:
+    """Return what is said until `last`, and that."""
+    said = [supervisor.recv(100)]
+    while said[-1] != last:
+        said.append(supervisor.recv(100))
+    return said
+
+
+def test_the_daemon_says_when_it_is_ready_and_that_it_ends(
+    tmp_path: Path,
+    servers: Servers,
+    database: str,
+    prefix: str,
+    supervisor: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in _address(supervisor, watchdog_s=3).items():
+        monkeypatch.setenv(name, value)
+    config = write_config(tmp_path, database, servers.bootstrap, prefix)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    with running(config) as daemon:
+        _received(supervisor, b"READY=1")
+        assert events(daemon, "going on")
+        _received(supervisor, b"WATCHDOG=1")
+        assert daemon.stop() == 0
+        _received(supervisor, b"STOPPING=1")
+
+
+def test_a_loop_that_hangs_is_no_more_vouched_for(supervisor: socket.socket) -> None:
+    health = Health("slot")
+    with notifying(health, _address(supervisor, watchdog_s=0.15)):
+        assert supervisor.recv(100) == b"WATCHDOG=1"
+        health.streaming()
+        _received(supervisor, b"READY=1")
+        health.turned_at = time.monotonic() - 3600
+        supervisor.settimeout(0.5)
+        # but for what was on its way
+        with pytest.raises(TimeoutError):
+            _received(supervisor, b"")
+
+
+def test_without_systemd_nothing_is_said() -> None:
+    with notifying(Health("slot"), {}):
+        pass
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here: apt-get install systemd")
+    text = _UNIT.read_text(encoding="utf-8")
+    (tmp_path / _UNIT.name).write_text(text.replace("/opt/tailrace/bin", str(Path(sys.executable).parent)))
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / _UNIT.name)], capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+    codes = re.search(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
+    assert codes is not None
+    assert [int(code) for code in codes[1].split()] == [_USAGE, ConfigError.exit_code, StateError.exit_code]
