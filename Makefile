@@ -19,12 +19,11 @@ setup: .venv/.installed ## Make .venv with everything in it, from hashed require
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-test: setup ## Run all tests; the first run fetches Kafka, OpenSearch and Spark's connectors
+test: setup ## Run all tests but those in containers; the first run fetches Kafka, OpenSearch and Spark's connectors
 	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/property tests/integration tests/faults
 	$(BIN)/pytest tests/spark
-	$(BIN)/pytest tests/containers
 
-containers: setup ## Tests in containers only; builds all images from packages, needs root or an engine
+containers: setup ## Run the tests in containers; builds all images from packages, needs root or an engine
 	$(BIN)/pytest tests/containers
 
 lint: setup ## ruff, mypy --strict, import-linter
