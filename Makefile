@@ -20,8 +20,8 @@ setup: .venv/.installed ## Make .venv with everything in it, from hashed require
 	@touch $@
 
 test: setup ## Run all tests but those in containers; the first run fetches Kafka, OpenSearch and Spark's connectors
-	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/property tests/integration tests/faults
-	$(BIN)/pytest -n 2 --dist loadfile tests/spark
+	$(BIN)/pytest -n 2 --dist loadfile --durations=15 tests/unit tests/property tests/integration tests/faults
+	$(BIN)/pytest -n 2 --dist loadfile --durations=15 tests/spark
 
 containers: setup ## Run the tests in containers; builds all images from packages, needs root or an engine
 	$(BIN)/pytest tests/containers
