@@ -16,7 +16,6 @@ from schemas.configfile import load
 from tests.bank import Writer, assert_equal, create_tables
 from tests.daemon import Daemon, events, running, wait_for, wait_until, write_config
 from tests.integration.test_start import refusal
-from tests.postgres_versions import binaries
 from tests.replicas import DATABASE, Replicas, replicas
 
 
@@ -24,8 +23,6 @@ from tests.replicas import DATABASE, Replicas, replicas
 def test_copied_and_streamed_from_a_standby(
     major: int, mode: str, tmp_path: Path, servers: Servers, prefix: str
 ) -> None:
-    if major != 18:
-        binaries(major)
     with replicas(major) as pair, psycopg.connect(pair.dsn, autocommit=True) as primary:
         create_tables(primary, 200)
         pair.wait_replayed()
