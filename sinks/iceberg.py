@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -22,7 +22,7 @@ import orjson
 from schemas.config import Warehouse
 from schemas.errors import StateError
 from schemas.progress import Cut
-from sinks.changes import DELETED, Applied
+from sinks.changes import DELETED, Applied, HistoryFrom
 from sinks.kinds import quote
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ CUT: Final = "tailrace.cut"
 GENERATION: Final = "tailrace.generation"
 KEY: Final = "tailrace.key"
 DEFINITION: Final = "tailrace.definition"
+HISTORY_FROM: Final = "tailrace.history_from"
 
 _PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
@@ -69,6 +70,8 @@ class IcebergTarget:
         self._namespace = warehouse.namespace
         self._view = view
         self._places: dict[int, _Place] = {}
+        self.history_from: HistoryFrom | None = None
+        """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
 
     def live(self) -> Applied | None:
@@ -135,9 +138,22 @@ class IcebergTarget:
             )
         return self._committed(place, generation, cut)
 
+    def append(self, generation: int, rows: DataFrame, cut: Cut) -> Applied:
+        """Add rows to a generation and bring it to `cut`."""
+        place = self._places[generation]
+        self._evolve(place, rows)
+        rows.createOrReplaceTempView("tailrace_rows")
+        columns = self._columns(place, rows)
+        with self._properties(generation, cut):
+            self._session.sql(
+                f"INSERT INTO {self._written(place)} ({', '.join(map(quote, columns))}) "
+                f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
+            )
+        return self._committed(place, generation, cut)
+
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
         """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
-        return Applied(applied.generation, cut, applied.snapshot_id, definition=applied.definition)
+        return replace(applied, cut=cut, unfinished=None)
 
     def snapshot_at(self, cut: Cut) -> int | None:
         """Return the snapshot that shows the live generation at `cut`; None if it is from before its first one.
@@ -154,6 +170,14 @@ class IcebergTarget:
     def table(self) -> str:
         """Return the live table's name in Spark SQL."""
         return self._table(self._view)
+
+    def shape_as(self, generation: int, rows: DataFrame) -> None:
+        """Give a generation the columns of `rows`, before it is read to make what is then written to it."""
+        self._evolve(self._places[generation], rows)
+
+    def reached(self, generation: int) -> str:
+        """Return the name in Spark SQL of a generation that is staged or live."""
+        return self._written(self._places[generation])
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
         """Make a staged generation the live one, at once for all readers; the old one stays as a tag."""
@@ -176,6 +200,7 @@ class IcebergTarget:
             staged = self._applied(place)
             assert staged is not None
             properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
+            self.history_from = staged.history_from
             with self._properties(generation, staged.cut):
                 self._session.sql(
                     f"CREATE OR REPLACE TABLE {table} USING iceberg TBLPROPERTIES ({_pairs(properties)}) "
@@ -188,11 +213,13 @@ class IcebergTarget:
         for snapshot in self._ancestors(place):
             summary = snapshot.summary()
             if summary.get(CUT) is not None:
+                begins = summary.get(HISTORY_FROM)
                 return Applied(
                     int(summary.get(GENERATION)),
                     Cut.from_json(summary.get(CUT)),
                     snapshot.snapshotId(),
                     definition=summary.get(DEFINITION),
+                    history_from=HistoryFrom.from_json(begins) if begins else None,
                 )
         return None
 
@@ -268,6 +295,8 @@ class IcebergTarget:
         values = {CUT: cut.to_json(), GENERATION: str(generation)}
         if self._definition is not None:
             values[DEFINITION] = self._definition
+        if self.history_from is not None:
+            values[HISTORY_FROM] = self.history_from.to_json()
         for name, value in values.items():
             self._session.conf.set(_PROPERTY + name, value)
         try:

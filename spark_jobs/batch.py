@@ -64,6 +64,7 @@ class Batch:
         With nothing applied, the whole state is read: into `generation`, or into a new one that is then live.
         """
         if applied is not None:
+            check_definition(self.view, applied)
             done = settled(self.view, self.target, applied, own_cut(self.view, seen))
             if done is not None:
                 return done
@@ -174,6 +175,18 @@ def read_whole(
         "a row were older when their records had been read.",
         hint="Raise kafka.min_compaction_lag_ms and the topics' min.compaction.lag.ms, e.g. to 21600000.",
     )
+
+
+def check_definition(view: Declared, applied: Applied) -> None:
+    """Refuse to go on in what was built from another query, or of another shape."""
+    if applied.definition != view.definition:
+        raise StateError(
+            "TR-548",
+            f'view "{view.name}" was built from another query or key, or of another shape',
+            detail="What it holds cannot be turned into the rows of this one.",
+            hint=f"tailrace views rebuild {view.name}"
+            + (" (it loses its history; or give the new one another name)" if applied.history_from else ""),
+        )
 
 
 def check_same_log(view: str, applied: Cut, cut: Cut) -> None:

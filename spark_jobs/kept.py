@@ -127,6 +127,7 @@ class KeptView:
                 cut=applied.cut,
                 current_ms=self._current_ms,
                 snapshot_id=applied.snapshot_id,
+                history_from=applied.history_from,
             )
         )
 
