@@ -22,6 +22,7 @@ from spark_jobs.command import line, opened, parser, run
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import SWAP_WAIT_S, KeptView, Shared
 from spark_jobs.open_view import open_view
+from spark_jobs.percolate import PercolateBatch
 
 _CATCH_UPS: Final = 3
 """Each is shorter than the one before; what is left is done under the lease, while follow waits."""
@@ -57,6 +58,8 @@ def rebuild(shared: Shared, view: KeptView) -> Applied:
             )
         if view.batch.target.live() is None:
             return _first(shared, view)
+        if isinstance(view.batch, PercolateBatch):
+            return _go_on(shared, view, view.batch)
         columns, key = view.batch.layout()
         generation = view.batch.target.stage(columns, key)
         applied = _advance(shared, view, None, shared.cuts.wait(), generation)
@@ -67,12 +70,17 @@ def rebuild(shared: Shared, view: KeptView) -> Applied:
                 break
         with view.lease.held(SWAP_WAIT_S) as mine:
             if not mine:
-                raise StateError(
-                    "TR-529",
-                    f'view "{name}": another process has held its lease for {SWAP_WAIT_S:.0f} s',
-                    hint=f"The live view is as it was. Repeat: tailrace views rebuild {name}",
-                )
+                raise _held(view)
             return _swap(shared, view, applied, key)
+
+
+def _held(view: KeptView) -> StateError:
+    name = view.declared.name
+    return StateError(
+        "TR-529",
+        f'view "{name}": another process has held its lease for {SWAP_WAIT_S:.0f} s',
+        hint=f"The live view is as it was. Repeat: tailrace views rebuild {name}",
+    )
 
 
 def _first(shared: Shared, view: KeptView) -> Applied:
@@ -80,6 +88,24 @@ def _first(shared: Shared, view: KeptView) -> Applied:
     with view.lease.held(SWAP_WAIT_S):
         live, _ = view.load()
         applied = live or _advance(shared, view, None, shared.cuts.wait(), None)
+        view.publish(applied)
+        return applied
+
+
+def _go_on(shared: Shared, view: KeptView, batch: PercolateBatch) -> Applied:
+    """Matches are of changes that the topics forget: where a view cannot go on from them, it goes on from now."""
+    with view.lease.held(SWAP_WAIT_S) as mine:
+        if not mine:
+            raise _held(view)
+        live, _ = view.load()
+        assert live is not None
+        seen = shared.cuts.wait()
+        try:
+            applied = batch.advance(live, seen, Report())
+        except StateError as error:
+            applied = batch.begin_anew(live, seen)
+            without = [format_lsn(state.cut.flushed_lsn) for state in (live, applied)]
+            line(event="begun anew", view=view.declared.name, code=error.code, without=without)
         view.publish(applied)
         return applied
 
