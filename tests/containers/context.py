@@ -33,7 +33,7 @@ def copy_kafka(folder: Path) -> None:
     home = java.find_java("Kafka", java.KAFKA).home
     jlink = [str(home / "bin" / "jlink"), "--add-modules", _MODULES, "--strip-debug", "--no-man-pages"]
     subprocess.run([*jlink, "--no-header-files", "--output", str(folder / "java")], check=True)
-    (folder / "log4j2.properties").write_text(kafka._LOG4J, encoding="utf-8")
+    (folder / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
 
 
 if __name__ == "__main__":
