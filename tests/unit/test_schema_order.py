@@ -1,4 +1,4 @@
-"""Which schema of a subject is the newest: the last on the topic. A registry gives a shape that comes back its old id."""
+"""Which schema is the newest: the last of a subject on the topic. A registry gives a shape that comes back its id."""
 
 from __future__ import annotations
 
