@@ -13,7 +13,7 @@ import orjson
 
 from schemas.config import Registry as Settings
 from schemas.errors import ConfigError, SinkError, StateError
-from sinks.reach import reach_hint
+from sinks.reach import check_files, reach_hint
 from sinks.schema_topic import StoredSchema
 
 if TYPE_CHECKING:
@@ -48,15 +48,8 @@ class Registry:
                 detail=f"{error}.",
                 hint="pip install 'tailrace[registry]'",
             ) from None
-        try:
-            self._client = SchemaRegistryClient(_options(settings))
-        except (OSError, ValueError) as error:  # of which ssl.SSLError is one
-            raise ConfigError(
-                "TR-349",
-                "registry: the client cannot be made with these settings",
-                detail=f"{error}.",
-                hint="registry.ca_file, cert_file and key_file must be PEM and readable by this user.",
-            ) from None
+        check_files("registry", settings)
+        self._client = SchemaRegistryClient(_options(settings))
 
     def close(self) -> None:
         self._client.close()

@@ -13,29 +13,30 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.integration.secured import Certificate
+
 _HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
 @contextmanager
 def gateway(
     url: str,
+    certificate: Certificate | None = None,
     *,
     port: int = 0,
     login: str | None = None,
-    chain: Path | None = None,
-    key: Path | None = None,
     client_ca: Path | None = None,
 ) -> Iterator[str]:
     """Pass on to `url` what comes with the right `login` (user:password); give our own URL, on loopback.
 
-    With a certificate `chain` and `key` we take TLS only, with `client_ca` from those only whom it has signed.
+    With a `certificate` we take TLS only, with `client_ca` from those only whom it has signed.
     """
     server = _Server(("127.0.0.1", port), _Handler)
     server.to, server.login = urlsplit(url).netloc, login
     scheme = "http"
-    if chain is not None:
+    if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(chain, key)
+        context.load_cert_chain(certificate.chain, certificate.key)
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
