@@ -54,7 +54,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TableShapes:
-    """All shapes of one topic by schema id; the one with the greatest id is what views show."""
+    """All shapes of one topic by schema id, in the order of the schemas topic; the last one is what views show."""
 
     topic: str
     keys: dict[int, Shape]
@@ -65,12 +65,16 @@ class TableShapes:
         return self.keys.keys() | self.rows.keys()
 
     @property
+    def newest(self) -> set[int]:
+        return {*list(self.keys)[-1:], *list(self.rows)[-1:]}
+
+    @property
     def columns(self) -> dict[str, DataType]:
-        return self.rows[max(self.rows)].types
+        return self.rows[next(reversed(self.rows))].types
 
     @property
     def key(self) -> tuple[str, ...]:
-        return tuple(self.keys[max(self.keys)].types)
+        return tuple(self.keys[next(reversed(self.keys))].types)
 
     def align(self, column: str, value: Column, shape: Shape) -> Column:
         """Bring a column of an older shape to its present type, if that keeps every value."""
@@ -89,7 +93,7 @@ class TableShapes:
 
 
 def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchema]) -> TableShapes:
-    """Return the shapes of `topic`, as far as `stored` has them."""
+    """Return the shapes of `topic`, as far as `stored` has them; the newest last, as there."""
     keys: dict[int, Shape] = {}
     rows: dict[int, Shape] = {}
     for schema in stored:
