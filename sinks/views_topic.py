@@ -138,6 +138,13 @@ class ViewsTopic:
 
     def publish(self, record: ViewRecord) -> None:
         """Write one record and wait until Kafka has it."""
+        self._send(record.key(), record.value())
+
+    def forget(self, view: str) -> None:
+        """Take a view's record off the topic."""
+        self._send(orjson.dumps([view]), None)
+
+    def _send(self, key: bytes, value: bytes | None) -> None:
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -145,7 +152,7 @@ class ViewsTopic:
                 failed.append(error)
 
         try:
-            self._producer.produce(self._topic, record.value(), record.key(), on_delivery=delivered)
+            self._producer.produce(self._topic, value, key, on_delivery=delivered)
         except (BufferError, KafkaException) as error:
             raise self._refused(str(error)) from None
         if self._producer.flush(TIMEOUT) or failed:
