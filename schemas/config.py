@@ -328,6 +328,10 @@ class View(Section):
         "incremental", description="of a query: the units that changed, or all of it at each change"
     )
 
+    keep_generations: int = Field(
+        1, ge=0, le=100, description="generations before the live one that stay after a swap, for `views rollback`"
+    )
+
     @model_validator(mode="after")
     def _one_source(self) -> View:
         if (self.table is None) == (self.query is None):
