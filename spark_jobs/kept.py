@@ -15,9 +15,11 @@ from schemas.config import Config
 from schemas.errors import SinkError, StateError, TailraceError
 from schemas.topics import Topics
 from sinks.changes import Applied, Target
+from sinks.groups import Groups
 from sinks.lease import Lease, lease_folder
 from sinks.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
 from spark_jobs.batch import Report
+from spark_jobs.command import line
 from spark_jobs.cuts import Cuts, SeenCut
 from spark_jobs.records import Records
 from spark_jobs.views import Declared
@@ -37,6 +39,7 @@ class Shared:
     records: Records
     cuts: Cuts
     views_topic: ViewsTopic
+    groups: Groups
     bases: dict[str, KeptView] = field(default_factory=dict)
     """The base tables that this job keeps, by topic (`spark_jobs.base`)."""
 
@@ -67,6 +70,7 @@ class KeptView:
         self._current_ms = 0
         self._pause_s = 0.0
         self._next_try = 0.0
+        self._group_failed: str | None = None
 
     @property
     def applied(self) -> Applied | None:
@@ -130,6 +134,11 @@ class KeptView:
                 history_from=applied.history_from,
             )
         )
+        failed = self._shared.groups.commit(self.declared.name, applied.cut)
+        if failed != self._group_failed:
+            self._group_failed = failed
+            if failed is not None:
+                line(event="lag not shown", view=self.declared.name, error=f"its consumer group: {failed}")
 
     def park(self, error: TailraceError) -> float:
         """Put the view aside for a while, longer each time; return for how many seconds. Others go on."""
