@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, LiteralString
@@ -26,6 +26,7 @@ from schemas.errors import TailraceError
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
 from sinks.as_of import read_as_of_lsn, read_as_of_time
+from sinks.groups import Groups
 from sinks.views_read import read_view
 from sinks.views_topic import ViewsTopic
 from spark_jobs.batch import Report
@@ -198,7 +199,8 @@ def kept(
         connection.execute(_AUDIT)
         with running(file), Cuts(config) as cuts:
             topic = ViewsTopic(config.kafka, Topics(prefix))
-            shared = Shared(config, spark, Records(spark, config.kafka), cuts, topic)
+            groups = Groups(config.kafka)
+            shared = Shared(config, spark, Records(spark, config.kafka), cuts, topic, groups)
             made = Views(Bench(config, None, shared), Source(connection))  # type: ignore[arg-type]
             made.kept = {name: made.bench.kept(name) for name in views}
             yield made
@@ -315,14 +317,14 @@ def refused(views: Views) -> None:
     cut = wait_for_state(config, views.source.connection)
     time.sleep(0.1)
     short = config.model_copy(update={"kafka": config.kafka.model_copy(update={"min_compaction_lag_ms": 50})})
-    behind = Shared(short, shared.session, shared.records, shared.cuts, shared.views_topic)
+    behind = replace(shared, config=short)
     for name in (views.history, views.log):
         with pytest.raises(TailraceError, match="TR-560"):
             open_view(behind, name).step(SeenCut(cut, 2**62), Report())
     shared.records.release()
     # A new one begins where the topic is sure to be whole: at the cut.
     fresh = {f"{name}_new": config.views[name] for name in (views.history, views.log)}
-    begun = Shared(short.model_copy(update={"views": fresh}), *(getattr(shared, part) for part in _PARTS))
+    begun = replace(shared, config=short.model_copy(update={"views": fresh}))
     for name in fresh:
         view = open_view(begun, name)
         assert view.step(SeenCut(cut, 2**62), Report())
@@ -333,9 +335,6 @@ def refused(views: Views) -> None:
     assert compared(list(read_view(begun.config, next(iter(fresh))).rows)) == now
     stood = [{k: v for k, v in row.items() if k in ("id", "n", "extra")} for row in _rows(begun, list(fresh)[-1])]
     assert compared(stood) == now
-
-
-_PARTS = ("session", "records", "cuts", "views_topic")
 
 
 def _rows(shared: Shared, name: str) -> list[dict[str, Any]]:
