@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from schemas.lsn import parse_lsn
+
 ToastWay = Literal["cache", "reread"]
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
 
@@ -324,6 +326,11 @@ class View(Section):
     key: list[str] | None = Field(None, description="key columns of the view; default: the table's primary key")
     target: Literal["warehouse", "search"] = Field("warehouse", description="where the view lives")
     shape: Literal["current", "history", "log"] = Field("current", description="what the view keeps of each key")
+    history_from: str | None = Field(
+        None,
+        description="LSN from which on a view of shape history or log has every version; default: the earliest that"
+        " the topic still has, kept when the view is rebuilt",
+    )
     refresh: Literal["incremental", "full"] = Field(
         "incremental", description="of a query: the units that changed, or all of it at each change"
     )
@@ -337,6 +344,16 @@ class View(Section):
         if (self.table is None) == (self.query is None):
             raise ValueError("give either `table` or `query`")
         return self
+
+    @field_validator("history_from")
+    @classmethod
+    def _an_lsn(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                parse_lsn(text)
+            except ValueError:
+                raise ValueError('write an LSN as PostgreSQL prints it, for example "0/16B3748"') from None
+        return text
 
 
 class Config(Section):

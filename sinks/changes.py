@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
+import orjson
+
+from schemas.lsn import format_lsn, parse_lsn
 from schemas.progress import Cut
 
 if TYPE_CHECKING:
@@ -14,6 +17,29 @@ if TYPE_CHECKING:
 
 DELETED: Final = "_tailrace_deleted"
 """Column that marks a row that is gone; of its other columns only the key's are set."""
+
+
+VALID_FROM, VALID_TO = "valid_from", "valid_to"
+FROM_LSN, FROM_ORDINAL = "valid_from_lsn", "valid_from_ordinal"
+TO_LSN, TO_ORDINAL = "valid_to_lsn", "valid_to_ordinal"
+VALIDITY: Final = (VALID_FROM, VALID_TO, FROM_LSN, FROM_ORDINAL, TO_LSN, TO_ORDINAL)
+"""The columns that a view of shape `history` has behind those of its table: commit times and positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFrom:
+    """Where a view of shape `history` or `log` begins: from `lsn` and from `at_ms` (since 1970) on it is whole."""
+
+    lsn: int
+    at_ms: int
+
+    def to_json(self) -> str:
+        return orjson.dumps({"lsn": format_lsn(self.lsn), "at_ms": self.at_ms}).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        value = orjson.loads(text)
+        return cls(parse_lsn(value["lsn"]), value["at_ms"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +57,7 @@ class Applied:
     unfinished: Cut | None = None
     definition: str | None = None
     level_ms: int = 0
+    history_from: HistoryFrom | None = None
 
 
 class Target(Protocol):

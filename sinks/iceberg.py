@@ -22,7 +22,7 @@ import orjson
 from schemas.config import Warehouse
 from schemas.errors import StateError
 from schemas.progress import Cut
-from sinks.changes import DELETED, Applied
+from sinks.changes import DELETED, Applied, HistoryFrom
 from sinks.iceberg_generations import GENERATION, Generations, Place
 from sinks.kinds import quote
 
@@ -34,6 +34,7 @@ CUT: Final = "tailrace.cut"
 KEY: Final = "tailrace.key"
 DEFINITION: Final = "tailrace.definition"
 LEVEL: Final = "tailrace.level_ms"
+HISTORY_FROM: Final = "tailrace.history_from"
 
 _PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
@@ -63,6 +64,8 @@ class IcebergTarget(Generations):
         self._namespace = warehouse.namespace
         self._view = view
         self._places: dict[int, Place] = {}
+        self.history_from: HistoryFrom | None = None
+        """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
 
     def live(self) -> Applied | None:
@@ -130,6 +133,19 @@ class IcebergTarget(Generations):
             )
         return self._committed(place, generation, cut)
 
+    def append(self, generation: int, rows: DataFrame, cut: Cut) -> Applied:
+        """Add rows to a generation and bring it to `cut`."""
+        place = self._places[generation]
+        self._evolve(place, rows)
+        rows.createOrReplaceTempView("tailrace_rows")
+        columns = self._columns(place, rows)
+        with self._properties(generation, cut):
+            self._session.sql(
+                f"INSERT INTO {self._written(place)} ({', '.join(map(quote, columns))}) "
+                f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
+            )
+        return self._committed(place, generation, cut)
+
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
         """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
         return replace(applied, cut=cut, unfinished=None)
@@ -156,6 +172,14 @@ class IcebergTarget(Generations):
         found = (snapshot.summary().get(KEY) for snapshot in self._ancestors(place))
         told = next((key for key in found if key is not None), None) or self._loaded(place.table).properties().get(KEY)
         return tuple(orjson.loads(told))
+
+    def shape_as(self, generation: int, rows: DataFrame) -> None:
+        """Give a generation the columns of `rows`, before it is read to make what is then written to it."""
+        self._evolve(self._places[generation], rows)
+
+    def reached(self, generation: int) -> str:
+        """Return the name in Spark SQL of a generation that is staged or live."""
+        return self._written(self._places[generation])
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
         """Make another generation the live one, at once for all readers; the old one stays as a branch."""
@@ -187,12 +211,14 @@ class IcebergTarget(Generations):
         for snapshot in self._ancestors(place):
             summary = snapshot.summary()
             if summary.get(CUT) is not None:
+                begins = summary.get(HISTORY_FROM)
                 return Applied(
                     int(summary.get(GENERATION)),
                     Cut.from_json(summary.get(CUT)),
                     snapshot.snapshotId(),
                     definition=summary.get(DEFINITION),
                     level_ms=int(summary.get(LEVEL) or snapshot.timestampMillis()),
+                    history_from=HistoryFrom.from_json(begins) if begins else None,
                 )
         return None
 
@@ -270,6 +296,8 @@ class IcebergTarget(Generations):
             values[KEY] = orjson.dumps(list(key)).decode()
         if self._definition is not None:
             values[DEFINITION] = self._definition
+        if self.history_from is not None:
+            values[HISTORY_FROM] = self.history_from.to_json()
         with self._set(values):
             yield
 

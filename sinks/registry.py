@@ -121,7 +121,7 @@ class Registry:
             detail=f"{error.http_status_code} {(error.error_message or '')[:600]}",
             hint="If the subject's readers can take it, lower its rule for as long as the change needs:\n"
             "       curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json'"
-            f" --data '{{\"compatibility\": \"NONE\"}}' {config}\n"
+            f' --data \'{{"compatibility": "NONE"}}\' {config}\n'
             "       tailrace run",
         )
 

@@ -20,6 +20,7 @@ from schemas.errors import SinkError
 from schemas.progress import Cut
 from schemas.topics import Topics
 from sinks.admin import TopicSpec, ensure_topics
+from sinks.changes import HistoryFrom
 from sinks.options import client_options
 from sinks.progress import TIMEOUT, Reader
 
@@ -30,7 +31,7 @@ class ViewRecord:
 
     `snapshot_id` (warehouse) is the newest Iceberg snapshot with a cut of its own when the record was written:
     the record's cut counts only as long as that is so. `current_ms` is when the view was last level with the newest
-    cut, milliseconds since 1970. `error` is why it stands still, if it does.
+    cut, milliseconds since 1970. `error` is why it stands still, if it does. `history_from` is where a history begins.
     """
 
     view: str
@@ -40,6 +41,7 @@ class ViewRecord:
     current_ms: int
     snapshot_id: int | None = None
     error: str | None = None
+    history_from: HistoryFrom | None = None
 
     def key(self) -> bytes:
         return orjson.dumps([self.view])
@@ -54,6 +56,7 @@ class ViewRecord:
                 "current_ms": self.current_ms,
                 "snapshot_id": self.snapshot_id,
                 "error": self.error,
+                "history_from": self.history_from.to_json() if self.history_from else None,
             }
         )
 
@@ -61,7 +64,8 @@ class ViewRecord:
     def from_value(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
         cut = Cut.from_dict(value.pop("cut")) if value["cut"] else value.pop("cut")
-        return cls(cut=cut, **value)
+        begins = value.pop("history_from", None)
+        return cls(cut=cut, history_from=HistoryFrom.from_json(begins) if begins else None, **value)
 
 
 def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[str, ViewRecord]:

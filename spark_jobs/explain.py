@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import orjson
 
@@ -20,6 +21,12 @@ from spark_jobs.query.explain import explain
 from spark_jobs.views import Declared
 from spark_jobs.views import declare as declare_view
 
+_OF_A_TABLE: Final = {
+    "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
+    "history": "Each record of a changed key is a version; of the view, the open versions of these keys are read.",
+    "log": "Each record is a row that is appended; no table is read.",
+}
+
 
 def main(arguments: Sequence[str]) -> int:
     options = parser("Show how a view is kept up to date.")
@@ -30,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     def job(config: Config) -> None:
         view = declare_view(config, given.view)
         if view.text is None:
-            lines = ["Each changed key is merged from its newest record; no table is read but the view itself."]
+            lines = [_OF_A_TABLE[view.shape]]
             query = None
         else:
             query = _read(config, view)

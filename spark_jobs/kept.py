@@ -134,6 +134,7 @@ class KeptView:
                 cut=applied.cut,
                 current_ms=self._current_ms,
                 snapshot_id=applied.snapshot_id,
+                history_from=applied.history_from,
             )
         )
         failed = self._shared.groups.commit(self.declared.name, applied.cut)

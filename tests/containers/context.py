@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cdc.dev import java, kafka, postgres
+from cdc.dev import java, postgres
 from cdc.dev.jars import jars
 
 # what Kafka and its libraries load; a whole JDK has twice the size

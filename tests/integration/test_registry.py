@@ -47,7 +47,7 @@ def write(tmp_path: Path, database: str, servers: Servers, prefix: str) -> Write
 def connection(database: str) -> Any:
     """A connection to a database with a table."""
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute('CREATE TABLE item (id int PRIMARY KEY, "a b" text); INSERT INTO item VALUES (1, \'x\')')
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY, \"a b\" text); INSERT INTO item VALUES (1, 'x')")
         yield connection
 
 

@@ -181,10 +181,12 @@ def test_views_list(folder: Path) -> None:
 
 def test_verify_says_what_it_leaves_out(folder: Path) -> None:
     queries = "[views.joined]\nquery = 'SELECT 1'\n[views.other]\nquery = 'SELECT 1'\n"
+    queries += "[views.all]\ntable = 'public.t'\nshape = 'log'\n"
     (folder / "queries.toml").write_text(CONFIG.partition("[views")[0] + queries, encoding="utf-8")
     result = tailrace("verify", "--config", "queries.toml", folder=folder)
     assert (result.returncode, result.stdout) == (0, "")
     assert "not compared, being queries: joined, other" in result.stderr
+    assert "not compared, being logs: all" in result.stderr
     assert "being queries: joined\n" in tailrace("verify", folder=folder).stderr
 
 
