@@ -6,7 +6,8 @@ Order: flags, then environment (``TAILRACE__SECTION__KEY``), then the file, then
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -24,6 +25,16 @@ class Section(BaseModel):
     """A table of the file: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _with_files(values: object, *keys: str) -> object:
+    """Read what is not given from the file that `{key}_file` names."""
+    if isinstance(values, dict):
+        for key in keys:
+            if values.get(f"{key}_file") and key not in values:
+                with open(values[f"{key}_file"], encoding="utf-8") as file:
+                    values = {**values, key: file.read().strip()}
+    return values
 
 
 class Source(Section):
@@ -112,12 +123,7 @@ class Source(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, values: object) -> object:
-        if isinstance(values, dict):
-            for key in ("dsn", "hash_salt"):
-                if values.get(f"{key}_file") and key not in values:
-                    with open(values[f"{key}_file"], encoding="utf-8") as file:
-                        values = {**values, key: file.read().strip()}
-        return values
+        return _with_files(values, "dsn", "hash_salt")
 
     @model_validator(mode="after")
     def _salted(self) -> Source:
@@ -240,14 +246,67 @@ class Warehouse(Section):
     namespace: Name = Field("views", description="namespace of the view tables")
 
 
-class Search(Section):
+class HttpServer(Section):
+    """A server that is asked over HTTP: how it knows us and, with https, we it. Files are in PEM, and on every machine
+    that connects.
+    """
+
+    user: str | None = Field(None, description="basic auth")
+    password: SecretStr | None = Field(None, description="basic auth")
+    password_file: str | None = Field(None, description="file that holds the password, in place of password")
+    ca_file: str | None = Field(
+        None, description="CA that signed the server's certificate; default: $SSL_CERT_FILE, else those of certifi"
+    )
+    cert_file: str | None = Field(None, description="our certificate, for a server that asks for one")
+    key_file: str | None = Field(None, description="its key; default: in cert_file, too")
+
+    @property
+    def urls(self) -> list[str]:
+        """Return where it listens."""
+        raise NotImplementedError
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_password(cls, values: object) -> object:
+        return _with_files(values, "password")
+
+    @model_validator(mode="after")
+    def _no_way_round(self) -> Self:
+        parts = [urlsplit(url) for url in self.urls]
+        if not parts or not all(part.scheme in ("http", "https") and part.hostname for part in parts):
+            raise ValueError('write URLs, for example "https://localhost:9200"')
+        if any("@" in url for url in self.urls):
+            raise ValueError("user and password are keys of their own, not a part of the URL")
+        if (self.user is None) != (self.password is None):
+            raise ValueError("give both user and password, or neither")
+        if self.key_file and not self.cert_file:
+            raise ValueError("key_file needs cert_file")
+        if (self.ca_file or self.cert_file) and any(part.scheme == "http" for part in parts):
+            raise ValueError("ca_file and cert_file need https:// in every URL: http:// would go on without TLS")
+        return self
+
+
+class Registry(HttpServer):
+    """A schema registry that gives the schemas their ids; they are on the schemas topic all the same."""
+
+    url: str = Field(description="Confluent's API; of Apicurio http://HOST:PORT/apis/ccompat/v7; several with commas")
+
+    @property
+    def urls(self) -> list[str]:
+        """Return where it listens."""
+        return [url.strip() for url in self.url.split(",")]
+
+
+class Search(HttpServer):
     """OpenSearch for `target = "search"`."""
 
     hosts: list[str] = Field(description="URLs of the cluster")
-    user: str | None = Field(None, description="basic auth")
-    password: SecretStr | None = Field(None, description="basic auth")
-    ca_file: str | None = Field(None, description="CA that signed the cluster's certificate")
     index_prefix: str = Field("", description="put in front of every index and alias")
+
+    @property
+    def urls(self) -> list[str]:
+        """Return where it listens."""
+        return self.hosts
 
 
 class Spark(Section):
@@ -282,6 +341,10 @@ class View(Section):
     )
     queries_index: str | None = Field(
         None, description="of percolate, in place of queries: an index of yours with a percolator field"
+    )
+
+    keep_generations: int = Field(
+        1, ge=0, le=100, description="generations before the live one that stay after a swap, for `views rollback`"
     )
 
     @model_validator(mode="after")
@@ -325,6 +388,7 @@ class Config(Section):
     delivery: Delivery = Field(default_factory=lambda: Delivery())
     health: Health = Field(default_factory=lambda: Health())
     memory: Memory = Field(default_factory=lambda: Memory())
+    registry: Registry | None = None
     warehouse: Warehouse | None = None
     search: Search | None = None
     spark: Spark = Field(default_factory=lambda: Spark())

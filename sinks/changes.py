@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -48,6 +48,7 @@ class Applied:
 
     `snapshot_id` is the Iceberg snapshot that carries it. `unfinished` is the cut of a batch that was begun and not
     ended (search): the next one must go at least as far. `definition` is what the target was opened with when it wrote.
+    `level_ms` is when it was written, milliseconds since 1970: it was level with the topics then.
     """
 
     generation: int
@@ -55,6 +56,7 @@ class Applied:
     snapshot_id: int | None = None
     unfinished: Cut | None = None
     definition: str | None = None
+    level_ms: int = 0
     history_from: HistoryFrom | None = None
 
 
@@ -83,4 +85,19 @@ class Target(Protocol):
         """Note that nothing changed up to `cut`."""
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
-        """Make a staged generation the one that readers see, at once."""
+        """Make another generation the one that readers see, at once; the one before stays until `keep` drops it."""
+
+    def generations(self) -> dict[int, Applied]:
+        """Return every generation that holds a cut, the live one among them, by number.
+
+        Greater numbers than the live one's are staged or were rolled back from, smaller ones were live before.
+        """
+
+    def key(self, generation: int) -> tuple[str, ...]:
+        """Return the key columns that a generation was written with."""
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Drop every generation but the live one and these."""
+
+    def remove(self) -> None:
+        """Drop every generation."""

@@ -7,7 +7,9 @@ that changed no row, and when a view was last known to be at the newest cut.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Final, Self
 
 import orjson
@@ -68,16 +70,54 @@ class ViewRecord:
 
 def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[str, ViewRecord]:
     """Return the newest record of every view; none if there is no topic yet."""
-    found: dict[str, ViewRecord] = {}
-    with Reader(kafka, topics.views, timeout) as reader:
-        for record in reader.all():
+    with ViewsTail(kafka, topics, timeout) as tail:
+        return tail.newest()
+
+
+class ViewsTail:
+    """The newest record of every view, kept at hand: one consumer, which then only reads what is new.
+
+    Memory: one record for each view.
+    """
+
+    def __init__(self, kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> None:
+        self._reader = Reader(kafka, topics.views, timeout)
+        self._newest: dict[str, ViewRecord] = {}
+        self._assigned = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def newest(self, wait: float = 0.0) -> dict[str, ViewRecord]:
+        """Return the newest records by view; none if there is no topic yet.
+
+        The first call reads to the end as it was when asked; later ones wait up to `wait` seconds for something new.
+        """
+        if self._assigned:
+            self._keep(self._reader.more(wait))
+        elif (bounds := self._reader.bounds()) is not None:
+            self._keep(self._reader.span(*bounds))
+            self._assigned = True
+        else:
+            time.sleep(wait)
+        return dict(self._newest)
+
+    def _keep(self, records: Iterator[Message]) -> None:
+        for record in records:
             raw, key = record.value(), record.key()
             if raw is not None:
                 view = ViewRecord.from_value(raw)
-                found[view.view] = view
+                self._newest[view.view] = view
             elif key is not None:
-                found.pop(orjson.loads(key)[0], None)
-    return found
+                self._newest.pop(orjson.loads(key)[0], None)
 
 
 _SETTINGS: Final = {"cleanup.policy": "compact"}
@@ -102,6 +142,13 @@ class ViewsTopic:
 
     def publish(self, record: ViewRecord) -> None:
         """Write one record and wait until Kafka has it."""
+        self._send(record.key(), record.value())
+
+    def forget(self, view: str) -> None:
+        """Take a view's record off the topic."""
+        self._send(orjson.dumps([view]), None)
+
+    def _send(self, key: bytes, value: bytes | None) -> None:
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -109,7 +156,7 @@ class ViewsTopic:
                 failed.append(error)
 
         try:
-            self._producer.produce(self._topic, record.value(), record.key(), on_delivery=delivered)
+            self._producer.produce(self._topic, value, key, on_delivery=delivered)
         except (BufferError, KafkaException) as error:
             raise self._refused(str(error)) from None
         if self._producer.flush(TIMEOUT) or failed:

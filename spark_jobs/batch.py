@@ -119,7 +119,7 @@ class Batch:
 
 def settled(view: Declared, target: Target, applied: Applied, cut: Cut) -> Applied | None:
     """Return what stands at the cut if there is nothing to read up to it; None if there is. StateError as below."""
-    check_same_log(view.name, applied.cut, cut)
+    _check_same_log(view, applied.cut, cut)
     if not advanced(applied, cut):
         return applied
     if applied.unfinished is None and cut.offsets == applied.cut.offsets:
@@ -189,7 +189,7 @@ def check_definition(view: Declared, applied: Applied) -> None:
         )
 
 
-def check_same_log(view: str, applied: Cut, cut: Cut) -> None:
+def _check_same_log(view: Declared, applied: Cut, cut: Cut) -> None:
     """Refuse to go on over topics that are not the ones which the view was made from."""
     same = (applied.system_identifier, applied.position.epoch) == (cut.system_identifier, cut.position.epoch)
     shrunk = cut.order > applied.order and any(
@@ -207,7 +207,9 @@ def check_same_log(view: str, applied: Cut, cut: Cut) -> None:
     )
     raise StateError(
         "TR-525",
-        f'view "{view}" cannot go on from {format_lsn(applied.flushed_lsn)}',
+        f'view "{view.name}" cannot go on from {format_lsn(applied.flushed_lsn)}',
         detail=reason,
-        hint=f"tailrace views rebuild {view}",
+        hint=f"tailrace views rebuild {view.name}"
+        if view.shape == "current"
+        else "Its LSNs and theirs are not of one line: let it stand, and declare another view, which begins anew.",
     )

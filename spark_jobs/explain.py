@@ -25,6 +25,12 @@ from spark_jobs.views import declare as declare_view
 _LISTED: Final = 100
 """Parked queries that are shown."""
 
+_OF_A_TABLE: Final = {
+    "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
+    "history": "Each record of a changed key is a version; of the view, the open versions of these keys are read.",
+    "log": "Each record is a row that is appended; no table is read.",
+}
+
 
 def main(arguments: Sequence[str]) -> int:
     options = parser("Show how a view is kept up to date.")
@@ -38,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
             print(explain_percolate(config, view, as_json=given.json))
             return
         if view.text is None:
-            lines = ["Each changed key is merged from its newest record; no table is read but the view itself."]
+            lines = [_OF_A_TABLE[view.shape]]
             query = None
         else:
             query = _read(config, view)

@@ -111,9 +111,12 @@ class Records:
         return self.shapes(topic)
 
     def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
-        """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be."""
+        """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be.
+
+        An id that is not the newest may be so by now: a registry gives a shape that comes back its old one.
+        """
         known = self._shapes.get(topic)
-        if known is None or not ids <= known.ids:
+        if known is None or not ids <= known.newest:
             self._stored = read_schemas(self._kafka, self._topics)
             known = self._shapes[topic] = table_shapes(self._session, topic, self._stored)
         if missing := sorted(ids - known.ids):

@@ -66,7 +66,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TableShapes:
-    """All shapes of one topic by schema id; the one with the greatest id is what views show."""
+    """All shapes of one topic by schema id, in the order of the schemas topic; the last one is what views show."""
 
     topic: str
     keys: dict[int, Shape]
@@ -77,8 +77,12 @@ class TableShapes:
         return self.keys.keys() | self.rows.keys()
 
     @property
+    def newest(self) -> set[int]:
+        return {*list(self.keys)[-1:], *list(self.rows)[-1:]}
+
+    @property
     def columns(self) -> dict[str, DataType]:
-        return self.rows[max(self.rows)].types
+        return self.rows[next(reversed(self.rows))].types
 
     def columns_of(self, ids: Iterable[int]) -> dict[str, DataType]:
         """Return the columns of these schemas and the newest one, each as the newest of them that has it says."""
@@ -89,7 +93,7 @@ class TableShapes:
 
     @property
     def key(self) -> tuple[str, ...]:
-        return tuple(self.keys[max(self.keys)].types)
+        return tuple(self.keys[next(reversed(self.keys))].types)
 
     def align(self, column: str, value: Column, shape: Shape, to: DataType | None = None) -> Column:
         """Bring a column of an older shape to its present type, or `to`, if that keeps every value."""
@@ -108,7 +112,7 @@ class TableShapes:
 
 
 def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchema]) -> TableShapes:
-    """Return the shapes of `topic`, as far as `stored` has them."""
+    """Return the shapes of `topic`, as far as `stored` has them; the newest last, as there."""
     keys: dict[int, Shape] = {}
     rows: dict[int, Shape] = {}
     for schema in stored:

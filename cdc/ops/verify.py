@@ -86,7 +86,7 @@ def _schemas(config: Config) -> list[StoredSchema]:
 
 def _form(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> TableForm:
     topic = Topics(config.kafka.prefix).table(*table)
-    newest = {stored.subject: stored.schema for stored in schemas}  # in the order of their ids
+    newest = {stored.subject: stored.schema for stored in schemas}  # which comes last
     return TableForm.of(".".join(table), newest.get(f"{topic}-key"), newest.get(f"{topic}-value"))
 
 

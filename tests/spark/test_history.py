@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, LiteralString
@@ -18,13 +18,15 @@ from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
 from cdc.dev.state import Servers
-from cdc.ops.snapshots import read_snapshots
-from schemas.config import View, Warehouse
+from cdc.ops.snapshots import TableSnapshot, read_snapshots
+from cdc.ops.verify import verify
+from schemas.config import Config, View, Warehouse
 from schemas.configfile import load
 from schemas.errors import TailraceError
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
 from sinks.as_of import read_as_of_lsn, read_as_of_time
+from sinks.groups import Groups
 from sinks.views_read import read_view
 from sinks.views_topic import ViewsTopic
 from spark_jobs.batch import Report
@@ -48,6 +50,8 @@ BEGIN
         CASE WHEN TG_OP IN ('UPDATE', 'INSERT') THEN to_jsonb(NEW) END);
     RETURN NULL;
 END $$;
+CREATE TABLE keyless (v int);
+INSERT INTO keyless VALUES (0);
 CREATE TABLE t (id int PRIMARY KEY, name text, n int);
 INSERT INTO t SELECT i, 'row ' || i, i FROM generate_series(1, 40) AS i;
 CREATE TRIGGER rows AFTER INSERT OR UPDATE OR DELETE ON t FOR EACH ROW EXECUTE FUNCTION note();
@@ -138,7 +142,11 @@ class Views:
 
     @property
     def log(self) -> str:
-        return list(self.kept)[-1]
+        return list(self.kept)[1]
+
+    @property
+    def keyless(self) -> str:
+        return list(self.kept)[2]
 
     def check(self, many: int = 8) -> None:
         """Compare the history with the table at the newest and at `many` past commits, and the log with the audit."""
@@ -183,14 +191,16 @@ def kept(
     views = {
         f"h_{suffix}": View(table="public.t", shape="history"),
         f"l_{suffix}": View(table="public.t", shape="log"),
+        f"k_{suffix}": View(table="public.keyless", shape="log"),
     }
-    file = write_config(folder, database, servers.bootstrap, prefix, source='tables = ["public.t"]\n')
+    file = write_config(folder, database, servers.bootstrap, prefix, source='tables = ["public.t", "public.keyless"]\n')
     config = load(file).model_copy(update={"warehouse": warehouse, "views": views})
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(_AUDIT)
         with running(file), Cuts(config) as cuts:
             topic = ViewsTopic(config.kafka, Topics(prefix))
-            shared = Shared(config, spark, Records(spark, config.kafka), cuts, topic)
+            groups = Groups(config.kafka)
+            shared = Shared(config, spark, Records(spark, config.kafka), cuts, topic, groups)
             made = Views(Bench(config, None, shared), Source(connection))  # type: ignore[arg-type]
             made.kept = {name: made.bench.kept(name) for name in views}
             yield made
@@ -206,14 +216,16 @@ def test_every_past_state_is_one_query(
         source.note()
         for _ in range(4):
             source.change()
-        source.run("DELETE FROM t WHERE id < 5", "INSERT INTO t VALUES (1, 'again', 1)")
+        source.run(
+            "DELETE FROM t WHERE id < 5", "INSERT INTO t VALUES (1, 'again', 1)", "INSERT INTO keyless VALUES (1)"
+        )
         first = views.step()
         views.check()
 
         source.run("ALTER TABLE t ADD COLUMN extra bigint", "UPDATE t SET extra = id WHERE id % 3 = 0")
         for _ in range(4):
             source.change()
-        source.run("TRUNCATE t")
+        source.run("TRUNCATE t, keyless", "INSERT INTO keyless VALUES (2), (2)")
         source.run("INSERT INTO t (id, n) VALUES (7, 7), (8, 8)", "TRUNCATE t", "INSERT INTO t (id, n) VALUES (8, 8)")
         for _ in range(3):
             source.change()
@@ -234,8 +246,13 @@ def test_every_past_state_is_one_query(
         views.step()
         views.check()
 
+        events = sorted(bench.rows(views.keyless), key=lambda row: (row["commit_lsn"], row["ordinal"]))
+        assert [(row["op"], row["v"]) for row in events] == [("r", 0), ("c", 1), ("t", None), ("c", 2), ("c", 2)]
+
         read_again(views)
         views.check()
+        (result,) = verify(bench.config, [views.history], timeout_s=60, limit=1, say=print)
+        assert result.equal
         rebuilt(views)
         refused(views)
 
@@ -245,18 +262,22 @@ def read_again(views: Views) -> None:
     config, folder = views.bench.config, Path(views.bench.config.source.toast_cache_dir or "").parent
     before = versions(views)
     logged = len(views.bench.rows(views.log))
-    run = read_snapshots(config).tables[0].run
+    run = read(config).run
     done = tailrace("snapshot", "start", "public.t", "--reconcile", "--config", str(folder / "tailrace.toml"))
     assert done.returncode == 0, done.stderr
 
     def ran() -> bool:
-        (table,) = read_snapshots(config).tables
+        table = read(config)
         return table.run > run and table.state == "done"
 
     wait_until(ran, 60)
     views.step()
     assert versions(views) == before
     assert len(views.bench.rows(views.log)) > logged
+
+
+def read(config: Config) -> TableSnapshot:
+    return next(each for each in read_snapshots(config).tables if each.table == "public.t")
 
 
 def versions(views: Views) -> int:
@@ -269,7 +290,7 @@ def rebuilt(views: Views) -> None:
     before, begins = versions(views), views.kept[views.history].applied
     views.source.change()
     wait_for_state(views.bench.config, views.source.connection)
-    for name in list(views.kept):
+    for name in (views.history, views.log):
         assert rebuild(views.bench.shared, views.bench.kept(name)).generation == 2
     assert begins is not None
     after = views.bench.kept(views.history).load()[0]
@@ -296,14 +317,14 @@ def refused(views: Views) -> None:
     cut = wait_for_state(config, views.source.connection)
     time.sleep(0.1)
     short = config.model_copy(update={"kafka": config.kafka.model_copy(update={"min_compaction_lag_ms": 50})})
-    behind = Shared(short, shared.session, shared.records, shared.cuts, shared.views_topic)
-    for name in views.kept:
+    behind = replace(shared, config=short)
+    for name in (views.history, views.log):
         with pytest.raises(TailraceError, match="TR-560"):
             open_view(behind, name).step(SeenCut(cut, 2**62), Report())
     shared.records.release()
     # A new one begins where the topic is sure to be whole: at the cut.
-    fresh = {f"{name}_new": View(table="public.t", shape=config.views[name].shape) for name in views.kept}
-    begun = Shared(short.model_copy(update={"views": fresh}), *(getattr(shared, part) for part in _PARTS))
+    fresh = {f"{name}_new": config.views[name] for name in (views.history, views.log)}
+    begun = replace(shared, config=short.model_copy(update={"views": fresh}))
     for name in fresh:
         view = open_view(begun, name)
         assert view.step(SeenCut(cut, 2**62), Report())
@@ -314,9 +335,6 @@ def refused(views: Views) -> None:
     assert compared(list(read_view(begun.config, next(iter(fresh))).rows)) == now
     stood = [{k: v for k, v in row.items() if k in ("id", "n", "extra")} for row in _rows(begun, list(fresh)[-1])]
     assert compared(stood) == now
-
-
-_PARTS = ("session", "records", "cuts", "views_topic")
 
 
 def _rows(shared: Shared, name: str) -> list[dict[str, Any]]:

@@ -25,7 +25,16 @@ bootstrap = "127.0.0.1:1"
 options = { "sasl.password" = "hunter2", "client.id" = "shown" }
 secret_options = { "ssl.key.password" = "hunter2" }
 [search]
-hosts = ["https://admin:hunter2@localhost:9200"]
+hosts = ["https://localhost:9200"]
+user = "admin"
+password = "hunter2"
+[warehouse]
+uri = "https://admin:hunter2@localhost:8181"
+location = "file:///tmp/warehouse"
+[registry]
+url = "https://localhost:8081"
+user = "admin"
+password = "hunter2"
 [views.orders]
 table = "public.orders"
 [views.joined]
