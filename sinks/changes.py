@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from schemas.progress import Cut
@@ -22,6 +22,7 @@ class Applied:
 
     `snapshot_id` is the Iceberg snapshot that carries it. `unfinished` is the cut of a batch that was begun and not
     ended (search): the next one must go at least as far. `definition` is what the target was opened with when it wrote.
+    `inputs` are the generations of the views that it was computed over, by name.
     """
 
     generation: int
@@ -29,13 +30,17 @@ class Applied:
     snapshot_id: int | None = None
     unfinished: Cut | None = None
     definition: str | None = None
+    inputs: Mapping[str, int] = field(default_factory=dict)
 
 
 class Target(Protocol):
     """Where one view lives (`sinks.iceberg`, `sinks.opensearch`); a generation is one build of it from offset 0.
 
     Data and cut become visible together. Calling a method again after a crash in it ends in the same state.
+    `inputs` goes into whatever is written next (`Applied.inputs`).
     """
+
+    inputs: Mapping[str, int]
 
     @property
     def kind(self) -> str: ...

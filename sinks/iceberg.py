@@ -6,7 +6,7 @@
 * A rebuild with the live table's columns fills a branch and becomes current by `set_current_snapshot`; with other
   columns it fills a table of its own, from which one CREATE OR REPLACE TABLE AS SELECT is made.
 
-Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches and tags ``g{n}``.
+Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches and tags ``g{n}``, tags ``pin*``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,6 +24,7 @@ from schemas.errors import StateError
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied
 from sinks.kinds import quote
+from sinks.upkeep import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +34,7 @@ CUT: Final = "tailrace.cut"
 GENERATION: Final = "tailrace.generation"
 KEY: Final = "tailrace.key"
 DEFINITION: Final = "tailrace.definition"
+INPUTS: Final = "tailrace.inputs"
 
 _PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
@@ -46,6 +48,8 @@ _TABLE_PROPERTIES: Final = {
     "write.merge.distribution-mode": "none",
     # A rebuild commits to its branch while follow commits to the live one: both go through the same pointer.
     "commit.retry.num-retries": "20",
+    # Each commit writes the table's metadata anew; the old files would stay for ever.
+    "write.metadata.delete-after-commit.enabled": "true",
 }
 
 
@@ -69,6 +73,7 @@ class IcebergTarget:
         self._namespace = warehouse.namespace
         self._view = view
         self._places: dict[int, _Place] = {}
+        self.inputs: Mapping[str, int] = {}
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
 
     def live(self) -> Applied | None:
@@ -137,19 +142,73 @@ class IcebergTarget:
 
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
         """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
-        return Applied(applied.generation, cut, applied.snapshot_id, definition=applied.definition)
+        return replace(applied, cut=cut)
 
-    def snapshot_at(self, cut: Cut) -> int | None:
+    def snapshot_at(self, cut: Cut, of: Applied | None = None) -> int | None:
         """Return the snapshot that shows the live generation at `cut`; None if it is from before its first one.
 
-        It is the newest of its cuts that is not past this one, so the generation must have stood at `cut`.
+        It is the newest of its cuts that is not past this one, so the generation must have stood at `cut`. With `of`
+        it is looked for in that state's generation, whatever is live now.
         """
-        for snapshot in self._ancestors(_Place(self._view)):
-            stored = snapshot.summary().get(CUT)
-            if stored is not None and Cut.from_json(stored).order <= cut.order:
-                found: int = snapshot.snapshotId()
-                return found
+        rewritten: int | None = None
+        for snapshot in self._ancestors(_Place(self._view), of.snapshot_id if of else None):
+            summary = snapshot.summary()
+            stored = summary.get(CUT)
+            if stored is None:
+                rewritten = rewritten or snapshot.snapshotId()
+                continue
+            if of is not None and int(summary.get(GENERATION)) != of.generation:
+                return None
+            if Cut.from_json(stored).order <= cut.order:
+                # The same rows, in fewer files.
+                return rewritten or int(snapshot.snapshotId())
+            rewritten = None
         return None
+
+    def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
+        """Return the live table's columns, and the key that it was made with."""
+        schema = self._session.table(self.table()).schema
+        key = self._loaded(self._view).properties().get(KEY)
+        return {field.name: field.dataType for field in schema}, tuple(orjson.loads(key))
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the snapshots that led to what readers see, the newest first; one Spark job, one row for each."""
+        rows = self._session.sql(
+            "SELECT snapshot_id, parent_id, unix_millis(committed_at) AS ms, operation, "
+            f"summary['{CUT}'] AS cut FROM {self.table()}.snapshots"
+        ).collect()
+        known = {row.snapshot_id: row for row in rows}
+        found: list[Snapshot] = []
+        head = self._loaded(self._view).currentSnapshot()
+        row = known.get(head.snapshotId()) if head is not None else None
+        while row is not None:
+            cut = Cut.from_json(row.cut) if row.cut else None
+            found.append(Snapshot(row.snapshot_id, row.ms, cut, row.operation == "replace"))
+            row = known.get(row.parent_id)
+        return found
+
+    def call(self, procedure: str, arguments: str) -> dict[str, Any]:
+        """Run one of Iceberg's procedures on the live table; return what it says."""
+        sql = f"CALL {quote(self._catalog)}.system.{procedure}(table => '{self._namespace}.{self._view}', {arguments})"
+        found: dict[str, Any] = self._session.sql(sql).collect()[0].asDict()
+        return found
+
+    def tag(self, name: str, snapshot: int, retain_days: int | None = None) -> None:
+        """Let a tag stand for a snapshot, which then does not expire; for so long, if a time is given."""
+        retain = f" RETAIN {retain_days} DAYS" if retain_days else ""
+        self._session.sql(f"ALTER TABLE {self.table()} CREATE OR REPLACE TAG {name} AS OF VERSION {snapshot}{retain}")
+
+    def untag(self, name: str) -> None:
+        """Drop a tag."""
+        self._session.sql(f"ALTER TABLE {self.table()} DROP TAG IF EXISTS {name}")
+
+    def tags(self) -> dict[str, int]:
+        """Return the tags, each with the time of its snapshot, in milliseconds since 1970."""
+        table = self._loaded(self._view)
+        refs = {} if table is None else dict(table.refs())
+        return {
+            name: table.snapshot(ref.snapshotId()).timestampMillis() for name, ref in refs.items() if ref.isTag()
+        }
 
     def table(self) -> str:
         """Return the live table's name in Spark SQL."""
@@ -193,13 +252,14 @@ class IcebergTarget:
                     Cut.from_json(summary.get(CUT)),
                     snapshot.snapshotId(),
                     definition=summary.get(DEFINITION),
+                    inputs=orjson.loads(summary.get(INPUTS) or "{}"),
                 )
         return None
 
-    def _ancestors(self, place: _Place) -> Iterator[Any]:
-        """Give a generation's snapshots, the newest first."""
+    def _ancestors(self, place: _Place, head: int | None = None) -> Iterator[Any]:
+        """Give a generation's snapshots, the newest first, or those from `head` back."""
         table = self._loaded(place.table)
-        snapshot = None if table is None else table.snapshot(place.ref)
+        snapshot = None if table is None else table.snapshot(place.ref if head is None else head)
         while snapshot is not None:
             yield snapshot
             parent = snapshot.parentId()
@@ -268,6 +328,8 @@ class IcebergTarget:
         values = {CUT: cut.to_json(), GENERATION: str(generation)}
         if self._definition is not None:
             values[DEFINITION] = self._definition
+        if self.inputs:
+            values[INPUTS] = orjson.dumps(dict(self.inputs)).decode()
         for name, value in values.items():
             self._session.conf.set(_PROPERTY + name, value)
         try:

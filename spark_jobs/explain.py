@@ -13,6 +13,7 @@ import orjson
 from schemas.config import Config
 from schemas.topics import Topics
 from sinks.progress import read_schemas
+from sinks.schema_topic import StoredSchema
 from spark_jobs.command import parser, run
 from spark_jobs.query.catalog import TableInfo, table_of
 from spark_jobs.query.declared import DeclaredQuery, declare
@@ -44,12 +45,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _read(config: Config, view: Declared) -> DeclaredQuery:
+    return _declared(config, view, read_schemas(config.kafka, Topics(config.kafka.prefix)))
+
+
+def _declared(config: Config, view: Declared, stored: list[StoredSchema]) -> DeclaredQuery:
     topics = Topics(config.kafka.prefix)
-    stored = read_schemas(config.kafka, topics)
     found = {table: table_of(topics, table, stored) for table in view.tables}
-    catalog: dict[str, TableInfo] = {table: info for table, info in found.items() if info is not None}
+    found |= {lower: _info(config, lower, stored) for lower in view.views}
+    catalog: dict[str, TableInfo] = {name: info for name, info in found.items() if info is not None}
     assert view.text is not None
     return declare(view.text, view.key or (), catalog, view.refresh)
+
+
+def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | None:
+    """Return the columns and the key of a view as its query gives them now."""
+    view = declare_view(config, name)
+    if view.text is None:
+        return table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)
+    query = _declared(config, view, stored)
+    return TableInfo(tuple(query.whole.named_selects), query.key)
 
 
 def _as_json(name: str, query: DeclaredQuery | None) -> dict[str, object]:

@@ -8,8 +8,8 @@ from schemas.config import Config
 from sinks.changes import Target
 from sinks.iceberg import IcebergTarget
 from sinks.opensearch import OpenSearchTarget
-from spark_jobs.base import BaseTables
 from spark_jobs.batch import Batch
+from spark_jobs.inputs import Inputs
 from spark_jobs.kept import KeptView, Shared, ViewBatch
 from spark_jobs.query_batch import QueryBatch
 from spark_jobs.views import Declared, declare
@@ -22,10 +22,12 @@ def open_view(shared: Shared, name: str) -> KeptView:
     def open_batch(session: SparkSession) -> ViewBatch:
         target = open_target(shared.config, session, view)
         if view.text is not None:
-            return QueryBatch(view, target, session, shared, BaseTables(shared, name))
+            inputs = Inputs(shared, view, lambda lower: open_view(shared, lower))
+            return QueryBatch(view, target, session, shared, inputs)
         return Batch(view, target, session, shared.records, shared.config.kafka, shared.cuts.wait)
 
-    return KeptView(shared, view, open_batch)
+    kept = shared.views[name] = KeptView(shared, view, open_batch)
+    return kept
 
 
 def open_target(config: Config, session: SparkSession, view: Declared) -> Target:

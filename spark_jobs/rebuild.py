@@ -22,6 +22,7 @@ from spark_jobs.command import line, opened, parser, run
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import SWAP_WAIT_S, KeptView, Shared
 from spark_jobs.open_view import open_view
+from spark_jobs.views.lower import in_order
 
 _CATCH_UPS: Final = 3
 """Each is shorter than the one before; what is left is done under the lease, while follow waits."""
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         with opened(config) as shared:
-            for name in dict.fromkeys(given.views):
+            for name in in_order(config, given.views):
                 rebuild(shared, open_view(shared, name))
 
     return run(job, given.config)
@@ -97,6 +98,7 @@ def _swap(shared: Shared, view: KeptView, applied: Applied, key: Sequence[str]) 
     # The cut may have moved past the last commit; the record says so, and on which snapshot it rests.
     applied = replace(swapped, cut=applied.cut)
     view.publish(applied)
+    view.forget()
     line(
         event="swapped",
         view=view.declared.name,
