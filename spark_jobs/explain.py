@@ -1,6 +1,6 @@
 """Show how changes in its tables reach a view that is a query; needs Kafka for the tables' columns, and no Spark.
 
-    python spark_jobs/explain.py [--config tailrace.toml] [--json] VIEW
+python spark_jobs/explain.py [--config tailrace.toml] [--json] VIEW
 """
 
 from __future__ import annotations

@@ -15,9 +15,11 @@ from schemas.config import Config
 from schemas.errors import SinkError, StateError, TailraceError
 from schemas.topics import Topics
 from sinks.changes import Applied, Target
+from sinks.groups import Groups
 from sinks.lease import Lease, lease_folder
 from sinks.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
 from spark_jobs.batch import Report
+from spark_jobs.command import line
 from spark_jobs.cuts import Cuts, SeenCut
 from spark_jobs.records import Records
 from spark_jobs.views import Declared
@@ -42,6 +44,7 @@ class Shared:
     records: Records
     cuts: Cuts
     views_topic: ViewsTopic
+    groups: Groups
     bases: dict[str, KeptView] = field(default_factory=dict)
     """The base tables that this job keeps, by topic (`spark_jobs.base`)."""
     views: dict[str, KeptView] = field(default_factory=dict)
@@ -88,6 +91,7 @@ class KeptView:
         self._pause_s = 0.0
         self._next_try = 0.0
         self._said: str | None = None
+        self._group_failed: str | None = None
 
     @property
     def applied(self) -> Applied | None:
@@ -156,6 +160,11 @@ class KeptView:
                 snapshot_id=applied.snapshot_id,
             )
         )
+        failed = self._shared.groups.commit(self.declared.name, applied.cut)
+        if failed != self._group_failed:
+            self._group_failed = failed
+            if failed is not None:
+                line(event="lag not shown", view=self.declared.name, error=f"its consumer group: {failed}")
 
     def park(self, error: TailraceError) -> float:
         """Put the view aside for a while, longer each time; return for how many seconds. Others go on."""
