@@ -175,7 +175,7 @@ class IcebergTarget:
         """Return the snapshots that led to what readers see, the newest first; one Spark job, one row for each."""
         rows = self._session.sql(
             "SELECT snapshot_id, parent_id, unix_millis(committed_at) AS ms, operation, "
-            f"summary['{CUT}'] AS cut FROM {self.table()}.snapshots"
+            f"try_element_at(summary, '{CUT}') AS cut FROM {self.table()}.snapshots"
         ).collect()
         known = {row.snapshot_id: row for row in rows}
         found: list[Snapshot] = []

@@ -149,6 +149,7 @@ def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.Monk
     cascade.check("loud", "home", "feed")
 
     # What stands still below is waited for, and said.
+    monkeypatch.setattr("spark_jobs.kept._FIRST_PAUSE_S", 300.0)
     cascade.commit(cascade.model.change(9))
     below, above = cascade.views["spending"], cascade.views["countries"]
     below.park(refused)
