@@ -110,7 +110,8 @@ class Cascade:
 
     def lists(self) -> dict[int, list[dict[str, Any]]]:
         found: dict[int, list[dict[str, Any]]] = {}
-        for reader, post, at in self.engine.query("SELECT reader, post, at FROM feed ORDER BY at NULLS FIRST, post"):
+        rows = self.engine.query('SELECT reader, post, "at" FROM feed ORDER BY "at" NULLS FIRST, post')
+        for reader, post, at in rows:
             found.setdefault(reader, []).append({"at": plain(at), "post": post})
         return found
 
