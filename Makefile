@@ -36,7 +36,7 @@ demo: setup ## Everything on this machine, with a demo shop
 
 requirements: ## Write requirements.txt and the image's anew from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --all-extras --no-header --no-annotate pyproject.toml --output-file requirements.txt
-	uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate pyproject.toml --output-file docker/requirements.txt
+	uv pip compile --quiet --universal --generate-hashes --extra registry --no-header --no-annotate pyproject.toml --output-file docker/requirements.txt
 
 clean: ## Delete what was made here: the venv and caches (not the demo: tailrace dev down --purge)
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,9 +1,10 @@
 """Compaction and expiry of a table in the warehouse, by Iceberg's own procedures.
 
 * A rewrite carries no cut: what is applied stays with the newest snapshot that has one.
-* Expiry only takes what lies before one snapshot: the newest with a cut that is older than readers may ask for, and
-  that no view which reads the table, and no rebuild of one, still needs. From there on nothing is missing, so a walk
-  from the newest snapshot back finds every state in between; and what is applied is never taken.
+* Expiry only takes what the live generation had before one snapshot: the newest with a cut that is older than readers
+  may ask for, and that no view which reads the table, and no rebuild of one, still needs. From there on nothing is
+  missing, so a walk from the newest snapshot back finds every state in between; what is applied is never taken, of
+  any generation. Snapshots of other generations alone go with these (`sinks.iceberg_generations`).
 * That snapshot is tagged `PINNED`, for whoever else expires snapshots.
 
 Deletion vectors go with the files that they belong to; there is one for each file, so that none need be merged.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from schemas.progress import Cut
@@ -30,6 +30,9 @@ _COMPACTION: Final = {
     "min-input-files": 5,
     "max-files-to-rewrite": 1000,
 }
+
+_AT_ONCE: Final = 10_000
+"""Snapshots named in one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,16 @@ def expire(
         return {"snapshots_expired": 0}
     kept = snapshots[first]
     target.tag(PINNED, kept.id)
-    # What has the same millisecond stays.
-    moment = datetime.fromtimestamp(kept.timestamp_ms // 1000, UTC)
-    before = f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S}.{kept.timestamp_ms % 1000:03} UTC'"
-    target.call("expire_snapshots", f"older_than => {before}, retain_last => 1, stream_results => true")
-    return {"snapshots_expired": len(snapshots) - 1 - first}
+    spared = target.referenced()
+    dead = [str(snapshot.id) for snapshot in snapshots[first + 1 :] if snapshot.id not in spared]
+    for start in range(0, len(dead), _AT_ONCE):
+        # A time that is given takes precedence over the default, which would expire others by their age.
+        target.call(
+            "expire_snapshots",
+            "older_than => TIMESTAMP '1970-01-01 00:00:00', stream_results => true, "
+            f"snapshot_ids => array({', '.join(dead[start : start + _AT_ONCE])})",
+        )
+    return {"snapshots_expired": len(dead)}
 
 
 def commits_since_compaction(snapshots: Collection[Snapshot]) -> int:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import orjson
 
 from schemas.config import Config
 from schemas.topics import Topics
+from sinks.changes import FROM_LSN, FROM_ORDINAL, VALIDITY
 from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
 from spark_jobs.command import parser, run
@@ -20,6 +22,12 @@ from spark_jobs.query.declared import DeclaredQuery, declare
 from spark_jobs.query.explain import explain
 from spark_jobs.views import Declared
 from spark_jobs.views import declare as declare_view
+
+_OF_A_TABLE: Final = {
+    "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
+    "history": "Each record of a changed key is a version; of the view, the open versions of these keys are read.",
+    "log": "Each record is a row that is appended; no table is read.",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     def job(config: Config) -> None:
         view = declare_view(config, given.view)
         if view.text is None:
-            lines = ["Each changed key is merged from its newest record; no table is read but the view itself."]
+            lines = [_OF_A_TABLE[view.shape]]
             query = None
         else:
             query = _read(config, view)
@@ -61,7 +69,10 @@ def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | 
     """Return the columns and the key of a view as its query gives them now."""
     view = declare_view(config, name)
     if view.text is None:
-        return table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)
+        table = table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)
+        if table is None or view.shape != "history":
+            return table
+        return TableInfo((*table.columns, *VALIDITY), (*table.key, FROM_LSN, FROM_ORDINAL))
     query = _declared(config, view, stored)
     return TableInfo(tuple(query.whole.named_selects), query.key)
 

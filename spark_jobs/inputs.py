@@ -107,9 +107,9 @@ class Inputs:
 
     def layout(self, view: str) -> ViewLayout:
         """Return the columns and the key of a view that is read."""
-        lower = self._lower(view)
-        columns, key = self._target(view).layout()
-        return ViewLayout(columns, lower.declared.key or key)
+        target = self._target(view)
+        target.live()  # without it the target does not know where a generation is
+        return ViewLayout(target.columns(), target.key(self._stands(view).generation))
 
     def _target(self, name: str) -> IcebergTarget:
         if not is_view(name):

@@ -9,6 +9,7 @@ from sinks.changes import Target
 from sinks.iceberg import IcebergTarget
 from sinks.opensearch import OpenSearchTarget
 from spark_jobs.batch import Batch
+from spark_jobs.history_batch import HistoryBatch, LogBatch
 from spark_jobs.inputs import Inputs
 from spark_jobs.kept import KeptView, Shared, ViewBatch
 from spark_jobs.query_batch import QueryBatch
@@ -24,6 +25,10 @@ def open_view(shared: Shared, name: str) -> KeptView:
         if view.text is not None:
             inputs = Inputs(shared, view, lambda lower: open_view(shared, lower))
             return QueryBatch(view, target, session, shared, inputs)
+        if view.shape != "current":
+            assert isinstance(target, IcebergTarget)  # `declare` has checked it
+            kind = HistoryBatch if view.shape == "history" else LogBatch
+            return kind(view, target, session, shared)
         return Batch(view, target, session, shared.records, shared.config.kafka, shared.cuts.wait)
 
     kept = shared.views[name] = KeptView(shared, view, open_batch)

@@ -9,10 +9,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
-from schemas.errors import ConfigError, StateError
+from schemas.errors import ConfigError
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
-from spark_jobs.batch import Report, fill, own_cut, read_whole, settled
+from spark_jobs.batch import Report, check_definition, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import check_unique, difference
 from spark_jobs.inputs import Inputs
@@ -45,7 +45,7 @@ class QueryBatch:
         """
         since, staged = applied, generation
         if applied is not None:
-            self._check_definition(applied)
+            check_definition(self.view, applied)
             if advanced(applied, seen.cut):
                 # Without a change, too: they would look as if nobody had kept them (TR-526).
                 seen = self._bring(seen, renew=False)
@@ -196,15 +196,6 @@ class QueryBatch:
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._cached.append(frame.persist())
         return frame
-
-    def _check_definition(self, applied: Applied) -> None:
-        if applied.definition != self.view.definition:
-            raise StateError(
-                "TR-548",
-                f'view "{self.view.name}" was built from another query or key',
-                detail="What it holds cannot be turned into the rows of this one.",
-                hint=f"tailrace views rebuild {self.view.name}",
-            )
 
 
 def _columns(rows: DataFrame) -> dict[str, DataType]:

@@ -19,6 +19,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.tokenizer_core import TokenType
 
 from schemas.errors import ConfigError
+from spark_jobs.query.asof import check_histories, put_back, take_out
 from spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of
 from spark_jobs.query.shape import inline_ctes, one_form, settle_unions
 from spark_jobs.query.text import QueryText
@@ -31,6 +32,7 @@ def parse(raw: exp.Query, text: QueryText, catalog: Catalog) -> exp.Query:
     """Return the one form of what `tree` gave, which is used up. ConfigError points at what is not there."""
     raw = inline_ctes(raw, text)
     _check_tables(raw, text, catalog)
+    check_histories(raw, text, catalog)
     for view in raw.find_all(exp.Table):
         if not view.db:
             view.set("db", exp.to_identifier(VIEWS, quoted=True))
@@ -57,6 +59,7 @@ def tree(text: QueryText) -> exp.Query:
             # The grammar takes every WINDOW for the clause; ``window(ts, '1 hour')`` is Spark's function.
             if token.token_type is TokenType.WINDOW and following.token_type in (TokenType.L_PAREN, TokenType.DOT):
                 token.token_type = TokenType.VAR
+        tokens, moments = take_out(tokens, text)
         statements = dialect.parser().parse(tokens, text.sql)
     except ParseError as error:
         first = error.errors[0]
@@ -69,6 +72,7 @@ def tree(text: QueryText) -> exp.Query:
         raise text.error("TR-540", "its query is not one SELECT", 0)
     found = statements[0].unnest()
     assert isinstance(found, exp.Query)
+    put_back(found, moments, text, DIALECT)
     return found
 
 

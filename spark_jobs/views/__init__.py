@@ -13,6 +13,7 @@ import orjson
 
 from schemas.config import Config, View
 from schemas.errors import ConfigError
+from schemas.lsn import parse_lsn
 from schemas.topics import Topics
 from spark_jobs.query.catalog import is_view
 from spark_jobs.query.declared import Refresh
@@ -39,6 +40,8 @@ class Declared:
     tables: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
     refresh: Refresh = "incremental"
+    shape: str = "current"
+    history_from: int | None = None
 
     @property
     def topic_of(self) -> dict[str, str]:
@@ -52,9 +55,9 @@ class Declared:
 
     @property
     def definition(self) -> str | None:
-        """What the rows of a query follow from; None for a view that is the whole of a table."""
+        """What the rows follow from: a query, or a shape; None for a view that is the present state of a table."""
         if self.text is None:
-            return None
+            return None if self.shape == "current" else self.shape
         return hashlib.sha256(orjson.dumps([self.text.sql, self.key])).hexdigest()
 
 
@@ -70,13 +73,7 @@ def declare(config: Config, name: str) -> Declared:
         )
     view = config.views[name]
     _check_target(config, name, view)
-    if view.shape != "current":
-        raise ConfigError(
-            "TR-503",
-            f'view "{name}": shape "{view.shape}" is not supported yet',
-            detail='Views keep the newest row of each key: shape = "current".',
-            hint=f'Take `shape` out of [views.{name}], or set it to "current".',
-        )
+    _check_shape(name, view)
     topics = Topics(config.kafka.prefix)
     if view.table is None:
         return _declare_query(config, name, view, topics)
@@ -88,7 +85,14 @@ def declare(config: Config, name: str) -> Declared:
             hint=f'table = "public.{view.table}"',
         )
     topic = topics.table(schema, table)
-    return Declared(name, view.target, (topic,), tuple(view.key) if view.key else None)
+    return Declared(
+        name,
+        view.target,
+        (topic,),
+        tuple(view.key) if view.key else None,
+        shape=view.shape,
+        history_from=None if view.history_from is None else parse_lsn(view.history_from),
+    )
 
 
 def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Declared:
@@ -118,7 +122,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             detail=f'The schemas topic has none for topic "{shapes.topic}".',
             hint="Is the table captured ([source] tables), and has `tailrace run` been started?",
         )
-    if not shapes.keys:
+    if not shapes.keys and view.shape != "log":
         raise ConfigError(
             "TR-508",
             f'view "{view.name}": its table has no key',
@@ -126,13 +130,28 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             hint="Give the table a primary key (or REPLICA IDENTITY FULL and a key in source.keys) and start anew with"
             " another kafka.prefix.",
         )
-    if view.text is None and view.key is not None and sorted(view.key) != sorted(shapes.key):
+    if shapes.keys and view.text is None and view.key is not None and sorted(view.key) != sorted(shapes.key):
         raise ConfigError(
             "TR-509",
             f'view "{view.name}": its key is not its table\'s',
             detail=f"The view has ({', '.join(view.key)}), the table ({', '.join(shapes.key)}).",
             hint=f"Take `key` out of [views.{view.name}]; the table's own is the default.",
         )
+
+
+def _check_shape(name: str, view: View) -> None:
+    if view.shape == "current":
+        if view.history_from is None:
+            return
+        problem, hint = "has `history_from`, but keeps the present state only", 'shape = "history"'
+    elif view.table is None:
+        problem, hint = f'is a query, and shape "{view.shape}" is kept of tables', f'table = "public.{name}"'
+    elif view.target != "warehouse":
+        problem = f'has target "{view.target}", and shape "{view.shape}" is kept in the warehouse'
+        hint = 'target = "warehouse"'
+    else:
+        return
+    raise ConfigError("TR-563", f'view "{name}" {problem}', hint=f"[views.{name}] {hint}")
 
 
 def _check_target(config: Config, name: str, view: View) -> None:

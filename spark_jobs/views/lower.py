@@ -19,12 +19,12 @@ def lower_views(config: Config, name: str) -> tuple[str, ...]:
     found = tuple(filter(is_view, tables_of(QueryText(name, query), config.views)))
     for lower in found:
         view = config.views[lower]
-        if view.target != "warehouse" or view.shape != "current":
+        if view.target != "warehouse" or view.shape not in ("current", "history"):
             what = f'target "{view.target}"' if view.target != "warehouse" else f'shape "{view.shape}"'
             raise ConfigError(
                 "TR-581",
                 f'view "{name}" reads view "{lower}", which has {what}',
-                detail="A query can read views that keep the newest row of each key in the warehouse.",
+                detail='A query can read views of shape "current" or "history" in the warehouse.',
                 hint=f"Declare another view with the query of [views.{lower}] for the warehouse, and read that one.",
             )
     return found
