@@ -36,6 +36,7 @@ class Declared:
     refresh: Refresh = "incremental"
     shape: str = "current"
     history_from: int | None = None
+    lateness_s: float | None = None
 
     @property
     def topic_of(self) -> dict[str, str]:
@@ -97,7 +98,8 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
     tables = tables_of(text)
     names = (table.partition(".") for table in tables)
     found = tuple(topics.table(schema, table) for schema, _, table in names)
-    return Declared(name, view.target, found, tuple(view.key or ()), text, tables, view.refresh)
+    key = tuple(view.key or ())
+    return Declared(name, view.target, found, key, text, tables, view.refresh, lateness_s=view.lateness_s)
 
 
 def check_shapes(view: Declared, shapes: TableShapes) -> None:
