@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A view that can be kept: `topics` are all that it reads; a query names them as `tables`, in the same order."""
+    """A view that can be kept: `topics` are all that it reads; a query names them as `tables`, in the same order.
+
+    Of a percolate view `queries` is the column of the second topic, or the index if there is no second one.
+    """
 
     name: str
     target: str
@@ -37,6 +40,7 @@ class Declared:
     shape: str = "current"
     history_from: int | None = None
     lateness_s: float | None = None
+    queries: str | None = None
 
     @property
     def topic_of(self) -> dict[str, str]:
@@ -74,14 +78,18 @@ def declare(config: Config, name: str) -> Declared:
             f'view "{name}": "{view.table}" names no schema',
             hint=f'table = "public.{view.table}"',
         )
-    topic = topics.table(schema, table)
+    read, queries = [topics.table(schema, table)], view.queries_index
+    if view.queries is not None:
+        queries_schema, queries_table, queries = view.queries.split(".")
+        read.append(topics.table(queries_schema, queries_table))
     return Declared(
         name,
         view.target,
-        (topic,),
+        tuple(read),
         tuple(view.key) if view.key else None,
         shape=view.shape,
         history_from=None if view.history_from is None else parse_lsn(view.history_from),
+        queries=queries,
     )
 
 
@@ -146,12 +154,13 @@ def _check_shape(name: str, view: View) -> None:
 def _check_target(config: Config, name: str, view: View) -> None:
     if view.target == "warehouse" and config.warehouse is None:
         section, lines = "warehouse", 'uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"'
-    elif view.target == "search" and config.search is None:
+    elif (view.target == "search" or view.shape == "percolate") and config.search is None:
         section, lines = "search", 'hosts = ["http://localhost:9200"]'
     else:
         return
+    needs = 'shape "percolate"' if view.shape == "percolate" else f'target "{view.target}"'
     raise ConfigError(
         "TR-511",
-        f'view "{name}" has target "{view.target}", but there is no [{section}]',
+        f'view "{name}" has {needs}, but there is no [{section}]',
         hint=f"Add [{section}] with {lines}",
     )
