@@ -182,6 +182,7 @@ def cannot_read(error: psycopg.Error) -> SourceError:
         "TR-227",
         "PostgreSQL refused to have a table read",
         detail=" ".join(reason.split()) + ".",
-        hint=error.diag.message_hint or "The role needs USAGE on the schema and SELECT on every captured table:"
+        hint=error.diag.message_hint
+        or "The role needs USAGE on the schema and SELECT on every captured table:"
         " GRANT USAGE ON SCHEMA ... TO ...; GRANT SELECT ON ... TO ...;",
     )

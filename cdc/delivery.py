@@ -18,10 +18,14 @@ from sinks.kafka import KafkaSink
 _PROGRESS_BYTES_PER_S = 500_000
 """How fast the progress topic may grow by small commits: a record names every partition, of thousands of tables."""
 
-_REST = 0.25
-"""How long to rest after a commit, by how long that took: more would add to latency, less would keep Kafka busy with
-transactions of a few records.
+_SHORTEST_REST, _LONGEST_REST = 0.25, 9.0
+"""How long to rest after a commit, by how long that took. After few bytes: more would add to latency, less would keep
+Kafka busy with transactions of a few records. After many: a tenth of the time goes into committing, for nothing is
+read meanwhile.
 """
+
+_MANY_BYTES = 1_000_000
+"""From what size a group rests the longest."""
 
 
 class Delivery:
@@ -58,7 +62,7 @@ class Delivery:
     def rest(self) -> float:
         """Seconds until the next commit is worth it, when all that has come is sent: a part of what the last one took.
 
-        What comes after a pause is committed at once; a steady flow in groups, as large as a slow Kafka needs them.
+        What comes after a pause is committed at once; a steady flow in groups that grow with it and with a slow Kafka.
         """
         return max(0.0, self._rest_s - self.since_commit())
 
@@ -81,10 +85,12 @@ class Delivery:
             return position_key(self.slot), value
 
         began = time.monotonic()
+        share = self.sink.pending_bytes / _MANY_BYTES * _LONGEST_REST
         self.sink.commit(progress)
         self._committed_at = time.monotonic()
         record, value = made[0]
-        rest_s = max(_REST * (self._committed_at - began), len(value) / _PROGRESS_BYTES_PER_S)
+        rest = min(max(share, _SHORTEST_REST), _LONGEST_REST)
+        rest_s = max(rest * (self._committed_at - began), len(value) / _PROGRESS_BYTES_PER_S)
         self._rest_s = min(rest_s, self._limits.max_transaction_ms / 1000)
         self._tables.toast.commit(record.here)
         self.on_flushed(self._progress.acknowledged(record))

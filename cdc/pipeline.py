@@ -16,7 +16,7 @@ from cdc.first_snapshot import FirstSnapshot
 from cdc.layouts import layout
 from cdc.ops.health import Health
 from cdc.progress import Progress
-from cdc.schema_ids import SchemaIds
+from cdc.schema_ids import SchemaIds, open_registry
 from cdc.shapes import FIRST_RUN, Shapes
 from cdc.snapshot_report import Report
 from cdc.start import Found
@@ -70,11 +70,13 @@ class Pipeline:
         self.shapes.reads = health.reads = reads.progress()
         self.toast = Toast(config, connection, found.identity.timeline, stored, topics.progress)
         opened.callback(self.toast.close)
+        stored_schemas = read_schemas(config.kafka, topics)
+        registry = open_registry(config, stored_schemas, opened)
         self.tables = Tables(
             config.kafka,
             connection,
             found.server.database,
-            SchemaIds(sink, topics.schemas, read_schemas(config.kafka, topics)),
+            SchemaIds(sink, topics.schemas, stored_schemas, registry),
             self.shapes,
             partial(layout, connection, captured.publications.names),
             captured.partitions,

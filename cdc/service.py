@@ -24,14 +24,15 @@ from cdc.standby import wait_for_slot
 from schemas.config import Config
 from schemas.errors import TailraceError
 from sinks.admin import FENCED
+from sinks.registry import REGISTRY_FAILED
 
 log = structlog.get_logger()
 
-_PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", "TR-301", "TR-303", "TR-330", FENCED}
-"""Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
-
-_KAFKA_FAILED = {"TR-301", "TR-303", "TR-330"}
+_OUTLASTED = {"TR-301", "TR-303", "TR-330", REGISTRY_FAILED}
 """While these last, the slot is kept."""
+
+_PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", *_OUTLASTED, FENCED}
+"""Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
 
 
 class Service:
@@ -78,8 +79,8 @@ class Service:
                 self._stand_by(error)
                 return False
             self._health.failed(error)
-            if session is not None and error.code in _KAFKA_FAILED:
-                session.outlast_kafka()
+            if session is not None and error.code in _OUTLASTED:
+                session.outlast(error)
             if error.code == DECODING_FAILED:
                 self._go_on_without_streaming()
             raise

@@ -20,22 +20,24 @@ from cdc.exported_snapshot import ExportedSnapshot
 from cdc.locked import tables_locked
 from cdc.look import look
 from cdc.ops.health import Health
-from cdc.outage import Outage
+from cdc.outage import KafkaOutage, RegistryOutage
 from cdc.pipeline import Pipeline
 from cdc.progress import before_slot, new_origin, origin_behind_gap
+from cdc.schema_ids import check_registry
 from cdc.start import EPOCH, Start, decide
 from cdc.stored_reads import StoredReads, stored_reads
 from cdc.stream import Stream
 from cdc.wal import Wal
 from schemas.columns import ColumnOptions
 from schemas.config import Config
-from schemas.errors import StateError
+from schemas.errors import StateError, TailraceError
 from schemas.layout import Asked
 from schemas.progress import PositionRecord, position_key
 from schemas.relation import Relation
 from schemas.topics import Topics
 from sinks.alone import send_alone
 from sinks.kafka import KafkaSink
+from sinks.registry import REGISTRY_FAILED
 
 log = structlog.get_logger()
 
@@ -103,6 +105,7 @@ class Session:
     def _first_start(self) -> None:
         """Make the slot and copy all tables as of its consistent point."""
         config = self._config
+        check_registry(config)
         self._captured = capture(config, self._connection, self._columns)
         origin = self._origin(self._found.identity.lsn)
         topic = Topics(config.kafka.prefix).progress
@@ -207,13 +210,17 @@ class Session:
         """Read, send, commit, confirm until told to stop."""
         self._stream.run()
 
-    def outlast_kafka(self) -> None:
-        """When Kafka has failed, keep the slot until it answers; what was on its way is given up."""
+    def outlast(self, error: TailraceError) -> None:
+        """When Kafka or the registry has failed, keep the slot until it answers; what was on its way is given up."""
         if self._sink is None or self._wal is None:
             return
         self._health.end()
         self._sink.abandon()
-        outage = Outage(self._config.kafka, self._stop)
+        outage: KafkaOutage | RegistryOutage
+        if error.code == REGISTRY_FAILED:
+            outage = RegistryOutage(self._config, self._stop, error)
+        else:
+            outage = KafkaOutage(self._config.kafka, self._stop)
         while not outage.over():
             pass
 

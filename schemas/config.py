@@ -6,9 +6,12 @@ Order: flags, then environment (``TAILRACE__SECTION__KEY``), then the file, then
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from schemas.lsn import parse_lsn
 
 ToastWay = Literal["cache", "reread"]
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
@@ -22,6 +25,16 @@ class Section(BaseModel):
     """A table of the file: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _with_files(values: object, *keys: str) -> object:
+    """Read what is not given from the file that `{key}_file` names."""
+    if isinstance(values, dict):
+        for key in keys:
+            if values.get(f"{key}_file") and key not in values:
+                with open(values[f"{key}_file"], encoding="utf-8") as file:
+                    values = {**values, key: file.read().strip()}
+    return values
 
 
 class Source(Section):
@@ -110,12 +123,7 @@ class Source(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, values: object) -> object:
-        if isinstance(values, dict):
-            for key in ("dsn", "hash_salt"):
-                if values.get(f"{key}_file") and key not in values:
-                    with open(values[f"{key}_file"], encoding="utf-8") as file:
-                        values = {**values, key: file.read().strip()}
-        return values
+        return _with_files(values, "dsn", "hash_salt")
 
     @model_validator(mode="after")
     def _salted(self) -> Source:
@@ -238,14 +246,67 @@ class Warehouse(Section):
     namespace: Name = Field("views", description="namespace of the view tables")
 
 
-class Search(Section):
+class HttpServer(Section):
+    """A server that is asked over HTTP: how it knows us and, with https, we it. Files are in PEM, and on every machine
+    that connects.
+    """
+
+    user: str | None = Field(None, description="basic auth")
+    password: SecretStr | None = Field(None, description="basic auth")
+    password_file: str | None = Field(None, description="file that holds the password, in place of password")
+    ca_file: str | None = Field(
+        None, description="CA that signed the server's certificate; default: $SSL_CERT_FILE, else those of certifi"
+    )
+    cert_file: str | None = Field(None, description="our certificate, for a server that asks for one")
+    key_file: str | None = Field(None, description="its key; default: in cert_file, too")
+
+    @property
+    def urls(self) -> list[str]:
+        """Return where it listens."""
+        raise NotImplementedError
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_password(cls, values: object) -> object:
+        return _with_files(values, "password")
+
+    @model_validator(mode="after")
+    def _no_way_round(self) -> Self:
+        parts = [urlsplit(url) for url in self.urls]
+        if not parts or not all(part.scheme in ("http", "https") and part.hostname for part in parts):
+            raise ValueError('write URLs, for example "https://localhost:9200"')
+        if any("@" in url for url in self.urls):
+            raise ValueError("user and password are keys of their own, not a part of the URL")
+        if (self.user is None) != (self.password is None):
+            raise ValueError("give both user and password, or neither")
+        if self.key_file and not self.cert_file:
+            raise ValueError("key_file needs cert_file")
+        if (self.ca_file or self.cert_file) and any(part.scheme == "http" for part in parts):
+            raise ValueError("ca_file and cert_file need https:// in every URL: http:// would go on without TLS")
+        return self
+
+
+class Registry(HttpServer):
+    """A schema registry that gives the schemas their ids; they are on the schemas topic all the same."""
+
+    url: str = Field(description="Confluent's API; of Apicurio http://HOST:PORT/apis/ccompat/v7; several with commas")
+
+    @property
+    def urls(self) -> list[str]:
+        """Return where it listens."""
+        return [url.strip() for url in self.url.split(",")]
+
+
+class Search(HttpServer):
     """OpenSearch for `target = "search"`."""
 
     hosts: list[str] = Field(description="URLs of the cluster")
-    user: str | None = Field(None, description="basic auth")
-    password: SecretStr | None = Field(None, description="basic auth")
-    ca_file: str | None = Field(None, description="CA that signed the cluster's certificate")
     index_prefix: str = Field("", description="put in front of every index and alias")
+
+    @property
+    def urls(self) -> list[str]:
+        """Return where it listens."""
+        return self.hosts
 
 
 class Spark(Section):
@@ -264,9 +325,26 @@ class View(Section):
     query: str | None = Field(None, description="Spark SQL over captured tables and other views")
     key: list[str] | None = Field(None, description="key columns of the view; default: the table's primary key")
     target: Literal["warehouse", "search"] = Field("warehouse", description="where the view lives")
-    shape: Literal["current", "history", "log"] = Field("current", description="what the view keeps of each key")
+    shape: Literal["current", "history", "log", "percolate"] = Field(
+        "current", description="what the view keeps of each key; percolate: which stored queries each change matches"
+    )
+    history_from: str | None = Field(
+        None,
+        description="LSN from which on a view of shape history or log has every version; default: the earliest that"
+        " the topic still has, kept when the view is rebuilt",
+    )
     refresh: Literal["incremental", "full"] = Field(
         "incremental", description="of a query: the units that changed, or all of it at each change"
+    )
+    queries: str | None = Field(
+        None, description='of percolate: the captured column of stored queries, "schema.table.column"'
+    )
+    queries_index: str | None = Field(
+        None, description="of percolate, in place of queries: an index of yours with a percolator field"
+    )
+
+    keep_generations: int = Field(
+        1, ge=0, le=100, description="generations before the live one that stay after a swap, for `views rollback`"
     )
 
     @model_validator(mode="after")
@@ -274,6 +352,31 @@ class View(Section):
         if (self.table is None) == (self.query is None):
             raise ValueError("give either `table` or `query`")
         return self
+
+    @model_validator(mode="after")
+    def _stored_queries(self) -> View:
+        given = [name for name in ("queries", "queries_index") if getattr(self, name) is not None]
+        if self.shape != "percolate":
+            if given:
+                raise ValueError(f'`{given[0]}` goes with shape = "percolate"')
+            return self
+        if self.history_from is not None:
+            raise ValueError("a percolate view has the matches from the LSN on at which it is first kept")
+        if len(given) != 1:
+            raise ValueError('shape = "percolate" needs either `queries` or `queries_index`')
+        if self.queries is not None and (self.queries.count(".") != 2 or not all(self.queries.split("."))):
+            raise ValueError('write queries = "schema.table.column"')
+        return self
+
+    @field_validator("history_from")
+    @classmethod
+    def _an_lsn(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                parse_lsn(text)
+            except ValueError:
+                raise ValueError('write an LSN as PostgreSQL prints it, for example "0/16B3748"') from None
+        return text
 
 
 class Config(Section):
@@ -285,6 +388,7 @@ class Config(Section):
     delivery: Delivery = Field(default_factory=lambda: Delivery())
     health: Health = Field(default_factory=lambda: Health())
     memory: Memory = Field(default_factory=lambda: Memory())
+    registry: Registry | None = None
     warehouse: Warehouse | None = None
     search: Search | None = None
     spark: Spark = Field(default_factory=lambda: Spark())

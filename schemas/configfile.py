@@ -72,9 +72,9 @@ def read(
     except OSError as error:
         raise ConfigError(
             "TR-106",
-            'a file that "source.dsn_file" or "source.hash_salt_file" names cannot be read',
+            "a file that holds a secret cannot be read",
             detail=f"{error.filename}: {error.strerror}.",
-            hint='Correct the name, or give source.dsn itself, e.g. dsn = "${DATABASE_URL}"; so with hash_salt.',
+            hint='Correct the key that ends in _file, or give the value itself, e.g. dsn = "${DATABASE_URL}".',
         ) from None
 
 

@@ -6,7 +6,8 @@
      │    └── DecodeError         a replication message that breaks its own format
      ├── SinkError       exit 5   Kafka, warehouse, search index, schema registry
      ├── StateError      exit 6   needs a person: slot lost, gap, another system
-     └── FoundError      exit 7   check or verify found something
+     ├── FoundError      exit 7   check or verify found something
+     └── DeadlineError   exit 8   what was waited for did not come in time
 
 Raise where the fault is found, add context once, print once at the top (`cdc.cli.main`). Never put a cell value in one.
 """
@@ -78,3 +79,9 @@ class FoundError(TailraceError):
     """A check or a comparison found something; the findings have been printed."""
 
     exit_code = 7
+
+
+class DeadlineError(TailraceError):
+    """What was waited for did not come in time; nothing was changed by waiting."""
+
+    exit_code = 8

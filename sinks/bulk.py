@@ -11,6 +11,7 @@ import orjson
 
 from schemas.config import Search
 from schemas.errors import SinkError
+from sinks.reach import check_files, reach_hint
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -23,14 +24,16 @@ _NOT_FOUND: Final = 404
 
 
 def connect(search: Search) -> OpenSearch:
-    """Return a client; it connects on the first request."""
+    """Return a client; it connects on the first request. ConfigError if there are files that it cannot use."""
     from opensearchpy import OpenSearch
 
-    password = search.password.get_secret_value() if search.password else ""
+    check_files("search", search)
     return OpenSearch(
         search.hosts,
-        http_auth=(search.user, password) if search.user else None,
+        http_auth=(search.user, search.password.get_secret_value()) if search.user and search.password else None,
         ca_certs=search.ca_file,
+        client_cert=search.cert_file,
+        client_key=search.key_file,
         timeout=_TIMEOUT_S,
         max_retries=3,
         retry_on_timeout=True,
@@ -46,12 +49,15 @@ def named_errors(search: Search) -> Iterator[None]:
         yield
     except OpenSearchException as error:
         # The client's full text may hold a document.
-        reason = f"{error.status_code} {error.error}" if isinstance(error, TransportError) else str(error)
+        reason, status = str(error), None
+        if isinstance(error, TransportError):
+            status = error.status_code if isinstance(error.status_code, int) else None  # "N/A" without an answer
+            reason = f"{status or ''} {error.error}".strip()
         raise SinkError(
             "TR-530",
             f"OpenSearch at {', '.join(search.hosts)} does not do what it was asked",
             detail=f"{type(error).__name__}: {reason[:300]}.",
-            hint=f"Is it running and reachable? curl {search.hosts[0]}/_cluster/health",
+            hint=reach_hint("search", search, "/_cluster/health", status, f"{type(error).__name__} {reason}"),
         ) from None
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
+import orjson
+
+from schemas.lsn import format_lsn, parse_lsn
 from schemas.progress import Cut
 
 if TYPE_CHECKING:
@@ -16,12 +19,36 @@ DELETED: Final = "_tailrace_deleted"
 """Column that marks a row that is gone; of its other columns only the key's are set."""
 
 
+VALID_FROM, VALID_TO = "valid_from", "valid_to"
+FROM_LSN, FROM_ORDINAL = "valid_from_lsn", "valid_from_ordinal"
+TO_LSN, TO_ORDINAL = "valid_to_lsn", "valid_to_ordinal"
+VALIDITY: Final = (VALID_FROM, VALID_TO, FROM_LSN, FROM_ORDINAL, TO_LSN, TO_ORDINAL)
+"""The columns that a view of shape `history` has behind those of its table: commit times and positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFrom:
+    """Where a view of shape `history` or `log` begins: from `lsn` and from `at_ms` (since 1970) on it is whole."""
+
+    lsn: int
+    at_ms: int
+
+    def to_json(self) -> str:
+        return orjson.dumps({"lsn": format_lsn(self.lsn), "at_ms": self.at_ms}).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        value = orjson.loads(text)
+        return cls(parse_lsn(value["lsn"]), value["at_ms"])
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The state of a generation: it *is* the source as of `cut`.
 
     `snapshot_id` is the Iceberg snapshot that carries it. `unfinished` is the cut of a batch that was begun and not
     ended (search): the next one must go at least as far. `definition` is what the target was opened with when it wrote.
+    `level_ms` is when it was written, milliseconds since 1970: it was level with the topics then.
     """
 
     generation: int
@@ -29,6 +56,8 @@ class Applied:
     snapshot_id: int | None = None
     unfinished: Cut | None = None
     definition: str | None = None
+    level_ms: int = 0
+    history_from: HistoryFrom | None = None
 
 
 class Target(Protocol):
@@ -56,4 +85,19 @@ class Target(Protocol):
         """Note that nothing changed up to `cut`."""
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
-        """Make a staged generation the one that readers see, at once."""
+        """Make another generation the one that readers see, at once; the one before stays until `keep` drops it."""
+
+    def generations(self) -> dict[int, Applied]:
+        """Return every generation that holds a cut, the live one among them, by number.
+
+        Greater numbers than the live one's are staged or were rolled back from, smaller ones were live before.
+        """
+
+    def key(self, generation: int) -> tuple[str, ...]:
+        """Return the key columns that a generation was written with."""
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Drop every generation but the live one and these."""
+
+    def remove(self) -> None:
+        """Drop every generation."""

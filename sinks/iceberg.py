@@ -6,7 +6,7 @@
 * A rebuild with the live table's columns fills a branch and becomes current by `set_current_snapshot`; with other
   columns it fills a table of its own, from which one CREATE OR REPLACE TABLE AS SELECT is made.
 
-Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches and tags ``g{n}``.
+Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches ``g{n}`` (`sinks.iceberg_generations`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -22,7 +22,8 @@ import orjson
 from schemas.config import Warehouse
 from schemas.errors import StateError
 from schemas.progress import Cut
-from sinks.changes import DELETED, Applied
+from sinks.changes import DELETED, Applied, HistoryFrom
+from sinks.iceberg_generations import GENERATION, Generations, Place
 from sinks.kinds import quote
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 CUT: Final = "tailrace.cut"
-GENERATION: Final = "tailrace.generation"
 KEY: Final = "tailrace.key"
 DEFINITION: Final = "tailrace.definition"
+LEVEL: Final = "tailrace.level_ms"
+HISTORY_FROM: Final = "tailrace.history_from"
 
 _PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
@@ -49,15 +51,7 @@ _TABLE_PROPERTIES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a generation lives: `table` in the catalog and `ref`, a branch of it; the live one is main."""
-
-    table: str
-    ref: str = "main"
-
-
-class IcebergTarget:
+class IcebergTarget(Generations):
     """One view's table. `session` is the view's own: the property setting would leak into another's commits."""
 
     kind: Final = "warehouse"
@@ -65,15 +59,18 @@ class IcebergTarget:
     def __init__(self, session: SparkSession, warehouse: Warehouse, view: str, definition: str | None = None) -> None:
         self._session = session
         self._definition = definition
+        self._warehouse = warehouse
         self._catalog = warehouse.catalog
         self._namespace = warehouse.namespace
         self._view = view
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, Place] = {}
+        self.history_from: HistoryFrom | None = None
+        """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
 
     def live(self) -> Applied | None:
         """Return generation and cut of what readers see; None if nothing was ever applied."""
-        place = _Place(self._view)
+        place = Place(self._view)
         found = self._applied(place)
         if found is not None:
             self._places[found.generation] = place
@@ -83,25 +80,26 @@ class IcebergTarget:
         """Make room for a new generation beside the live one and return its number."""
         live = self.live()
         if live is None:
-            self._places[1] = _Place(self._view)
+            self._places[1] = Place(self._view)
             return 1
         generation = live.generation + 1
         name = f"g{generation}"
         # What an earlier attempt has left behind holds a cut of its own: it goes.
         self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP BRANCH IF EXISTS {name}")
-        self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')}")
-        if self._types(self._view) == {column: _type_name(kind) for column, kind in columns.items()}:
+        self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')} PURGE")
+        types = {column: _type_name(kind) for column, kind in columns.items()}
+        if self._types(self._view) == types and self.key(live.generation) == tuple(key):
             self._session.sql(f"ALTER TABLE {self._table(self._view)} CREATE BRANCH {name}")
-            self._places[generation] = _Place(self._view, name)
+            self._places[generation] = Place(self._view, name)
         else:
-            self._places[generation] = _Place(f"{self._view}__{name}")
+            self._places[generation] = Place(f"{self._view}__{name}")
         return generation
 
     def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
         """Make `rows` the whole content of a generation as of `cut`."""
         place = self._places[generation]
         rows.createOrReplaceTempView("tailrace_rows")
-        with self._properties(generation, cut):
+        with self._properties(generation, cut, key):
             if self._loaded(place.table) is None:
                 properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
                 self._session.sql(
@@ -126,7 +124,7 @@ class IcebergTarget:
         # <=>: with =, a key that holds NULL would be inserted again and again.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
-        with self._properties(generation, cut):
+        with self._properties(generation, cut, key):
             self._session.sql(
                 f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
                 f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
@@ -135,16 +133,29 @@ class IcebergTarget:
             )
         return self._committed(place, generation, cut)
 
+    def append(self, generation: int, rows: DataFrame, cut: Cut) -> Applied:
+        """Add rows to a generation and bring it to `cut`."""
+        place = self._places[generation]
+        self._evolve(place, rows)
+        rows.createOrReplaceTempView("tailrace_rows")
+        columns = self._columns(place, rows)
+        with self._properties(generation, cut):
+            self._session.sql(
+                f"INSERT INTO {self._written(place)} ({', '.join(map(quote, columns))}) "
+                f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
+            )
+        return self._committed(place, generation, cut)
+
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
         """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
-        return Applied(applied.generation, cut, applied.snapshot_id, definition=applied.definition)
+        return replace(applied, cut=cut, unfinished=None)
 
     def snapshot_at(self, cut: Cut) -> int | None:
         """Return the snapshot that shows the live generation at `cut`; None if it is from before its first one.
 
         It is the newest of its cuts that is not past this one, so the generation must have stood at `cut`.
         """
-        for snapshot in self._ancestors(_Place(self._view)):
+        for snapshot in self._ancestors(Place(self._view)):
             stored = snapshot.summary().get(CUT)
             if stored is not None and Cut.from_json(stored).order <= cut.order:
                 found: int = snapshot.snapshotId()
@@ -155,48 +166,63 @@ class IcebergTarget:
         """Return the live table's name in Spark SQL."""
         return self._table(self._view)
 
+    def key(self, generation: int) -> tuple[str, ...]:
+        """Return the key columns that a generation was written with."""
+        place = self._places[generation]
+        found = (snapshot.summary().get(KEY) for snapshot in self._ancestors(place))
+        told = next((key for key in found if key is not None), None) or self._loaded(place.table).properties().get(KEY)
+        return tuple(orjson.loads(told))
+
+    def shape_as(self, generation: int, rows: DataFrame) -> None:
+        """Give a generation the columns of `rows`, before it is read to make what is then written to it."""
+        self._evolve(self._places[generation], rows)
+
+    def reached(self, generation: int) -> str:
+        """Return the name in Spark SQL of a generation that is staged or live."""
+        return self._written(self._places[generation])
+
     def swap(self, generation: int, key: Sequence[str]) -> None:
-        """Make a staged generation the live one, at once for all readers; the old one stays as a tag."""
+        """Make another generation the live one, at once for all readers; the old one stays as a branch."""
         place, live = self._places[generation], self.live()
         if live is None or live.generation == generation:
             return
         table = self._table(self._view)
-        if place.ref != "main":
-            head = next(self._ancestors(place)).snapshotId()
-            self._session.sql(
-                f"ALTER TABLE {table} CREATE OR REPLACE TAG g{live.generation} "
-                f"AS OF VERSION {next(self._ancestors(_Place(self._view))).snapshotId()}"
-            )
+        was, new = (next(self._ancestors(each)).snapshotId() for each in (Place(self._view), place))
+        self._session.sql(f"ALTER TABLE {table} CREATE OR REPLACE BRANCH g{live.generation} AS OF VERSION {was}")
+        head = self._session.sql(f"SELECT * FROM {self._head(place)}").schema
+        columns = {field.name: field.dataType.simpleString() for field in head}
+        same = columns == self._types(self._view) and tuple(key) == self.key(live.generation)
+        if place.table == self._view and same:
             self._session.sql(
                 f"CALL {quote(self._catalog)}.system.set_current_snapshot("
-                f"table => '{self._namespace}.{self._view}', snapshot_id => {head})"
+                f"table => '{self._namespace}.{self._view}', snapshot_id => {new})"
             )
-            self._session.sql(f"ALTER TABLE {table} DROP BRANCH {place.ref}")
         else:
-            staged = self._applied(place)
-            assert staged is not None
             properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
-            with self._properties(generation, staged.cut):
+            with self._carried(place):
                 self._session.sql(
                     f"CREATE OR REPLACE TABLE {table} USING iceberg TBLPROPERTIES ({_pairs(properties)}) "
-                    f"AS SELECT * FROM {self._table(place.table)}"
+                    f"AS SELECT * FROM {self._head(place)}"
                 )
-            self._session.sql(f"DROP TABLE {self._table(place.table)}")
-        self._places[generation] = _Place(self._view)
+        self._drop(place)
+        self._places[generation] = Place(self._view)
 
-    def _applied(self, place: _Place) -> Applied | None:
+    def _applied(self, place: Place) -> Applied | None:
         for snapshot in self._ancestors(place):
             summary = snapshot.summary()
             if summary.get(CUT) is not None:
+                begins = summary.get(HISTORY_FROM)
                 return Applied(
                     int(summary.get(GENERATION)),
                     Cut.from_json(summary.get(CUT)),
                     snapshot.snapshotId(),
                     definition=summary.get(DEFINITION),
+                    level_ms=int(summary.get(LEVEL) or snapshot.timestampMillis()),
+                    history_from=HistoryFrom.from_json(begins) if begins else None,
                 )
         return None
 
-    def _ancestors(self, place: _Place) -> Iterator[Any]:
+    def _ancestors(self, place: Place) -> Iterator[Any]:
         """Give a generation's snapshots, the newest first."""
         table = self._loaded(place.table)
         snapshot = None if table is None else table.snapshot(place.ref)
@@ -205,7 +231,7 @@ class IcebergTarget:
             parent = snapshot.parentId()
             snapshot = table.snapshot(parent) if parent is not None else None
 
-    def _committed(self, place: _Place, generation: int, cut: Cut) -> Applied:
+    def _committed(self, place: Place, generation: int, cut: Cut) -> Applied:
         """Read back what stands, so that a commit without our property is never taken for one."""
         found = self._applied(place)
         if found is None or found.cut != cut or found.generation != generation:
@@ -237,7 +263,7 @@ class IcebergTarget:
         schema = self._session.table(self._table(table)).schema
         return {field.name: field.dataType.simpleString() for field in schema}
 
-    def _evolve(self, place: _Place, rows: DataFrame) -> None:
+    def _evolve(self, place: Place, rows: DataFrame) -> None:
         """Add columns and widen types; what Iceberg cannot change in place needs a generation of its own."""
         there = self._types(place.table)
         table = self._table(place.table)
@@ -255,7 +281,7 @@ class IcebergTarget:
                     )
                 self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {kind}")
 
-    def _columns(self, place: _Place, rows: DataFrame, prefix: str = "") -> dict[str, str]:
+    def _columns(self, place: Place, rows: DataFrame, prefix: str = "") -> dict[str, str]:
         """Return every column of the table with what goes into it: NULL where the source has it no more."""
         given = set(rows.columns)
         return {
@@ -264,10 +290,27 @@ class IcebergTarget:
         }
 
     @contextmanager
-    def _properties(self, generation: int, cut: Cut) -> Iterator[None]:
+    def _properties(self, generation: int, cut: Cut, key: Sequence[str] | None = None) -> Iterator[None]:
         values = {CUT: cut.to_json(), GENERATION: str(generation)}
+        if key is not None:
+            values[KEY] = orjson.dumps(list(key)).decode()
         if self._definition is not None:
             values[DEFINITION] = self._definition
+        if self.history_from is not None:
+            values[HISTORY_FROM] = self.history_from.to_json()
+        with self._set(values):
+            yield
+
+    @contextmanager
+    def _carried(self, place: Place) -> Iterator[None]:
+        """Let the next commit say of its rows what the snapshot that they come from says."""
+        found = next(each for each in self._ancestors(place) if each.summary().get(CUT) is not None)
+        values = {str(name): str(value) for name, value in found.summary().items() if name.startswith("tailrace.")}
+        with self._set({LEVEL: str(found.timestampMillis()), **values}):
+            yield
+
+    @contextmanager
+    def _set(self, values: Mapping[str, str]) -> Iterator[None]:
         for name, value in values.items():
             self._session.conf.set(_PROPERTY + name, value)
         try:
@@ -279,7 +322,7 @@ class IcebergTarget:
     def _table(self, table: str) -> str:
         return _quoted(self._catalog, self._namespace, table)
 
-    def _written(self, place: _Place) -> str:
+    def _written(self, place: Place) -> str:
         return self._table(place.table) + ("" if place.ref == "main" else f".branch_{place.ref}")
 
 

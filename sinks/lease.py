@@ -38,6 +38,11 @@ def lease_folder(config: Config) -> Path:
     return state / "tailrace" / "leases" / pipeline
 
 
+def view_lease(config: Config, view: str) -> Lease:
+    """Return the lease of a view's live generation."""
+    return Lease(lease_folder(config), f"{config.kafka.prefix}.{view}")
+
+
 class Lease:
     """The lock of one name; `changed` is whether another holder wrote since we last held it."""
 
@@ -46,6 +51,11 @@ class Lease:
         self._path = folder / f"{name}.lease"
         self._token = uuid.uuid4().bytes
         self.changed = True
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether another holder has had it since we last did; nobody is kept waiting by the question."""
+        return self._path.exists() and self._path.read_bytes() != self._token
 
     @contextmanager
     def held(self, wait_s: float) -> Iterator[bool]:

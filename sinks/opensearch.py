@@ -13,7 +13,8 @@ Names: alias ``{prefix}{view}``, indexes ``{prefix}{view}-g{n}``, cuts ``{prefix
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,13 +82,11 @@ class OpenSearchTarget:
     def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
         """Make an empty index for a new generation beside the live one and return its number."""
         with named_errors(self._search):
-            there = self._client.indices.get(index=f"{self._alias}-g*", params={"filter_path": "*.aliases"})
-            live = self._live_index()
-            numbers = [int(name.rpartition("-g")[2]) for name in there or ()]
-            generation = max(numbers, default=0) + 1
+            generation = max(self._numbers(), default=0) + 1
+            if self._live_index() is None:
+                for left in self._numbers():
+                    self._drop(left)
             self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
-            if live is None:
-                self._drop_others(generation)
             return generation
 
     def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
@@ -95,9 +94,9 @@ class OpenSearchTarget:
         columns = {field.name: field.dataType for field in rows.schema if field.name != DELETED}
         with named_errors(self._search):
             live = self._live_index()
-        if live == self._index(generation):
+        if live == self.index(generation):
             staged = self.stage(columns, key)
-            self._apply(staged, rows, key, cut, started=None)
+            self._apply(staged, rows, key, cut, None)
             self.swap(staged, key)
             with named_errors(self._search):
                 self._drop(generation)
@@ -106,20 +105,20 @@ class OpenSearchTarget:
             with named_errors(self._search):
                 self._drop(generation)
                 self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
-        return self._apply(generation, rows, key, cut, started=None)
+        return self._apply(generation, rows, key, cut, None)
 
     def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
         """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
         types = {f.name: f.dataType.simpleString() for f in changes.schema if f.name != DELETED}
         with named_errors(self._search):
-            known = self._seen.get(generation) or self._columns(generation)
+            known = self._seen.get(generation) or self.columns(generation)
             if {**known, **types} != known:
                 self._check_types(known, types)
                 body = mapping({**known, **types}, key)
-                self._client.indices.put_mapping(index=self._index(generation), body=body)
+                self._client.indices.put_mapping(index=self.index(generation), body=body)
             self._seen[generation] = {**known, **types}
             before = self._applied(generation)
-        return self._apply(generation, changes, key, cut, started=before.cut if before else None)
+        return self._apply(generation, changes, key, cut, before)
 
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
         """Write the cut alone."""
@@ -131,26 +130,53 @@ class OpenSearchTarget:
         """Point the alias to a generation, at once for all readers; the one before stays for a way back."""
         actions: list[dict[str, Any]] = [
             {"remove": {"index": f"{self._alias}-g*", "alias": self._alias, "must_exist": False}},
-            {"add": {"index": self._index(generation), "alias": self._alias}},
+            {"add": {"index": self.index(generation), "alias": self._alias}},
         ]
         with named_errors(self._search):
-            live = self._live_index()
             self._client.indices.update_aliases(body={"actions": actions})
-            if live is not None:
-                self._drop_others(generation, int(live.rpartition("-g")[2]))
 
-    def _apply(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, started: Cut | None) -> Applied:
+    def generations(self) -> dict[int, Applied]:
+        """Return every generation that holds a cut, the live one among them."""
         with named_errors(self._search):
-            self._store(generation, started, cut)
+            found = ((number, self._applied(number)) for number in self._numbers())
+            return {number: applied for number, applied in found if applied is not None}
+
+    def key(self, generation: int) -> tuple[str, ...]:
+        """Return the key columns that a generation was written with."""
+        with named_errors(self._search):
+            return tuple(self._meta(generation)["key"])
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Drop every generation but the live one and these, also what attempts have left that were cut short."""
+        with named_errors(self._search):
+            live = self._live_index()
+            for number in self._numbers():
+                if number not in numbers and self.index(number) != live:
+                    self._drop(number)
+
+    def remove(self) -> None:
+        """Drop all indexes of the view, and with them its alias."""
+        with named_errors(self._search):
+            for number in self._numbers():
+                self._drop(number)
+
+    def _apply(
+        self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, before: Applied | None
+    ) -> Applied:
+        with named_errors(self._search):
+            if before is None:
+                self._store(generation, None, cut)
+            else:
+                self._store(generation, before.cut, cut, before.level_ms)
         write = partial(
             write_documents,
             search=self._search,
-            index=self._index(generation),
+            index=self.index(generation),
             version=cut.position.commit_lsn,
         )
         documents(changes, key).foreachPartition(write)
         with named_errors(self._search):
-            self._client.indices.refresh(index=self._index(generation))
+            self._client.indices.refresh(index=self.index(generation))
             self._store(generation, cut, None)
         return Applied(generation, cut, definition=self._definition)
 
@@ -177,15 +203,17 @@ class OpenSearchTarget:
             Cut.from_json(stored["cut"]),
             unfinished=Cut.from_json(unfinished) if unfinished else None,
             definition=stored.get("definition"),
+            level_ms=stored.get("level_ms", 0),
         )
 
-    def _store(self, generation: int, cut: Cut | None, unfinished: Cut | None) -> None:
+    def _store(self, generation: int, cut: Cut | None, unfinished: Cut | None, level_ms: int = 0) -> None:
         document = {
             "view": self._view,
             "generation": generation,
             "cut": cut.to_json() if cut else None,
             "unfinished": unfinished.to_json() if unfinished else None,
             "definition": self._definition,
+            "level_ms": level_ms or time.time_ns() // 1_000_000,
         }
         self._client.index(index=self._cuts, id=cut_id(self._view, generation), body=document)
 
@@ -197,29 +225,32 @@ class OpenSearchTarget:
         found = self._client.indices.get_alias(name=self._alias, params={"ignore": 404})
         return next((name for name, value in found.items() if isinstance(value, dict) and "aliases" in value), None)
 
-    def _columns(self, generation: int) -> dict[str, str]:
-        index = self._index(generation)
-        found: dict[str, str] = self._client.indices.get_mapping(index=index)[index]["mappings"]["_meta"]["columns"]
+    def columns(self, generation: int) -> dict[str, str]:
+        """Return a generation's columns and their types."""
+        found: dict[str, str] = self._meta(generation)["columns"]
+        return found
+
+    def _meta(self, generation: int) -> dict[str, Any]:
+        index = self.index(generation)
+        found: dict[str, Any] = self._client.indices.get_mapping(index=index)[index]["mappings"]["_meta"]
         return found
 
     def _create(self, generation: int, types: Mapping[str, str], key: Sequence[str]) -> None:
         body = {"settings": {"index": _SETTINGS}, "mappings": mapping(types, key)}
-        self._client.indices.create(index=self._index(generation), body=body)
+        self._client.indices.create(index=self.index(generation), body=body)
         self._seen[generation] = dict(types)
 
     def _drop(self, generation: int) -> None:
         """The cut goes first: an index without one is only a leftover."""
         self._client.delete(index=self._cuts, id=cut_id(self._view, generation), params={"ignore": 404})
-        self._client.indices.delete(index=self._index(generation), params={"ignore": 404})
+        self._client.indices.delete(index=self.index(generation), params={"ignore": 404})
         self._seen.pop(generation, None)
 
-    def _drop_others(self, *kept: int) -> None:
+    def _numbers(self) -> list[int]:
         there = self._client.indices.get(index=f"{self._alias}-g*", params={"filter_path": "*.aliases"})
-        for name in there or ():
-            generation = int(name.rpartition("-g")[2])
-            # A greater number is a rebuild under way.
-            if generation not in kept and generation < max(kept):
-                self._drop(generation)
+        names = (name.removeprefix(f"{self._alias}-g") for name in there or ())
+        return sorted(int(number) for number in names if number.isdecimal())
 
-    def _index(self, generation: int) -> str:
+    def index(self, generation: int) -> str:
+        """Return the name of a generation's index."""
         return f"{self._alias}-g{generation}"

@@ -36,10 +36,15 @@ def read_position(kafka: Kafka, topics: Topics, slot: str, timeout: float = TIME
 
 
 def read_schemas(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> list[StoredSchema]:
-    """Return all schemas of the pipeline in the order of their ids; none if there is no topic yet."""
+    """Return all schemas of the pipeline, of each subject the newest last; none if there is no topic yet."""
+    found: dict[int, StoredSchema] = {}
     with Reader(kafka, topics.schemas, timeout) as reader:
-        found = (StoredSchema.from_value(raw) for record in reader.all() if (raw := record.value()) is not None)
-        return sorted(found, key=lambda stored: stored.id)
+        for record in reader.all():
+            if (raw := record.value()) is not None:
+                stored = StoredSchema.from_value(raw)
+                found.pop(stored.id, None)  # one that came back goes behind those that came between
+                found[stored.id] = stored
+    return list(found.values())
 
 
 class Reader:

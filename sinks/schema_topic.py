@@ -1,7 +1,8 @@
-"""Schemas without a registry: the compacted topic ``{prefix}.tailrace.schemas`` holds id → schema.
+"""Schemas, with or without a registry: the compacted topic ``{prefix}.tailrace.schemas`` holds id → schema.
 
 A record's key is the id (4 bytes, big-endian), its value JSON: `id`, `subject` (``{topic}-key`` or ``{topic}-value``),
-`schema` (Avro, as a string). Ids count up from 1; a larger id of a subject is a newer shape.
+`schema` (Avro, as a string), `registered` if a registry has given the id; else ids count up from 1. The last record of
+a subject is its newest shape.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ class StoredSchema:
     id: int
     subject: str
     schema: str
+    registered: bool = False
 
     def key(self) -> bytes:
         return self.id.to_bytes(4, "big")
 
     def value(self) -> bytes:
-        return orjson.dumps({"id": self.id, "subject": self.subject, "schema": self.schema})
+        value = {"id": self.id, "subject": self.subject, "schema": self.schema}
+        return orjson.dumps(value | ({"registered": True} if self.registered else {}))
 
     @classmethod
     def from_value(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
-        return cls(value["id"], value["subject"], value["schema"])
+        return cls(value["id"], value["subject"], value["schema"], value.get("registered", False))

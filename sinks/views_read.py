@@ -7,7 +7,7 @@ unscaled decimal bytes. So they compare with records directly, and no value is l
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from schemas.errors import ConfigError, SinkError, StateError
 from schemas.progress import Cut
 from schemas.topics import Topics
 from sinks.bulk import connect, named_errors
+from sinks.changes import VALIDITY, HistoryFrom
 from sinks.documents import field_of, plain_value, unscaled_bytes
 from sinks.views_topic import ViewRecord, read_views
 
@@ -42,7 +43,7 @@ def read_view(config: Config, name: str) -> ViewState:
     if view.target == "search" and config.search is not None:
         return _read_search(config.search, name)
     if view.target == "warehouse" and config.warehouse is not None:
-        return _read_warehouse(config.warehouse, name, record)
+        return _read_warehouse(config.warehouse, name, record, history=view.shape == "history")
     raise ConfigError(
         "TR-511",
         f'view "{name}" has target "{view.target}", but there is no [{view.target}]',
@@ -59,7 +60,32 @@ def _not_made(name: str) -> StateError:
     )
 
 
-def _read_warehouse(warehouse: Warehouse, name: str, record: ViewRecord | None) -> ViewState:
+def _read_warehouse(warehouse: Warehouse, name: str, record: ViewRecord | None, *, history: bool) -> ViewState:
+    stored = stored_view(warehouse, name, record)
+    # Of a history, what stands at the cut is open.
+    rows = stored.rows("valid_to_lsn IS NULL", VALIDITY) if history else stored.rows()
+    return ViewState(stored.cut, stored.generation, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredView:
+    """A view's table in the warehouse, at one snapshot; `table` is pyiceberg's."""
+
+    table: Any
+    snapshot_id: int
+    cut: Cut
+    generation: int
+    history_from: HistoryFrom | None
+
+    def rows(self, where: str | None = None, without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+        """Return the rows for which a filter in pyiceberg's SQL holds, less the columns `without`."""
+        columns = [field.name for field in self.table.schema().fields if field.name not in without]
+        scan = self.table.scan(snapshot_id=self.snapshot_id, **({"row_filter": where} if where else {}))
+        return _arrow_rows(scan.to_arrow_batch_reader(), columns)
+
+
+def stored_view(warehouse: Warehouse, name: str, record: ViewRecord | None) -> StoredView:
+    """Return the live generation of a view in the warehouse; `record` is what the views topic says of it."""
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NoSuchTableError
 
@@ -78,13 +104,13 @@ def _read_warehouse(warehouse: Warehouse, name: str, record: ViewRecord | None) 
         raise _not_made(name)
     cut = Cut.from_json(snapshot.summary["tailrace.cut"] or "")
     generation = int(snapshot.summary["tailrace.generation"] or 0)
+    begins = snapshot.summary.get("tailrace.history_from")
     if record is not None and record.cut is not None and record.snapshot_id == snapshot.snapshot_id:
         # Later cuts that changed no row are on the topic only.
         newer = record.cut.order > cut.order
         cut = record.cut if newer and record.generation == generation else cut
-    columns = [field.name for field in table.schema().fields]
-    reader = table.scan(snapshot_id=data.snapshot_id).to_arrow_batch_reader()
-    return ViewState(cut, generation, _arrow_rows(reader, columns))
+    history_from = HistoryFrom.from_json(begins) if begins else None
+    return StoredView(table, data.snapshot_id, cut, generation, history_from)
 
 
 def _catalog_properties(warehouse: Warehouse) -> dict[str, str]:
@@ -103,7 +129,8 @@ def _arrow_rows(batches: Any, columns: list[str]) -> Iterator[dict[str, Any]]:
         # A column that was added after this snapshot is null in all of its rows.
         missing = dict.fromkeys(column for column in columns if column not in values)
         for row in zip(*values.values(), strict=True):
-            yield dict(zip(names, row, strict=True)) | missing
+            found = dict(zip(names, row, strict=True)) | missing
+            yield {column: found[column] for column in columns}
 
 
 def _plain_arrow(array: Any) -> list[Any]:

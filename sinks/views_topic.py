@@ -7,7 +7,9 @@ that changed no row, and when a view was last known to be at the newest cut.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Final, Self
 
 import orjson
@@ -18,6 +20,7 @@ from schemas.errors import SinkError
 from schemas.progress import Cut
 from schemas.topics import Topics
 from sinks.admin import TopicSpec, ensure_topics
+from sinks.changes import HistoryFrom
 from sinks.options import client_options
 from sinks.progress import TIMEOUT, Reader
 
@@ -28,7 +31,7 @@ class ViewRecord:
 
     `snapshot_id` (warehouse) is the newest Iceberg snapshot with a cut of its own when the record was written:
     the record's cut counts only as long as that is so. `current_ms` is when the view was last level with the newest
-    cut, milliseconds since 1970. `error` is why it stands still, if it does.
+    cut, milliseconds since 1970. `error` is why it stands still, if it does. `history_from` is where a history begins.
     """
 
     view: str
@@ -38,6 +41,7 @@ class ViewRecord:
     current_ms: int
     snapshot_id: int | None = None
     error: str | None = None
+    history_from: HistoryFrom | None = None
 
     def key(self) -> bytes:
         return orjson.dumps([self.view])
@@ -52,6 +56,7 @@ class ViewRecord:
                 "current_ms": self.current_ms,
                 "snapshot_id": self.snapshot_id,
                 "error": self.error,
+                "history_from": self.history_from.to_json() if self.history_from else None,
             }
         )
 
@@ -59,21 +64,60 @@ class ViewRecord:
     def from_value(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
         cut = Cut.from_dict(value.pop("cut")) if value["cut"] else value.pop("cut")
-        return cls(cut=cut, **value)
+        begins = value.pop("history_from", None)
+        return cls(cut=cut, history_from=HistoryFrom.from_json(begins) if begins else None, **value)
 
 
 def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[str, ViewRecord]:
     """Return the newest record of every view; none if there is no topic yet."""
-    found: dict[str, ViewRecord] = {}
-    with Reader(kafka, topics.views, timeout) as reader:
-        for record in reader.all():
+    with ViewsTail(kafka, topics, timeout) as tail:
+        return tail.newest()
+
+
+class ViewsTail:
+    """The newest record of every view, kept at hand: one consumer, which then only reads what is new.
+
+    Memory: one record for each view.
+    """
+
+    def __init__(self, kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> None:
+        self._reader = Reader(kafka, topics.views, timeout)
+        self._newest: dict[str, ViewRecord] = {}
+        self._assigned = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def newest(self, wait: float = 0.0) -> dict[str, ViewRecord]:
+        """Return the newest records by view; none if there is no topic yet.
+
+        The first call reads to the end as it was when asked; later ones wait up to `wait` seconds for something new.
+        """
+        if self._assigned:
+            self._keep(self._reader.more(wait))
+        elif (bounds := self._reader.bounds()) is not None:
+            self._keep(self._reader.span(*bounds))
+            self._assigned = True
+        else:
+            time.sleep(wait)
+        return dict(self._newest)
+
+    def _keep(self, records: Iterator[Message]) -> None:
+        for record in records:
             raw, key = record.value(), record.key()
             if raw is not None:
                 view = ViewRecord.from_value(raw)
-                found[view.view] = view
+                self._newest[view.view] = view
             elif key is not None:
-                found.pop(orjson.loads(key)[0], None)
-    return found
+                self._newest.pop(orjson.loads(key)[0], None)
 
 
 _SETTINGS: Final = {"cleanup.policy": "compact"}
@@ -98,6 +142,13 @@ class ViewsTopic:
 
     def publish(self, record: ViewRecord) -> None:
         """Write one record and wait until Kafka has it."""
+        self._send(record.key(), record.value())
+
+    def forget(self, view: str) -> None:
+        """Take a view's record off the topic."""
+        self._send(orjson.dumps([view]), None)
+
+    def _send(self, key: bytes, value: bytes | None) -> None:
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -105,7 +156,7 @@ class ViewsTopic:
                 failed.append(error)
 
         try:
-            self._producer.produce(self._topic, record.value(), record.key(), on_delivery=delivered)
+            self._producer.produce(self._topic, value, key, on_delivery=delivered)
         except (BufferError, KafkaException) as error:
             raise self._refused(str(error)) from None
         if self._producer.flush(TIMEOUT) or failed:

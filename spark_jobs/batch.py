@@ -64,6 +64,7 @@ class Batch:
         With nothing applied, the whole state is read: into `generation`, or into a new one that is then live.
         """
         if applied is not None:
+            check_definition(self.view, applied)
             done = settled(self.view, self.target, applied, own_cut(self.view, seen))
             if done is not None:
                 return done
@@ -118,7 +119,7 @@ class Batch:
 
 def settled(view: Declared, target: Target, applied: Applied, cut: Cut) -> Applied | None:
     """Return what stands at the cut if there is nothing to read up to it; None if there is. StateError as below."""
-    check_same_log(view.name, applied.cut, cut)
+    _check_same_log(view, applied.cut, cut)
     if not advanced(applied, cut):
         return applied
     if applied.unfinished is None and cut.offsets == applied.cut.offsets:
@@ -176,7 +177,19 @@ def read_whole(
     )
 
 
-def check_same_log(view: str, applied: Cut, cut: Cut) -> None:
+def check_definition(view: Declared, applied: Applied) -> None:
+    """Refuse to go on in what was built from another query, or of another shape."""
+    if applied.definition != view.definition:
+        raise StateError(
+            "TR-548",
+            f'view "{view.name}" was built from another query or key, or of another shape',
+            detail="What it holds cannot be turned into the rows of this one.",
+            hint=f"tailrace views rebuild {view.name}"
+            + (" (it loses its history; or give the new one another name)" if applied.history_from else ""),
+        )
+
+
+def _check_same_log(view: Declared, applied: Cut, cut: Cut) -> None:
     """Refuse to go on over topics that are not the ones which the view was made from."""
     same = (applied.system_identifier, applied.position.epoch) == (cut.system_identifier, cut.position.epoch)
     shrunk = cut.order > applied.order and any(
@@ -194,7 +207,9 @@ def check_same_log(view: str, applied: Cut, cut: Cut) -> None:
     )
     raise StateError(
         "TR-525",
-        f'view "{view}" cannot go on from {format_lsn(applied.flushed_lsn)}',
+        f'view "{view.name}" cannot go on from {format_lsn(applied.flushed_lsn)}',
         detail=reason,
-        hint=f"tailrace views rebuild {view}",
+        hint=f"tailrace views rebuild {view.name}"
+        if view.shape == "current"
+        else "Its LSNs and theirs are not of one line: let it stand, and declare another view, which begins anew.",
     )

@@ -56,6 +56,7 @@ def named(error: Exception) -> TailraceError:
 @contextmanager
 def opened(config: Config) -> Iterator[Any]:
     """Give what all views share, and end it in order."""
+    from sinks.groups import Groups
     from sinks.views_topic import ViewsTopic
     from spark_jobs.cuts import Cuts
     from spark_jobs.kept import Shared
@@ -68,7 +69,7 @@ def opened(config: Config) -> Iterator[Any]:
         cuts.newest()
         session = open_session(config)
         try:
-            yield Shared(config, session, Records(session, config.kafka), cuts, views_topic)
+            yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, Groups(config.kafka))
         finally:
             session.stop()
 

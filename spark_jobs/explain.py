@@ -1,24 +1,35 @@
 """Show how changes in its tables reach a view that is a query; needs Kafka for the tables' columns, and no Spark.
 
-    python spark_jobs/explain.py [--config tailrace.toml] [--json] VIEW
+python spark_jobs/explain.py [--config tailrace.toml] [--json] VIEW
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import orjson
 
 from schemas.config import Config
 from schemas.topics import Topics
 from sinks.progress import read_schemas
+from sinks.stored_queries import StoredQueries
 from spark_jobs.command import parser, run
 from spark_jobs.query.catalog import TableInfo, table_of
 from spark_jobs.query.declared import DeclaredQuery, declare
 from spark_jobs.query.explain import explain
 from spark_jobs.views import Declared
 from spark_jobs.views import declare as declare_view
+
+_LISTED: Final = 100
+"""Parked queries that are shown."""
+
+_OF_A_TABLE: Final = {
+    "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
+    "history": "Each record of a changed key is a version; of the view, the open versions of these keys are read.",
+    "log": "Each record is a row that is appended; no table is read.",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,8 +40,11 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         view = declare_view(config, given.view)
+        if view.shape == "percolate":
+            print(explain_percolate(config, view, as_json=given.json))
+            return
         if view.text is None:
-            lines = ["Each changed key is merged from its newest record; no table is read but the view itself."]
+            lines = [_OF_A_TABLE[view.shape]]
             query = None
         else:
             query = _read(config, view)
@@ -41,6 +55,25 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(lines))
 
     return run(job, given.config)
+
+
+def explain_percolate(config: Config, view: Declared, *, as_json: bool) -> str:
+    """Say what matches what, where the matches go, and which stored queries are parked."""
+    assert config.search is not None  # `declare` has checked it
+    topic = Topics(config.kafka.prefix).matches(view.name)
+    count, parked = StoredQueries(config.search, view.name, "").parked(_LISTED)
+    queries = f'index "{view.queries}"'
+    if len(view.topics) == 2:
+        queries = f'"{view.queries}" of {view.topics[1]}, as it is at the cut of the batch'
+    if as_json:
+        listed = [{"query": each.query, "version": each.version, "error": each.error} for each in parked]
+        return orjson.dumps({"view": view.name, "topic": topic, "parked": count, "first_parked": listed}).decode()
+    lines = [
+        f"Each insert and update in {view.topics[0]} is matched against {queries}.",
+        f"Its matches are committed to the table with the cut, then forwarded to {topic}, each once.",
+        *(f"TR-590 parked: query {each.query}, version {each.version}: {each.error}" for each in parked),
+    ]
+    return "\n".join([*lines, f"... and {count - len(parked)} more."] if count > len(parked) else lines)
 
 
 def _read(config: Config, view: Declared) -> DeclaredQuery:

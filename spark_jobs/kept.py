@@ -15,9 +15,11 @@ from schemas.config import Config
 from schemas.errors import SinkError, StateError, TailraceError
 from schemas.topics import Topics
 from sinks.changes import Applied, Target
-from sinks.lease import Lease, lease_folder
+from sinks.groups import Groups
+from sinks.lease import view_lease
 from sinks.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
 from spark_jobs.batch import Report
+from spark_jobs.command import line
 from spark_jobs.cuts import Cuts, SeenCut
 from spark_jobs.records import Records
 from spark_jobs.views import Declared
@@ -37,6 +39,7 @@ class Shared:
     records: Records
     cuts: Cuts
     views_topic: ViewsTopic
+    groups: Groups
     bases: dict[str, KeptView] = field(default_factory=dict)
     """The base tables that this job keeps, by topic (`spark_jobs.base`)."""
 
@@ -60,13 +63,14 @@ class KeptView:
     def __init__(self, shared: Shared, declared: Declared, open_batch: Callable[[SparkSession], ViewBatch]) -> None:
         self._shared = shared
         self.declared = declared
-        self.lease = Lease(lease_folder(shared.config), f"{shared.config.kafka.prefix}.{declared.name}")
+        self.lease = view_lease(shared.config, declared.name)
         self._open_batch = open_batch
         self._batch: ViewBatch | None = None
         self._applied: Applied | None = None
         self._current_ms = 0
         self._pause_s = 0.0
         self._next_try = 0.0
+        self._group_failed: str | None = None
 
     @property
     def applied(self) -> Applied | None:
@@ -74,8 +78,11 @@ class KeptView:
 
     @property
     def parked(self) -> bool:
-        """Whether the last batch failed and it is too early to try again."""
-        return time.monotonic() < self._next_try
+        """Whether the last batch failed and it is too early to try again.
+
+        Once another process has had the lease it is not: the generation is another one, or a person has asked for it.
+        """
+        return time.monotonic() < self._next_try and not self.lease.was_taken
 
     @property
     def batch(self) -> ViewBatch:
@@ -94,7 +101,7 @@ class KeptView:
                 self._applied, self._current_ms = self.load()
             before = self._applied
             if before is not None:
-                self._check_tombstones(before, seen)
+                self.check_tombstones(before, self._current_ms, seen)
             self._applied = self.batch.advance(before, seen, report)
             self._current_ms = now_ms()
             # Said aloud only when there is something new to say.
@@ -111,14 +118,14 @@ class KeptView:
         if live is None:
             return None, 0
         if record is None or record.generation != live.generation or record.cut is None:
-            return live, live.cut.commit_ts_us // 1000
+            return live, live.level_ms or live.cut.commit_ts_us // 1000
         if record.snapshot_id != live.snapshot_id or record.cut.order < live.cut.order:
             return live, record.current_ms
         return replace(live, cut=record.cut), record.current_ms
 
-    def publish(self, applied: Applied) -> None:
-        """Tell the views topic what is applied, and that it is level with the newest cut now."""
-        self._current_ms = now_ms()
+    def publish(self, applied: Applied, level_ms: int | None = None) -> None:
+        """Tell the views topic what is applied, and when it was level with the newest cut: now, if not said."""
+        self._current_ms = level_ms or now_ms()
         self._shared.views_topic.publish(
             ViewRecord(
                 view=self.declared.name,
@@ -127,8 +134,14 @@ class KeptView:
                 cut=applied.cut,
                 current_ms=self._current_ms,
                 snapshot_id=applied.snapshot_id,
+                history_from=applied.history_from,
             )
         )
+        failed = self._shared.groups.commit(self.declared.name, applied.cut)
+        if failed != self._group_failed:
+            self._group_failed = failed
+            if failed is not None:
+                line(event="lag not shown", view=self.declared.name, error=f"its consumer group: {failed}")
 
     def park(self, error: TailraceError) -> float:
         """Put the view aside for a while, longer each time; return for how many seconds. Others go on."""
@@ -149,10 +162,10 @@ class KeptView:
         kafka = self._shared.config.kafka
         return read_views(kafka, Topics(kafka.prefix)).get(self.declared.name)
 
-    def _check_tombstones(self, applied: Applied, seen: SeenCut) -> None:
+    def check_tombstones(self, applied: Applied, level_ms: int, seen: SeenCut) -> None:
         """A delete that came and went from the topic while nobody looked would leave its row in the view."""
         limit = self._shared.config.kafka.delete_retention_ms
-        age = now_ms() - self._current_ms
+        age = now_ms() - level_ms
         moved = any(seen.cut.offsets.get(t) != applied.cut.offsets.get(t) for t in self.declared.topics)
         if age > limit and moved:
             raise StateError(

@@ -14,7 +14,7 @@ from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
 from spark_jobs.base import BaseTables
-from spark_jobs.batch import Report, fill, own_cut, read_whole, settled
+from spark_jobs.batch import Report, check_definition, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import check_unique, difference
 from spark_jobs.kept import Shared
@@ -45,7 +45,7 @@ class QueryBatch:
         With nothing applied, the whole query is computed: into `generation`, or into a new one that is then live.
         """
         if applied is not None:
-            self._check_definition(applied)
+            check_definition(self.view, applied)
             if advanced(applied, seen.cut):
                 # Without a change, too: they would look as if nobody had kept them (TR-526).
                 seen = self.bases.advance(self.view.topics, seen)
@@ -180,15 +180,6 @@ class QueryBatch:
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._cached.append(frame.persist())
         return frame
-
-    def _check_definition(self, applied: Applied) -> None:
-        if applied.definition != self.view.definition:
-            raise StateError(
-                "TR-548",
-                f'view "{self.view.name}" was built from another query or key',
-                detail="What it holds cannot be turned into the rows of this one.",
-                hint=f"tailrace views rebuild {self.view.name}",
-            )
 
 
 def _columns(rows: DataFrame) -> dict[str, DataType]:

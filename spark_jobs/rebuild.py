@@ -1,6 +1,6 @@
 """Build views anew from offset 0 beside the live ones, then swap; `follow` may run meanwhile.
 
-    python spark_jobs/rebuild.py [--config tailrace.toml] VIEW ...
+    python spark_jobs/rebuild.py [--config tailrace.toml] [--no-swap] VIEW ...
 
 A plain script for spark-submit, too. Prints one JSON line per batch on stderr.
 """
@@ -9,118 +9,84 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
 
 from schemas.config import Config
 from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from sinks.changes import Applied
-from sinks.lease import Lease, lease_folder
-from spark_jobs.batch import Report
 from spark_jobs.command import line, opened, parser, run
-from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import SWAP_WAIT_S, KeptView, Shared
+from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
-
-_CATCH_UPS: Final = 3
-"""Each is shorter than the one before; what is left is done under the lease, while follow waits."""
+from spark_jobs.percolate import PercolateBatch
+from spark_jobs.swap import advance, alone, catch_up, held, keep, swap_in
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parser("Build views anew from offset 0 and swap them in.")
+    options.add_argument("--no-swap", action="store_true", help="leave the new generation beside the live one")
     options.add_argument("views", nargs="+", metavar="VIEW")
     given = options.parse_args(arguments)
 
     def job(config: Config) -> None:
         with opened(config) as shared:
             for name in dict.fromkeys(given.views):
-                rebuild(shared, open_view(shared, name))
+                rebuild(shared, open_view(shared, name), swap=not given.no_swap)
 
     return run(job, given.config)
 
 
-def rebuild(shared: Shared, view: KeptView) -> Applied:
-    """Fill a new generation, catch up, and swap under the lease; return what is live then.
+def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
+    """Fill a new generation, catch up, and swap under the lease; return what is live then, or without `swap` staged.
 
-    Until the swap nothing of it is seen; killed at any moment, it leaves only what the next rebuild drops.
+    Until the swap nothing of it is seen; killed at any moment, it leaves only what the next rebuild drops. The first
+    generation of all is live at once: there is nothing that it could stand beside.
     """
-    name = view.declared.name
-    only_one = Lease(lease_folder(shared.config), f"{shared.config.kafka.prefix}.{name}.rebuild")
-    with only_one.held(0) as mine:
-        if not mine:
-            raise StateError(
-                "TR-528",
-                f'view "{name}" is being rebuilt already',
-                detail="Another process on this host holds its rebuild lease.",
-                hint="Wait for it, or end it; then repeat the command.",
-            )
-        if view.batch.target.live() is None:
+    with alone(shared, view):
+        target = view.batch.target
+        live = target.live()
+        if live is None:
             return _first(shared, view)
+        if isinstance(view.batch, PercolateBatch):
+            return _go_on(shared, view, view.batch)
+        with held(view):
+            # What was staged, or was rolled back from, gives way.
+            target.keep([number for number in target.generations() if number < live.generation])
         columns, key = view.batch.layout()
-        generation = view.batch.target.stage(columns, key)
-        applied = _advance(shared, view, None, shared.cuts.wait(), generation)
-        for _ in range(_CATCH_UPS):
-            before = applied
-            applied = _advance(shared, view, applied, shared.cuts.wait(), applied.generation)
-            if applied.cut.order == before.cut.order:
-                break
-        with view.lease.held(SWAP_WAIT_S) as mine:
-            if not mine:
-                raise StateError(
-                    "TR-529",
-                    f'view "{name}": another process has held its lease for {SWAP_WAIT_S:.0f} s',
-                    hint=f"The live view is as it was. Repeat: tailrace views rebuild {name}",
-                )
-            return _swap(shared, view, applied, key)
+        generation = target.stage(columns, key)
+        applied = catch_up(shared, view, advance(shared, view, None, shared.cuts.wait(), generation))
+        if swap:
+            applied = swap_in(shared, view, applied)
+            keep(shared, view, live.generation)
+        else:
+            lsn = format_lsn(applied.cut.flushed_lsn)
+            line(event="staged", view=view.declared.name, generation=applied.generation, lsn=lsn)
+        return applied
 
 
 def _first(shared: Shared, view: KeptView) -> Applied:
     """There is nothing to stand beside: the same as the first batch of follow."""
-    with view.lease.held(SWAP_WAIT_S):
+    with held(view):
         live, _ = view.load()
-        applied = live or _advance(shared, view, None, shared.cuts.wait(), None)
+        applied = live or advance(shared, view, None, shared.cuts.wait(), None)
         view.publish(applied)
         return applied
 
 
-def _swap(shared: Shared, view: KeptView, applied: Applied, key: Sequence[str]) -> Applied:
-    """Catch up to the live generation's cut at least, so that no reader sees an older state, and swap."""
-    live, _ = view.load()
-    seen = shared.cuts.wait()
-    while live is not None and seen.cut.order < live.cut.order:
-        seen = shared.cuts.newest(wait=1.0) or seen
-    applied = _advance(shared, view, applied, seen, applied.generation)
-    view.batch.target.swap(applied.generation, key)
-    swapped = view.batch.target.live()
-    assert swapped is not None
-    # The cut may have moved past the last commit; the record says so, and on which snapshot it rests.
-    applied = replace(swapped, cut=applied.cut)
-    view.publish(applied)
-    line(
-        event="swapped",
-        view=view.declared.name,
-        generation=applied.generation,
-        lsn=format_lsn(applied.cut.flushed_lsn),
-    )
-    return applied
-
-
-def _advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenCut, generation: int | None) -> Applied:
-    report = Report()
-    try:
-        done = view.batch.advance(applied, seen, report, generation=generation)
-    finally:
-        shared.records.release()
-    line(
-        event="rebuild",
-        view=view.declared.name,
-        lsn=format_lsn(done.cut.flushed_lsn),
-        generation=done.generation,
-        rows=report.rows,
-        ms=report.milliseconds,
-    )
-    return done
+def _go_on(shared: Shared, view: KeptView, batch: PercolateBatch) -> Applied:
+    """Matches are of changes that the topics forget: a view that cannot go on from its cut goes on from now."""
+    with held(view):
+        live, level_ms = view.load()
+        assert live is not None
+        seen = shared.cuts.wait()
+        try:
+            view.check_tombstones(live, level_ms, seen)
+            applied = advance(shared, view, live, seen, None)
+        except StateError as error:
+            applied = batch.begin_anew(live, seen)
+            without = [format_lsn(state.cut.flushed_lsn) for state in (live, applied)]
+            line(event="begun anew", view=view.declared.name, code=error.code, without=without)
+        view.publish(applied)
+        return applied
 
 
 if __name__ == "__main__":

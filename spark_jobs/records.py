@@ -12,6 +12,8 @@ from schemas.errors import SinkError
 from schemas.topics import Topics
 from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
+from spark_jobs.events import EventFacts, positioned
+from spark_jobs.events import facts as event_facts
 from spark_jobs.latest import Facts, facts, newest
 from spark_jobs.shapes import TableShapes, table_shapes
 from spark_jobs.source import records
@@ -28,6 +30,17 @@ class Latest:
         return session.table(f"global_temp.{self.name}")
 
 
+@dataclass(frozen=True, slots=True)
+class Every:
+    """The same with all records, as `spark_jobs.events.positioned` gives them."""
+
+    name: str
+    facts: EventFacts
+
+    def records(self, session: SparkSession) -> DataFrame:
+        return session.table(f"global_temp.{self.name}")
+
+
 class Records:
     """What all views share: the cached spans of one round, the schemas, the session that holds the cache."""
 
@@ -36,7 +49,9 @@ class Records:
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
         self._spans: dict[object, Latest | None] = {}
+        self._wholes: dict[object, Every | None] = {}
         self._cached: list[DataFrame] = []
+        self._names: list[str] = []
         self._stored: list[StoredSchema] = []
         self._shapes: dict[str, TableShapes] = {}
         self._count = 0
@@ -49,19 +64,38 @@ class Records:
             self._spans[span] = None if raw is None else self._read(raw)
         return self._spans[span]
 
+    def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:
+        """Return all records of a span, read when this returns; None if it is empty. What is too large goes to disk."""
+        span = (topic, tuple(start), tuple(end))
+        if span not in self._wholes:
+            raw = records(self._session, self._kafka, topic, start, end, ("timestamp", "headers"))
+            self._wholes[span] = None if raw is None else self._read_whole(raw)
+        return self._wholes[span]
+
     def _read(self, raw: DataFrame) -> Latest:
         frame = newest(raw).persist()
+        return Latest(self._named(frame), facts(frame))
+
+    def _read_whole(self, raw: DataFrame) -> Every | None:
+        frame = positioned(raw).persist()
+        name = self._named(frame)
+        known = event_facts(frame)
+        return None if known is None else Every(name, known)
+
+    def _named(self, frame: DataFrame) -> str:
         self._cached.append(frame)
         self._count += 1
-        name = f"tailrace_latest_{self._count}"
+        name = f"tailrace_span_{self._count}"
         frame.createOrReplaceGlobalTempView(name)
-        return Latest(name, facts(frame))
+        self._names.append(name)
+        return name
 
     def release(self) -> None:
         """Let go of the cached spans; called after each round."""
-        for latest in self._spans.values():
-            if latest is not None:
-                self._session.catalog.dropGlobalTempView(latest.name)
+        for name in self._names:
+            self._session.catalog.dropGlobalTempView(name)
+        self._names.clear()
+        self._wholes.clear()
         for frame in self._cached:
             frame.unpersist()
         self._spans.clear()
@@ -77,9 +111,12 @@ class Records:
         return self.shapes(topic)
 
     def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
-        """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be."""
+        """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be.
+
+        An id that is not the newest may be so by now: a registry gives a shape that comes back its old one.
+        """
         known = self._shapes.get(topic)
-        if known is None or not ids <= known.ids:
+        if known is None or not ids <= known.newest:
             self._stored = read_schemas(self._kafka, self._topics)
             known = self._shapes[topic] = table_shapes(self._session, topic, self._stored)
         if missing := sorted(ids - known.ids):

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from schemas.avro import SOURCE_NAME
 from schemas.envelope import FRAMING_SIZE, framing
 from schemas.errors import StateError
 from schemas.evolution import row_record
@@ -37,24 +38,35 @@ _OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a key or a row under one schema id: `fields` is column → field of what `decode` gives."""
+    """The columns of a key or a row under one schema id: `fields` is column → field of what `decode` gives.
+
+    `change` reads a row's whole envelope as far as history needs it: op, commit time and both images.
+    """
 
     id: int
     writer: str
     reader: str
     fields: dict[str, str]
     types: dict[str, DataType]
+    change: str = ""
 
     def decode(self, raw: Column) -> Column:
         """Decode framed bytes; null where they carry another schema's id."""
+        return self._decode(raw, self.reader)
+
+    def decode_change(self, raw: Column) -> Column:
+        """The same for a row's envelope: before, after, source.ts_ms, op."""
+        return self._decode(raw, self.change)
+
+    def _decode(self, raw: Column, reader: str) -> Column:
         body = F.substring(raw, FRAMING_SIZE + 1, 2**31 - 1)
         mine = F.substring(raw, 1, FRAMING_SIZE) == F.lit(bytearray(framing(self.id)))
-        return F.when(mine, from_avro(body, self.writer, {**_OPTIONS, "avroSchema": self.reader}))
+        return F.when(mine, from_avro(body, self.writer, {**_OPTIONS, "avroSchema": reader}))
 
 
 @dataclass(frozen=True, slots=True)
 class TableShapes:
-    """All shapes of one topic by schema id; the one with the greatest id is what views show."""
+    """All shapes of one topic by schema id, in the order of the schemas topic; the last one is what views show."""
 
     topic: str
     keys: dict[int, Shape]
@@ -65,16 +77,27 @@ class TableShapes:
         return self.keys.keys() | self.rows.keys()
 
     @property
+    def newest(self) -> set[int]:
+        return {*list(self.keys)[-1:], *list(self.rows)[-1:]}
+
+    @property
     def columns(self) -> dict[str, DataType]:
-        return self.rows[max(self.rows)].types
+        return self.rows[next(reversed(self.rows))].types
+
+    def columns_of(self, ids: Iterable[int]) -> dict[str, DataType]:
+        """Return the columns of these schemas and the newest one, each as the newest of them that has it says."""
+        found: dict[str, DataType] = {}
+        for number in sorted({*ids, max(self.rows)} & self.rows.keys()):
+            found |= self.rows[number].types
+        return found
 
     @property
     def key(self) -> tuple[str, ...]:
-        return tuple(self.keys[max(self.keys)].types)
+        return tuple(self.keys[next(reversed(self.keys))].types)
 
-    def align(self, column: str, value: Column, shape: Shape) -> Column:
-        """Bring a column of an older shape to its present type, if that keeps every value."""
-        old, new = shape.types[column], self.columns[column]
+    def align(self, column: str, value: Column, shape: Shape, to: DataType | None = None) -> Column:
+        """Bring a column of an older shape to its present type, or `to`, if that keeps every value."""
+        old, new = shape.types[column], to or self.columns[column]
         if _same(old, new):
             return value
         if not widens(old, new):
@@ -89,7 +112,7 @@ class TableShapes:
 
 
 def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchema]) -> TableShapes:
-    """Return the shapes of `topic`, as far as `stored` has them."""
+    """Return the shapes of `topic`, as far as `stored` has them; the newest last, as there."""
     keys: dict[int, Shape] = {}
     rows: dict[int, Shape] = {}
     for schema in stored:
@@ -126,11 +149,21 @@ def _shape(session: SparkSession, stored: StoredSchema, record: dict[str, Any], 
         for field, numbered in zip(record["fields"], plain["fields"], strict=True)
     }
     types = {column: _nullable(found[name].dataType) for column, name in names.items()}
+    change = ""
     if is_row:
         after = {"name": "after", "type": ["null", plain], "default": None}
-        envelope = {"type": "record", "name": "Envelope", "namespace": record.get("namespace", ""), "fields": [after]}
-        text = orjson.dumps(envelope).decode()
-    return Shape(stored.id, stored.schema, text, names, types)
+        text = _envelope(record, [after])
+        before = {**after, "name": "before"}
+        named = {**after, "type": ["null", f"{record['namespace']}.{record['name']}"]}
+        source = {"type": "record", "name": SOURCE_NAME, "fields": [{"name": "ts_ms", "type": "long"}]}
+        about: list[dict[str, Any]] = [{"name": "source", "type": source}, {"name": "op", "type": "string"}]
+        change = _envelope(record, [before, named, *about])
+    return Shape(stored.id, stored.schema, text, names, types, change)
+
+
+def _envelope(record: dict[str, Any], fields: list[dict[str, Any]]) -> str:
+    envelope = {"type": "record", "name": "Envelope", "namespace": record.get("namespace", ""), "fields": fields}
+    return orjson.dumps(envelope).decode()
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:

@@ -14,9 +14,16 @@ EARLIEST = -2
 
 
 def records(
-    session: SparkSession, kafka: Kafka, topic: str, start: Sequence[int], end: Sequence[int]
+    session: SparkSession,
+    kafka: Kafka,
+    topic: str,
+    start: Sequence[int],
+    end: Sequence[int],
+    more: Sequence[str] = (),
 ) -> DataFrame | None:
     """Return key, value, partition and offset of what was committed from `start` up to `end`; None if that is empty.
+
+    `more` are further columns of Spark's Kafka source: timestamp, headers.
 
     Both list the next offset per partition, as cuts do. A partition that `start` does not know yet is read from its
     beginning. The last record is the one at ``end - 1`` or before it: the cleaner may have dropped that one.
@@ -35,8 +42,9 @@ def records(
         reader.option("kafka.isolation.level", "read_committed")
         .option("startingOffsets", _json({topic: {str(p): first for p, (first, _) in ranges.items()}}))
         .option("endingOffsets", _json({topic: {str(p): stop for p, (_, stop) in ranges.items()}}))
+        .option("includeHeaders", "headers" in more)
         .load()
-        .select("key", "value", "partition", "offset")
+        .select("key", "value", "partition", "offset", *more)
     )
 
 

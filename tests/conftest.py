@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.dev import java
 from cdc.dev.state import Servers, start_servers, stop_servers
+from schemas.errors import ConfigError
+from tests import apicurio
 from tests.servers import fresh_database
 
 # Nothing a test writes must survive a power cut, and each fsync costs milliseconds.
@@ -55,6 +58,17 @@ def search_url(state_dir: Path, servers: Servers) -> str:
     if found.opensearch is None:
         pytest.skip("; ".join(found.messages))
     return found.opensearch
+
+
+@pytest.fixture(scope="session")
+def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A schema registry, started by the first test that asks for it."""
+    try:
+        java.find_java("Apicurio", apicurio.JAVA)
+    except ConfigError as missing:
+        pytest.skip(f"{missing.message}. {missing.hint}")
+    with apicurio.running(tmp_path_factory.mktemp("registry") / "apicurio") as url:
+        yield url
 
 
 @pytest.fixture

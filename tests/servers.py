@@ -20,12 +20,15 @@ from cdc.dev.state import Servers, start_servers, stop_servers
 
 
 @contextmanager
-def own_servers() -> Iterator[tuple[Servers, Path]]:
-    """Start PostgreSQL and Kafka in a new folder for temporary files; give them and their state folder in it."""
+def own_servers(*, search: bool = False) -> Iterator[tuple[Servers, Path]]:
+    """Start PostgreSQL and Kafka, and OpenSearch for `search`, in a new folder for temporary files.
+
+    Give them and their state folder in it.
+    """
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
         state_dir = Path(folder) / "state"
         os.chmod(folder, 0o755)
-        servers = start_servers(state_dir, search=False)
+        servers = start_servers(state_dir, search=search)
         try:
             yield servers, state_dir
         finally:

@@ -1,4 +1,4 @@
-"""`tailrace status`, `tail`, `verify`: look at a pipeline without changing it."""
+"""`tailrace status`, `tail`, `verify`, `wait`: look at a pipeline without changing it."""
 
 from __future__ import annotations
 
@@ -128,3 +128,34 @@ def _verify_log(config: Path | None, json: bool, limit: int) -> None:
     failure = summary(proof)
     if failure is not None:
         raise failure
+
+
+def wait(
+    views: Annotated[list[str] | None, typer.Option("--view", metavar="VIEW", help="Default: all views.")] = None,
+    lsn: Annotated[str | None, typer.Option(help="For example 0/16B3748; default: the source's as it is now.")] = None,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds until it is given up with exit code 8.")] = 30,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """Wait until views show everything that was committed before an LSN; print the LSN that each has applied."""
+    from cdc.connect import connect
+    from cdc.ops.read_status import wal_lsn
+    from cdc.ops.wait import AppliedViews
+    from schemas.configfile import load
+    from schemas.lsn import format_lsn, parse_lsn
+
+    loaded = load(config)
+    if lsn is None:
+        with connect(loaded.source.dsn.get_secret_value(), application_name="tailrace wait") as connection:
+            wanted = wal_lsn(connection)
+    else:
+        try:
+            wanted = parse_lsn(lsn)
+        except ValueError:
+            raise typer.BadParameter(f'"{lsn}" is no LSN: write it as PostgreSQL prints it, 0/16B3748.') from None
+    with AppliedViews(loaded) as applied:
+        found = applied.wait(wanted, views or [], timeout)
+    if json:
+        output.json({"lsn": format_lsn(wanted), "views": {name: format_lsn(at) for name, at in found.items()}})
+        return
+    output.table(("view", "lsn"), [(name, format_lsn(at)) for name, at in found.items()])

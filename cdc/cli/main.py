@@ -18,12 +18,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # it could print local variables, and with them the DSN
     rich_markup_mode=None,  # loading it takes longer than all the rest of --help
     epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 configuration, 4 source, 5 sink, 6 needs a person, "
-    "7 check or verify found something, 8 deadline passed while stopping.",
+    "7 check or verify found something, 8 deadline passed.",
 )
 app.command()(run.run)
 app.command()(inspect.status)
 app.command()(inspect.tail)
 app.command()(inspect.verify)
+app.command()(inspect.wait)
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(views.app, name="views")
 app.add_typer(dev.app, name="dev")

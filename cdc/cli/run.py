@@ -30,7 +30,7 @@ def run(config: ConfigFile = None) -> None:
     stop = threading.Event()
     stop_on_signal(stop)
     health = Health(loaded.source.slot)
-    with http.serving(loaded.health, health), SlotWatch(loaded, health), notifying(health):
+    with http.serving(loaded, health), SlotWatch(loaded, health), notifying(health):
         Service(loaded, stop, health).run()
 
 

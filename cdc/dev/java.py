@@ -25,6 +25,17 @@ IVY = range(11, 100)
 
 _JVM_FOLDER = Path("/usr/lib/jvm")
 
+LOG4J = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+"""The log4j2.properties of an embedded server: all goes to its standard output, which is its log file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Java:

@@ -48,16 +48,6 @@ _START_SECONDS = 60.0
 # The serial collector is the small one.
 _JVM = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
 
-_LOG4J = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
-rootLogger.level = info
-rootLogger.appenderRef.console.ref = console
-"""
-
 
 def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, record: Record) -> Server:
     """Return a broker that answers: the old one if it runs, else one on its data and its ports.
@@ -73,7 +63,7 @@ def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, 
     data, log, properties = folder / "data", folder / "kafka.log", folder / "server.properties"
     broker, controller = free_ports([old.ports["broker"], old.ports["controller"]] if old else [None, None])
     _write(properties, {**_PROPERTIES, **_addresses(broker, controller), "log.dirs": str(data), **settings})
-    (folder / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+    (folder / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
     command = [
         executable,
         *_JVM,

@@ -26,16 +26,6 @@ _START_SECONDS = 120.0
 _JVM = ["-Xms256m", "-Xmx1g", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
 _JVM += ["--enable-native-access=ALL-UNNAMED"]
 
-_LOG4J = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
-rootLogger.level = info
-rootLogger.appenderRef.console.ref = console
-"""
-
 
 def start(folder: Path, old: Server | None, record: Record) -> Server:
     """Return a node that answers: the old one if it runs, else one on its data and its ports."""
@@ -47,7 +37,7 @@ def start(folder: Path, old: Server | None, record: Record) -> Server:
     (http_port,) = free_ports([old.ports["http"] if old else None], _HTTP_PORTS)
     (transport,) = free_ports([old.ports["transport"] if old else None])
     (folder / "config" / "opensearch.yml").write_text(_configuration(transport), encoding="utf-8")
-    (folder / "config" / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+    (folder / "config" / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
     log = folder / "opensearch.log"
     # The runner counts its nodes from 1 and adds that to the port.
     options = {"numOfNode": "1", "baseHttpPort": str(http_port - 1), "clusterName": "tailrace"}

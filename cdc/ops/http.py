@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz` and `/metrics` over HTTP, from a thread that ends with the daemon.
+"""`/livez`, `/readyz`, `/metrics` and `/wait` over HTTP, from a thread that ends with the daemon.
 
 Starlette and uvicorn are loaded when a daemon starts, not with the command line.
 """
@@ -19,7 +19,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cdc.ops.health import Health
+from cdc.ops.http_wait import WaitRoute
 from cdc.ops.metrics import Metrics
+from schemas.config import Config
 from schemas.config import Health as Options
 from schemas.errors import ConfigError
 
@@ -29,16 +31,20 @@ _STOP_S = 1.0
 
 
 @contextmanager
-def serving(options: Options, health: Health) -> Iterator[None]:
-    """Answer on `options.listen` while the block runs. ConfigError if that address cannot be had."""
+def serving(config: Config, health: Health) -> Iterator[None]:
+    """Answer on `health.listen` while the block runs. ConfigError if that address cannot be had."""
+    options = config.health
     if not options.listen:
         yield
         return
     taken = _listen(options)
     host, port = taken.getsockname()[:2]
     log.info("health and metrics", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    waits = WaitRoute(config)
     server = uvicorn.Server(
-        uvicorn.Config(_app(health), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        uvicorn.Config(
+            _app(health, waits), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, name="http", daemon=True)
     thread.start()
@@ -46,10 +52,11 @@ def serving(options: Options, health: Health) -> Iterator[None]:
         yield
     finally:
         server.should_exit = True
+        waits.close()
         thread.join(_STOP_S)
 
 
-def _app(health: Health) -> Starlette:
+def _app(health: Health, waits: WaitRoute) -> Starlette:
     metrics = Metrics(health)
 
     async def livez(request: Request) -> Response:
@@ -63,7 +70,14 @@ def _app(health: Health) -> Starlette:
     async def all_metrics(request: Request) -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", all_metrics)])
+    return Starlette(
+        routes=[
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/metrics", all_metrics),
+            Route("/wait", waits.answer),
+        ]
+    )
 
 
 def _listen(options: Options) -> socket.socket:

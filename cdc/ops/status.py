@@ -53,7 +53,10 @@ class TopicsStatus:
 
 @dataclass(frozen=True, slots=True)
 class ViewStatus:
-    """A view is the database as of `flushed_lsn`; None before its first batch."""
+    """A view is the database as of `flushed_lsn`; None before its first batch.
+
+    A history or a log begins at `history_from_lsn`.
+    """
 
     name: str
     target: str
@@ -62,6 +65,7 @@ class ViewStatus:
     flushed_lsn: int | None = None
     lag_bytes: int | None = None
     lag_seconds: float | None = None
+    history_from_lsn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,7 @@ def _view(
         flushed,
         behind,
         topics.lag_seconds if level else _seconds(behind, now, record.current_ms),
+        record.history_from.lsn if record.history_from else None,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from cdc.connect import connect, conninfo_for
 from cdc.ops.read_status import read_stored
 from cdc.ops.verify_result import Result
-from cdc.ops.views import named, table_of
+from cdc.ops.views import holds_rows, named, table_of
 from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import SinkError, SourceError
@@ -39,16 +39,18 @@ _POLL_S: Final = 0.3
 
 
 def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say) -> Iterator[Result]:
-    """Yield one result for each view, by default each that is the whole of a table, all against one read of the source.
+    """Yield one result for each view, by default each that has a table's rows, all against one read of the source.
 
     `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
     """
-    chosen = names or [name for name, view in config.views.items() if view.table is not None]
-    queries = [] if names else [name for name in config.views if name not in chosen]
-    if queries:
-        say(f"not compared, being queries: {', '.join(queries)}")
-        if not chosen:
-            return
+    logs = [] if names else [name for name, view in config.views.items() if view.table and not holds_rows(view)]
+    queries = [] if names else [name for name, view in config.views.items() if view.table is None]
+    for kind, left_out in (("queries", queries), ("logs", logs)):
+        if left_out:
+            say(f"not compared, being {kind}: {', '.join(left_out)}")
+    chosen = names or [name for name in config.views if name not in (*queries, *logs)]
+    if config.views and not chosen:
+        return
     tables = {name: table_of(name, view) for name, view in named(config, chosen).items()}
     schemas = _schemas(config)
     forms = {table: _form(config, table, schemas) for table in set(tables.values())}
@@ -84,7 +86,7 @@ def _schemas(config: Config) -> list[StoredSchema]:
 
 def _form(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> TableForm:
     topic = Topics(config.kafka.prefix).table(*table)
-    newest = {stored.subject: stored.schema for stored in schemas}  # in the order of their ids
+    newest = {stored.subject: stored.schema for stored in schemas}  # which comes last
     return TableForm.of(".".join(table), newest.get(f"{topic}-key"), newest.get(f"{topic}-value"))
 
 

@@ -32,13 +32,18 @@ def named(config: Config, names: Sequence[str]) -> dict[str, View]:
     return {name: config.views[name] for name in (dict.fromkeys(names) or config.views)}
 
 
+def holds_rows(view: View) -> bool:
+    """Whether a view has the rows of one table, not what became of them or what they match."""
+    return view.table is not None and view.shape not in ("log", "percolate")
+
+
 def table_of(name: str, view: View) -> tuple[str, str]:
-    """Return (schema, table) of a view that is one table. ConfigError for a query: not verified yet."""
+    """Return (schema, table) of a view that is one table. ConfigError for a query or a log: not verified yet."""
     schema, _, table = (view.table or "").partition(".")
-    if not table:
+    if not table or not holds_rows(view):
         raise ConfigError(
             "TR-109",
-            f'view "{name}" is not the whole of one table',
+            f'view "{name}" is not the present rows of one table',
             detail="Only such views can be compared with their source row by row.",
             hint=f'[views.{name}] table = "schema.table"',
         )
@@ -50,8 +55,8 @@ def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
     topics = Topics(config.kafka.prefix)
     subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
     for name, view in views.items():
-        if view.table is None:
-            continue  # the job looks at each table of a query
+        if view.table is None or view.shape == "log":
+            continue  # the job looks at each table of a query; a log needs no key
         schema, _, table = view.table.partition(".")
         topic = topics.table(schema, table)
         if f"{topic}-value" in subjects and f"{topic}-key" not in subjects:

@@ -34,16 +34,11 @@ def slug(table: str) -> str:
 
 
 def table_of(topics: Topics, table: str, stored: Iterable[StoredSchema]) -> TableInfo | None:
-    """Return what the schemas say of a table now; None if they do not know it, or if it has no key."""
+    """Return what `stored`, the newest last, says of a table now; None if it is not there, or has no key."""
     schema, _, name = table.partition(".")
     topic = topics.table(schema, name)
-    newest: dict[str, StoredSchema] = {}
-    for found in stored:
-        if found.subject in (f"{topic}-key", f"{topic}-value"):
-            before = newest.get(found.subject)
-            newest[found.subject] = found if before is None or found.id > before.id else before
-    if len(newest) < 2:
+    newest = {found.subject: found.schema for found in stored}
+    key, value = newest.get(f"{topic}-key"), newest.get(f"{topic}-value")
+    if key is None or value is None:
         return None
-    columns = column_names(newest[f"{topic}-value"].schema)
-    key = key_column_names(newest[f"{topic}-key"].schema)
-    return TableInfo(tuple(columns), tuple(key))
+    return TableInfo(tuple(column_names(value)), tuple(key_column_names(key)))

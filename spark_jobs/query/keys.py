@@ -11,6 +11,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from spark_jobs.query.asof import key_at, moment_of
 from spark_jobs.query.blocks import FILTERING, Block, Branches, Node, Source, has_query, key_of
 from spark_jobs.query.catalog import Catalog
 
@@ -56,9 +57,11 @@ class Keys:
 
     def _source(self, source: Source) -> tuple[list[frozenset[str]], list[str]]:
         """Return a source's unique keys and its columns, both as the block around it names them."""
+        at: exp.Expr | None = None
         if isinstance(source.read, str):
             info = self._catalog[source.read]
             names, unique = list(info.columns), [frozenset(info.key)]
+            at = moment_of(source.alias, source.on, info)
         else:
             first = source.read.blocks[0] if isinstance(source.read, Branches) else source.read
             names, unique = list(first.outputs), self.outputs(source.read)
@@ -66,7 +69,11 @@ class Keys:
         def named(name: str) -> str:
             return key_of(exp.column(name, source.alias, quoted=True))
 
-        return [frozenset(map(named, key)) for key in unique], [named(name) for name in names]
+        found = [frozenset(map(named, key)) for key in unique]
+        if at is not None:
+            # At one moment a key has one version.
+            found.insert(0, frozenset((*map(named, key_at(info)), *map(key_of, at.find_all(exp.Column)))))
+        return found, [named(name) for name in names]
 
 
 class Facts:

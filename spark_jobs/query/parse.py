@@ -18,6 +18,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.tokenizer_core import TokenType
 
 from schemas.errors import ConfigError
+from spark_jobs.query.asof import check_histories, put_back, take_out
 from spark_jobs.query.catalog import Catalog
 from spark_jobs.query.shape import inline_ctes, one_form, settle_unions
 from spark_jobs.query.text import QueryText
@@ -30,6 +31,7 @@ def parse(raw: exp.Query, text: QueryText, catalog: Catalog) -> exp.Query:
     """Return the one form of what `tree` gave, which is used up. ConfigError points at what is not there."""
     raw = inline_ctes(raw, text)
     _check_tables(raw, text, catalog)
+    check_histories(raw, text, catalog)
     one_form(raw, text)
     name_windows(raw)
     schema: dict[str, object] = {}
@@ -53,6 +55,7 @@ def tree(text: QueryText) -> exp.Query:
             # The grammar takes every WINDOW for the clause; ``window(ts, '1 hour')`` is Spark's function.
             if token.token_type is TokenType.WINDOW and following.token_type in (TokenType.L_PAREN, TokenType.DOT):
                 token.token_type = TokenType.VAR
+        tokens, moments = take_out(tokens, text)
         statements = dialect.parser().parse(tokens, text.sql)
     except ParseError as error:
         first = error.errors[0]
@@ -65,6 +68,7 @@ def tree(text: QueryText) -> exp.Query:
         raise text.error("TR-540", "its query is not one SELECT", 0)
     found = statements[0].unnest()
     assert isinstance(found, exp.Query)
+    put_back(found, moments, text, DIALECT)
     return found
 
 

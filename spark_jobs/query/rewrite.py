@@ -114,9 +114,7 @@ class _Rewriter:
         return unit(block, self._keys) or (exp.Literal.number(1),)
 
     def _projected(self, block: Block) -> exp.Select:
-        named = [
-            exp.alias_(part.copy(), f"u{number}", quoted=True) for number, part in enumerate(self._unit(block))
-        ]
+        named = [exp.alias_(part.copy(), f"u{number}", quoted=True) for number, part in enumerate(self._unit(block))]
         return exp.Select(expressions=named, distinct=exp.Distinct())
 
     def _restricted(self, block: Block, which: State) -> exp.Select:

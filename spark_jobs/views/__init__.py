@@ -13,6 +13,7 @@ import orjson
 
 from schemas.config import Config, View
 from schemas.errors import ConfigError
+from schemas.lsn import parse_lsn
 from schemas.topics import Topics
 from spark_jobs.query.declared import Refresh
 from spark_jobs.query.parse import tables_of
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A view that can be kept: `topics` are all that it reads; a query names them as `tables`, in the same order."""
+    """A view that can be kept: `topics` are all that it reads; a query names them as `tables`, in the same order.
+
+    Of a percolate view `queries` is the column of the second topic, or the index if there is no second one.
+    """
 
     name: str
     target: str
@@ -33,6 +37,9 @@ class Declared:
     text: QueryText | None = None
     tables: tuple[str, ...] = ()
     refresh: Refresh = "incremental"
+    shape: str = "current"
+    history_from: int | None = None
+    queries: str | None = None
 
     @property
     def topic_of(self) -> dict[str, str]:
@@ -41,9 +48,9 @@ class Declared:
 
     @property
     def definition(self) -> str | None:
-        """What the rows of a query follow from; None for a view that is the whole of a table."""
+        """What the rows follow from: a query, or a shape; None for a view that is the present state of a table."""
         if self.text is None:
-            return None
+            return None if self.shape == "current" else self.shape
         return hashlib.sha256(orjson.dumps([self.text.sql, self.key])).hexdigest()
 
 
@@ -59,13 +66,7 @@ def declare(config: Config, name: str) -> Declared:
         )
     view = config.views[name]
     _check_target(config, name, view)
-    if view.shape != "current":
-        raise ConfigError(
-            "TR-503",
-            f'view "{name}": shape "{view.shape}" is not supported yet',
-            detail='Views keep the newest row of each key: shape = "current".',
-            hint=f'Take `shape` out of [views.{name}], or set it to "current".',
-        )
+    _check_shape(name, view)
     topics = Topics(config.kafka.prefix)
     if view.table is None:
         return _declare_query(config, name, view, topics)
@@ -76,8 +77,19 @@ def declare(config: Config, name: str) -> Declared:
             f'view "{name}": "{view.table}" names no schema',
             hint=f'table = "public.{view.table}"',
         )
-    topic = topics.table(schema, table)
-    return Declared(name, view.target, (topic,), tuple(view.key) if view.key else None)
+    read, queries = [topics.table(schema, table)], view.queries_index
+    if view.queries is not None:
+        queries_schema, queries_table, queries = view.queries.split(".")
+        read.append(topics.table(queries_schema, queries_table))
+    return Declared(
+        name,
+        view.target,
+        tuple(read),
+        tuple(view.key) if view.key else None,
+        shape=view.shape,
+        history_from=None if view.history_from is None else parse_lsn(view.history_from),
+        queries=queries,
+    )
 
 
 def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Declared:
@@ -105,7 +117,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             detail=f'The schemas topic has none for topic "{shapes.topic}".',
             hint="Is the table captured ([source] tables), and has `tailrace run` been started?",
         )
-    if not shapes.keys:
+    if not shapes.keys and view.shape != "log":
         raise ConfigError(
             "TR-508",
             f'view "{view.name}": its table has no key',
@@ -113,7 +125,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             hint="Give the table a primary key (or REPLICA IDENTITY FULL and a key in source.keys) and start anew with"
             " another kafka.prefix.",
         )
-    if view.text is None and view.key is not None and sorted(view.key) != sorted(shapes.key):
+    if shapes.keys and view.text is None and view.key is not None and sorted(view.key) != sorted(shapes.key):
         raise ConfigError(
             "TR-509",
             f'view "{view.name}": its key is not its table\'s',
@@ -122,15 +134,31 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
         )
 
 
+def _check_shape(name: str, view: View) -> None:
+    if view.shape == "current":
+        if view.history_from is None:
+            return
+        problem, hint = "has `history_from`, but keeps the present state only", 'shape = "history"'
+    elif view.table is None:
+        problem, hint = f'is a query, and shape "{view.shape}" is kept of tables', f'table = "public.{name}"'
+    elif view.target != "warehouse":
+        problem = f'has target "{view.target}", and shape "{view.shape}" is kept in the warehouse'
+        hint = 'target = "warehouse"'
+    else:
+        return
+    raise ConfigError("TR-563", f'view "{name}" {problem}', hint=f"[views.{name}] {hint}")
+
+
 def _check_target(config: Config, name: str, view: View) -> None:
     if view.target == "warehouse" and config.warehouse is None:
         section, lines = "warehouse", 'uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"'
-    elif view.target == "search" and config.search is None:
+    elif (view.target == "search" or view.shape == "percolate") and config.search is None:
         section, lines = "search", 'hosts = ["http://localhost:9200"]'
     else:
         return
+    needs = 'shape "percolate"' if view.shape == "percolate" else f'target "{view.target}"'
     raise ConfigError(
         "TR-511",
-        f'view "{name}" has target "{view.target}", but there is no [{section}]',
+        f'view "{name}" has {needs}, but there is no [{section}]',
         hint=f"Add [{section}] with {lines}",
     )

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cdc.dev import java, kafka, postgres
+from cdc.dev import java, postgres
 from cdc.dev.jars import jars
 
 # what Kafka and its libraries load; a whole JDK has twice the size
@@ -33,7 +33,7 @@ def copy_kafka(folder: Path) -> None:
     home = java.find_java("Kafka", java.KAFKA).home
     jlink = [str(home / "bin" / "jlink"), "--add-modules", _MODULES, "--strip-debug", "--no-man-pages"]
     subprocess.run([*jlink, "--no-header-files", "--output", str(folder / "java")], check=True)
-    (folder / "log4j2.properties").write_text(kafka._LOG4J, encoding="utf-8")
+    (folder / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Node:
         self.port, self.controller, self.proxied, self.proxy = free_ports([None] * 4)
         self.process: Process | None = None
         self._killed = False
-        (self.folder / "log4j2.properties").write_text(kafka._LOG4J, encoding="utf-8")
+        (self.folder / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
         self._command = [
             str(java.find_java("Kafka", java.KAFKA).executable),
             *_JVM,

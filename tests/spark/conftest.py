@@ -15,6 +15,7 @@ from cdc.dev.jars import jars
 from cdc.dev.java import SPARK, find_java
 from cdc.dev.state import Servers
 from schemas.config import Config, Kafka, Search, Source, Spark, View, Warehouse
+from sinks.groups import Groups
 from sinks.views_read import read_view
 from sinks.views_topic import ViewsTopic
 from spark_jobs.cuts import Cuts, SeenCut
@@ -117,7 +118,9 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
         cuts = Cuts(config)
         opened.append(cuts)
         topic = ViewsTopic(config.kafka, pipeline.topics)
-        return Bench(config, pipeline, Shared(config, spark, Records(spark, config.kafka), cuts, topic))
+        return Bench(
+            config, pipeline, Shared(config, spark, Records(spark, config.kafka), cuts, topic, Groups(config.kafka))
+        )
 
     yield make
     for cuts in opened:

@@ -23,7 +23,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
@@ -38,7 +38,19 @@ from cdc.dev.state import Servers
 from cdc.ops.read_status import read_status, wal_lsn
 from schemas.config import Config
 from schemas.configfile import load
-from tests.daemon import ROOT, do_as_the_hint_says, lose_slot, running, tailrace, wait_for, wait_for_state, write_config
+from schemas.topics import Topics
+from sinks.views_topic import read_views
+from tests.daemon import (
+    ROOT,
+    do_as_the_hint_says,
+    lose_slot,
+    running,
+    tailrace,
+    wait_for,
+    wait_for_state,
+    wait_until,
+    write_config,
+)
 from tests.postgres_own import own_postgres
 
 _SEARCHED = ("products", "orders")
@@ -271,8 +283,30 @@ def test_slot_lost(servers: Servers, search_url: str, prefix: str, tmp_path: Pat
                 wait_for(shop.config, lambda record: record.is_state and record.generation == 2)
                 shop.wait_for_views()
                 assert_verified(shop)
+                assert_groups_name_cuts(shop)
                 assert daemon.stop() == 0
             assert end(follow) == 0
+
+
+def assert_groups_name_cuts(shop: Shop) -> None:
+    """Kafka's own tools show what each view has applied."""
+    kafka = shop.config.kafka
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    def committed(view: str) -> dict[str, list[int]]:
+        group = f"{kafka.prefix}.{view}"
+        found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
+        offsets: dict[str, list[int]] = {}
+        for each in sorted(found.topic_partitions, key=lambda each: (each.topic, each.partition)):
+            offsets.setdefault(each.topic, []).append(each.offset)
+        return offsets
+
+    def all_level() -> bool:
+        applied = read_views(kafka, Topics(kafka.prefix))
+        return all(record.cut is not None and committed(view) == record.cut.offsets for view, record in applied.items())
+
+    assert len(read_views(kafka, Topics(kafka.prefix))) == len(shop.config.views)
+    wait_until(all_level)
 
 
 @pytest.mark.timeout(300)

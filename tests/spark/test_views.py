@@ -333,7 +333,6 @@ def test_topics_made_anew_are_refused(made: Bench) -> None:
     ("declared", "code"),
     [
         (View(query="SELECT 1 AS n"), "TR-541"),
-        (View(table="public.t", shape="history"), "TR-503"),
         (View(table="t"), "TR-506"),
         (View(table="public.t", target="search"), "TR-511"),
         (View(table="public.none"), "TR-507"),

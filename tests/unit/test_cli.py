@@ -25,7 +25,16 @@ bootstrap = "127.0.0.1:1"
 options = { "sasl.password" = "hunter2", "client.id" = "shown" }
 secret_options = { "ssl.key.password" = "hunter2" }
 [search]
-hosts = ["https://admin:hunter2@localhost:9200"]
+hosts = ["https://localhost:9200"]
+user = "admin"
+password = "hunter2"
+[warehouse]
+uri = "https://admin:hunter2@localhost:8181"
+location = "file:///tmp/warehouse"
+[registry]
+url = "https://localhost:8081"
+user = "admin"
+password = "hunter2"
 [views.orders]
 table = "public.orders"
 [views.joined]
@@ -172,10 +181,12 @@ def test_views_list(folder: Path) -> None:
 
 def test_verify_says_what_it_leaves_out(folder: Path) -> None:
     queries = "[views.joined]\nquery = 'SELECT 1'\n[views.other]\nquery = 'SELECT 1'\n"
+    queries += "[views.all]\ntable = 'public.t'\nshape = 'log'\n"
     (folder / "queries.toml").write_text(CONFIG.partition("[views")[0] + queries, encoding="utf-8")
     result = tailrace("verify", "--config", "queries.toml", folder=folder)
     assert (result.returncode, result.stdout) == (0, "")
     assert "not compared, being queries: joined, other" in result.stderr
+    assert "not compared, being logs: all" in result.stderr
     assert "being queries: joined\n" in tailrace("verify", folder=folder).stderr
 
 

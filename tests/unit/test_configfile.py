@@ -152,6 +152,10 @@ def test_unknown_key_in_the_environment_names_the_variable(tmp_path: Path) -> No
         ('[views.orders]\ntable = "public.orders"\ntarget = "hunter2"\n', "views.orders.target"),
         ('[views.Orders]\ntable = "public.orders"\n', "views.Orders"),
         ("[views.orders]\n", "views.orders"),
+        ('[views.a]\ntable = "public.t"\nshape = "percolate"\n', "views.a"),
+        ('[views.a]\ntable = "public.t"\nshape = "percolate"\nqueries = "hunter2.query"\n', "views.a"),
+        ('[views.a]\ntable = "public.t"\nqueries_index = "hunter2"\n', "views.a"),
+        ('[views.a]\nhistory_from = "0/1"\ntable = "a.t"\nshape = "percolate"\nqueries = "a.b.c"\n', "views.a"),
         ("[kafka]\nsecret_options = 'hunter2'\n", "kafka.secret_options"),
         ("[search]\n", "search.hosts"),
     ],
@@ -225,3 +229,28 @@ def test_memory_limit_too_small_for_the_largest_record(tmp_path: Path) -> None:
     assert load(write(tmp_path, GOOD + '[memory]\nlimit = "200MiB"\n'), environ={}).memory.limit == 200 * 2**20
     error = failure(tmp_path, GOOD + '[memory]\nlimit = "150MiB"\n')
     assert "memory.limit must be at least 184549376 bytes" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('hosts = ["localhost:9200"]', "write URLs"),
+        (f'hosts = ["https://x:{SECRET}@localhost:9200"]', "keys of their own"),
+        ('hosts = ["https://localhost:9200"]\nuser = "x"', "both user and password"),
+        ('hosts = ["https://a:9200", "http://b:9200"]\nca_file = "ca.pem"', "without TLS"),
+        ('hosts = ["https://a:9200"]\nkey_file = "key.pem"', "needs cert_file"),
+    ],
+    ids=["no scheme", "password in the URL", "half a login", "one host in the clear", "a key alone"],
+)
+def test_a_server_that_is_asked_over_http(tmp_path: Path, lines: str, said: str) -> None:
+    error = failure(tmp_path, f'[source]\ndsn = "x"\n[search]\n{lines}\n')
+    assert (error.code, said in error.message, SECRET in str(error)) == ("TR-104", True, False)
+
+
+def test_password_file(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(SECRET + "\n", encoding="utf-8")
+    registry = f'[registry]\nurl = "https://a, https://b"\nuser = "x"\npassword_file = "{tmp_path}/password"\n'
+    config = load(write(tmp_path, f'[source]\ndsn = "x"\n{registry}'), environ={})
+    assert config.registry is not None
+    assert config.registry.password is not None
+    assert (config.registry.password.get_secret_value(), len(config.registry.urls)) == (SECRET, 2)

@@ -102,6 +102,9 @@ def test_what_ivy_is_told() -> None:
     (dependency,) = ElementTree.fromstring(ivy.module_xml(["o.x:n-1:1.0"], transitive=False)).iter("dependency")
     told = {"org": "o.x", "name": "n-1", "rev": "1.0", "conf": "default->default", "transitive": "false"}
     assert dependency.attrib == told
+    (archive,) = ElementTree.fromstring(ivy.module_xml(["o.x:n:1:tar.gz:all"], transitive=False)).iter("artifact")
+    classifier = "{http://ant.apache.org/ivy/maven}classifier"
+    assert archive.attrib == {"name": "n", "type": "tar.gz", "ext": "tar.gz", classifier: "all"}
     (plain,) = ElementTree.fromstring(ivy.settings_xml(None)).iter("ibiblio")
     assert "root" not in plain.attrib
     (mirrored,) = ElementTree.fromstring(ivy.settings_xml("https://m/a&b")).iter("ibiblio")

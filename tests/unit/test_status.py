@@ -11,6 +11,7 @@ from cdc.slot import Slot
 from schemas.config import Config
 from schemas.lsn import Position
 from schemas.progress import Cut, PositionRecord
+from sinks.changes import HistoryFrom
 from sinks.views_topic import ViewRecord
 
 NOW = 1_700_000_000.0
@@ -55,6 +56,14 @@ def made(**changes: Any) -> Status:
 
 def text(status: Status) -> str:
     return "\n".join(status_lines(status))
+
+
+def test_where_a_history_begins() -> None:
+    begins = HistoryFrom(0x2AB, 0)
+    record = ViewRecord("orders", "warehouse", 2, cut(800), int(NOW * 1000), history_from=begins)
+    status = made(records={"orders": ViewRecord.from_value(record.value())})
+    assert "from 0/2AB" in text(status)
+    assert status.to_dict()["views"][0]["history_from_lsn"] == "0/2AB"
 
 
 def test_lag_in_bytes_and_seconds() -> None:

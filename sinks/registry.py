@@ -1,0 +1,157 @@
+"""A schema registry with Confluent's API: it gives schemas their ids, and is asked for no schema that has one.
+
+A schema that a subject has had before has its old id, so ids do not tell which is the newest: the schemas topic does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from schemas.config import Registry as Settings
+from schemas.errors import ConfigError, SinkError, StateError
+from sinks.reach import check_files, reach_hint
+from sinks.schema_topic import StoredSchema
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+REGISTRY_FAILED: Final = "TR-340"
+"""The registry does not answer, or not as it should: it may by and by."""
+
+COPY_ANEW: Final = "take another kafka.prefix (and slot) to copy all tables anew."
+"""What is left to do where ids and schemas do not go together, for a hint."""
+
+_ANSWER_S: Final = 3
+"""The stream stands still meanwhile; whoever asks tries again."""
+
+_NOT_FOUND: Final = 404
+_INCOMPATIBLE: Final = 409
+_INVALID: Final = 422
+
+
+class Registry:
+    """Confluent's own client of a registry, with errors that say what to do."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Make the client; it connects when it is asked. ConfigError if it cannot be made so."""
+        self._settings = settings
+        try:
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+        except ImportError as error:
+            raise ConfigError(
+                "TR-349",
+                "the client of schema registries is not installed",
+                detail=f"{error}.",
+                hint="pip install 'tailrace[registry]'",
+            ) from None
+        check_files("registry", settings)
+        self._client = SchemaRegistryClient(_options(settings))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def check(self, known: StoredSchema | None) -> None:
+        """See that it answers, and that it is the one that `known` has its id from.
+
+        SinkError (TR-340) if it does not answer, StateError (TR-346) if it is another one.
+        """
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        with self._named_errors():
+            if known is None:
+                self._client.get_schema_types()
+                return
+            try:
+                found: str | None = self._client.get_schema(known.id).schema_str
+            except SchemaRegistryError as error:
+                if error.http_status_code != _NOT_FOUND:
+                    raise
+                found = None
+        if found is None or not _same(found, known.schema):
+            raise another_registry(
+                f"the registry at {self._settings.url} does not have our schema {known.id}",
+                f'It has {"none" if found is None else "another"} under that id; ours is of "{known.subject}".',
+            )
+
+    def register(self, subject: str, schema: str) -> int:
+        """Return the id of an Avro schema under `subject`; it is there afterwards.
+
+        SinkError (TR-340) if the registry does not answer as it should, StateError (TR-345) if it refuses the schema.
+        """
+        from confluent_kafka.schema_registry import Schema
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        with self._named_errors():
+            try:
+                return self._client.register_schema(subject, Schema(schema, "AVRO"))
+            except SchemaRegistryError as error:
+                if error.http_status_code not in (_INCOMPATIBLE, _INVALID):
+                    raise
+                raise self._refused(subject, error) from None
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        import httpx2
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        status = None
+        try:
+            yield
+            return
+        except SchemaRegistryError as error:
+            status, reason = error.http_status_code, f"{error.http_status_code} {error.error_message or ''}".strip()
+        except (httpx2.HTTPError, ValueError) as error:  # ValueError: the answer is no JSON
+            reason = f"{type(error).__name__}: {error}"
+        raise SinkError(
+            REGISTRY_FAILED,
+            f"the schema registry at {self._settings.url} does not do what it was asked",
+            detail=f"{reason[:300]}.",
+            hint=reach_hint("registry", self._settings, "/subjects", status, reason),
+        )
+
+    def _refused(self, subject: str, error: SchemaRegistryError) -> StateError:
+        config = f"{self._settings.urls[0].rstrip('/')}/config/{subject}"
+        return StateError(
+            "TR-345",
+            f'the registry refuses a schema of subject "{subject}"',
+            detail=f"{error.http_status_code} {(error.error_message or '')[:600]}",
+            hint="If the subject's readers can take it, lower its rule for as long as the change needs:\n"
+            "       curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json'"
+            f' --data \'{{"compatibility": "NONE"}}\' {config}\n'
+            "       tailrace run",
+        )
+
+
+def another_registry(message: str, detail: str) -> StateError:
+    """Return the error for a registry that our ids are not from."""
+    return StateError(
+        "TR-346",
+        message,
+        detail=f"{detail} So it is another registry, or has lost what it had.",
+        hint=f"Restore it, or undo a change of registry.url, or {COPY_ANEW}",
+    )
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    options = {
+        "url": settings.url,
+        "ssl.ca.location": settings.ca_file,
+        "ssl.certificate.location": settings.cert_file,
+        "ssl.key.location": settings.key_file,
+        "timeout": _ANSWER_S,
+        "max.retries": 0,
+    }
+    if settings.user is not None and settings.password is not None:
+        options["basic.auth.user.info"] = f"{settings.user}:{settings.password.get_secret_value()}"
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _same(found: str, ours: str) -> bool:
+    """Whether two schemas read alike: registries write a schema in their own form."""
+    from fastavro.schema import to_parsing_canonical_form
+
+    return to_parsing_canonical_form(orjson.loads(found)) == to_parsing_canonical_form(orjson.loads(ours))

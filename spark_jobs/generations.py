@@ -1,0 +1,154 @@
+"""Compare, swap, roll back, drop generations of a view, beside a running `follow`.
+
+    python spark_jobs/generations.py compare|swap|rollback|drop [--config tailrace.toml] [--json] VIEW
+
+Prints its result on stdout, what it does meanwhile as JSON lines on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from schemas.config import Config
+from schemas.errors import ConfigError, FoundError, StateError
+from schemas.lsn import format_lsn
+from sinks.changes import Applied
+from spark_jobs.command import opened, parser, run
+from spark_jobs.compare import Comparison, compare
+from spark_jobs.kept import KeptView, Shared
+from spark_jobs.open_view import open_view
+from spark_jobs.swap import alone, catch_up, held, keep, listed, live_of, staged_of, swap_in
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = _arguments(arguments)
+
+    def job(config: Config) -> None:
+        with opened(config) as shared:
+            view = open_view(shared, given.view)
+            if given.command == "compare":
+                found = compare(shared, view, given.limit)
+                _print(given.json, found.to_dict(), found.lines())
+                _refuse(found)
+            elif given.command == "drop":
+                _print(given.json, *_dropped(view, drop(shared, view, given.generation, given.confirm)))
+            else:
+                act = swap if given.command == "swap" else rollback
+                _print(given.json, *_live(view, act(shared, view)))
+
+    return run(job, given.config)
+
+
+def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    options = parser("Compare, swap, roll back, drop generations of a view.")
+    options.add_argument("--json", action="store_true", help="one JSON object")
+    options.add_argument("--limit", type=int, default=20, help="compare: differing keys to list")
+    options.add_argument("--generation", type=int, help="drop: this one; default: all")
+    options.add_argument("--confirm", metavar="VIEW", help="drop: the view's name, to drop what readers see")
+    options.add_argument("command", choices=("compare", "swap", "rollback", "drop"))
+    options.add_argument("view", metavar="VIEW")
+    return options.parse_args(arguments)
+
+
+def swap(shared: Shared, view: KeptView) -> Applied:
+    """Make the staged generation the live one, brought to the newest cut first: no reader sees an older state.
+
+    StateError (TR-571) if none is staged; TR-526, TR-548 and others if it cannot be brought forward any more.
+    """
+    with alone(shared, view):
+        found = view.batch.target.generations()
+        live = live_of(view)
+        staged = staged_of(view, found, live)
+        view.check_tombstones(staged, staged.level_ms or staged.cut.commit_ts_us // 1000, shared.cuts.wait())
+        applied = swap_in(shared, view, catch_up(shared, view, staged))
+        keep(shared, view, live.generation)
+        return applied
+
+
+def rollback(shared: Shared, view: KeptView) -> Applied:
+    """Go back to the generation that was live before, as it stands; `follow` brings it forward from there.
+
+    The generation that was live stays beside it, for `swap`. StateError (TR-572) if there is none to go back to.
+    """
+    target = view.batch.target
+    with alone(shared, view), held(view):
+        found = target.generations()
+        live = live_of(view)
+        before = max((number for number in found if number < live.generation), default=None)
+        if before is None:
+            raise StateError(
+                "TR-572",
+                f'view "{view.declared.name}" has no generation to go back to',
+                detail=listed(found, live),
+                hint=f"How many stay after a swap: keep_generations in [views.{view.declared.name}]",
+            )
+        target.swap(before, target.key(before))
+        applied = live_of(view)
+        view.publish(applied, applied.level_ms or applied.cut.commit_ts_us // 1000)
+        return applied
+
+
+def drop(shared: Shared, view: KeptView, generation: int | None, confirmed: str | None) -> list[int]:
+    """Drop one generation beside the live one, or, `confirmed` with the view's name, all; return which."""
+    name, target = view.declared.name, view.batch.target
+    with alone(shared, view), held(view):
+        found = target.generations()
+        live = live_of(view)
+        if generation is not None and generation not in found:
+            raise StateError(
+                "TR-571",
+                f'view "{name}" has no generation {generation}',
+                detail=listed(found, live),
+                hint=f"tailrace views drop {name} --generation {max(found)}",
+            )
+        if generation is not None and generation != live.generation:
+            target.keep([number for number in found if number != generation])
+            return [generation]
+        if confirmed != name:
+            raise ConfigError(
+                "TR-575",
+                f'dropping what readers of view "{name}" see asks for its name',
+                detail=listed(found, live)
+                + " `tailrace views follow` builds the view anew as long as it is in its configuration.",
+                hint=f"tailrace views drop {name} --confirm {name}",
+            )
+        target.remove()
+        shared.views_topic.forget(name)
+        return sorted(found)
+
+
+def _live(view: KeptView, applied: Applied) -> tuple[dict[str, Any], list[str]]:
+    name, lsn = view.declared.name, format_lsn(applied.cut.flushed_lsn)
+    lines = [f"{name}: generation {applied.generation} is live, at {lsn}"]
+    fits = applied.definition == view.declared.definition
+    if not fits:
+        lines.append("It was built from another query: `follow` stands still until the configuration has that one.")
+    return {"view": name, "generation": applied.generation, "lsn": lsn, "fits_configuration": fits}, lines
+
+
+def _dropped(view: KeptView, generations: list[int]) -> tuple[dict[str, Any], list[str]]:
+    name = view.declared.name
+    return {"view": name, "dropped": generations}, [f"{name}: dropped {', '.join(map(str, generations))}"]
+
+
+def _refuse(found: Comparison) -> None:
+    if found.different:
+        raise FoundError(
+            "TR-573",
+            f'view "{found.view}": generations {found.live} and {found.staged} differ',
+            detail=f"{found.counts.total} keys, at {found.lsn}.",
+            hint="If that is what you want: tailrace views swap " + found.view,
+        )
+
+
+def _print(as_json: bool, value: dict[str, Any], lines: Iterable[str]) -> None:
+    print(orjson.dumps(value, default=str).decode() if as_json else "\n".join(lines), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""``JOIN dim ASOF row.ts ON ...``: of each key of a view of shape `history`, the version that stood at ``row.ts``.
+
+It is taken out of the text before that is parsed and comes back as two conditions of the join. Those are all that the
+rest knows of it: with them, a key of the table names at most one version for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from sinks.changes import FROM_LSN, FROM_ORDINAL, VALID_FROM, VALID_TO
+from spark_jobs.query.catalog import Catalog, TableInfo
+from spark_jobs.query.text import QueryText, offset_of
+
+_WRITTEN: Final = "tailrace_asof"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The words between ASOF and ON, as offsets into the text."""
+
+    start: int
+    end: int
+
+
+def take_out(tokens: Sequence[Token], text: QueryText) -> tuple[list[Token], list[Moment]]:
+    """Return the tokens without ``ASOF moment``, and where the moments stand. ConfigError for one without ON."""
+    left: list[Token] = []
+    moments: list[Moment] = []
+    rest = iter(enumerate(tokens))
+    for number, token in rest:
+        following = tokens[number + 1 : number + 2]
+        # ``ASOF JOIN`` is another thing, which Spark does not have.
+        if token.text.upper() != "ASOF" or not left or (following and following[0].token_type is TokenType.JOIN):
+            left.append(token)
+            continue
+        depth, last = 0, token
+        for _, part in rest:
+            if part.token_type is TokenType.ON and depth == 0:
+                moments.append(Moment(token.end + 1, last.end + 1))
+                left.append(part)
+                break
+            depth += (part.token_type is TokenType.L_PAREN) - (part.token_type is TokenType.R_PAREN)
+            last = part
+        else:
+            raise _refused(text, "ASOF stands between a joined view and its ON", token.start)
+    return left, moments
+
+
+def put_back(query: exp.Expr, moments: Iterable[Moment], text: QueryText, dialect: str) -> None:
+    """Add the conditions to the joins whose ON the moments stood before."""
+    for moment in moments:
+        on = {
+            place: join
+            for join in reversed(list(query.find_all(exp.Join)))
+            if (place := offset_of(join.args.get("on"))) is not None and place >= moment.end
+        }
+        raw = " " * moment.start + text.sql[moment.start : moment.end]
+        try:
+            at = sqlglot.parse_one(raw, dialect=dialect)
+        except SqlglotError:
+            raise _refused(text, "what follows ASOF is not a moment that can be read", moment.start) from None
+        if not on or not at.find(exp.Column):
+            raise _refused(text, "ASOF takes a column of the row, and a join whose ON names columns", moment.start)
+        join = on[min(on)]
+        if not isinstance(join.this, exp.Table):
+            raise _refused(text, "ASOF needs a view of shape history, by its name", moment.start)
+        join.meta[_WRITTEN] = moment.start
+        join.set("on", exp.and_(join.args["on"], *_conditions(join.this.alias_or_name, at)))
+
+
+def _conditions(alias: str, at: exp.Expr) -> Iterator[exp.Expr]:
+    begins, ends = (exp.column(name, alias, quoted=True) for name in (VALID_FROM, VALID_TO))
+    yield exp.LTE(this=begins, expression=at.copy())
+    is_open = exp.Is(this=ends.copy(), expression=exp.Null())
+    yield exp.paren(exp.or_(exp.LT(this=at.copy(), expression=ends), is_open))
+
+
+def check_histories(query: exp.Query, text: QueryText, catalog: Catalog) -> None:
+    """ConfigError for an ASOF on what has no versions."""
+    for join in query.find_all(exp.Join):
+        if (at := join.meta.get(_WRITTEN)) is not None:
+            table = join.this
+            info = catalog.get(f"{table.db}.{table.name}" if table.db else table.name)
+            if info is None or not is_history(info):
+                raise _refused(text, f'"{table.name}" is no view of shape history', at)
+
+
+def moment_of(alias: str, on: Iterable[exp.Expr], info: TableInfo) -> exp.Expr | None:
+    """Return the moment of which a join takes the versions that stood then; None if it is another join.
+
+    The conditions count, not how they were written.
+    """
+    if not is_history(info):
+        return None
+    conditions = {part.unnest().sql(): part.unnest() for part in on}
+    for part in conditions.values():
+        if isinstance(part, exp.LTE) and part.this.name == VALID_FROM and part.this.args.get("table") is not None:
+            at: exp.Expr = part.expression
+            both = {each.unnest().sql() for each in _conditions(alias, at)}
+            if part.this.table == alias and both <= conditions.keys() and not _names(at, alias):
+                return at
+    return None
+
+
+def is_history(info: TableInfo) -> bool:
+    """Whether it is a view of shape `history`: its versions are told apart by where they begin."""
+    return {VALID_FROM, VALID_TO} <= set(info.columns) and {FROM_LSN, FROM_ORDINAL} <= set(info.key)
+
+
+def key_at(info: TableInfo) -> tuple[str, ...]:
+    """Return what tells the versions apart that stood at one moment."""
+    return tuple(name for name in info.key if name not in (FROM_LSN, FROM_ORDINAL))
+
+
+def _names(part: exp.Expr, alias: str) -> bool:
+    return any(column.table == alias for column in part.find_all(exp.Column))
+
+
+def _refused(text: QueryText, message: str, at: int) -> Exception:
+    return text.error("TR-568", message, at, hint="... JOIN dim ASOF row.ts ON dim.id = row.dim_id")

@@ -1,0 +1,142 @@
+"""From one generation of a view to another: catch up, swap under the lease, keep as many old ones as configured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from schemas.errors import StateError
+from schemas.lsn import format_lsn
+from sinks.changes import Applied
+from sinks.lease import Lease, lease_folder
+from spark_jobs.batch import Report
+from spark_jobs.command import line
+from spark_jobs.cuts import SeenCut
+from spark_jobs.kept import SWAP_WAIT_S, KeptView, Shared
+
+_CATCH_UPS: Final = 3
+"""Each is shorter than the one before; what is left is done under the lease, while follow waits."""
+
+
+@contextmanager
+def alone(shared: Shared, view: KeptView) -> Iterator[None]:
+    """Be the only process on this host that makes, compares or swaps generations of a view. StateError if one does."""
+    name = view.declared.name
+    only_one = Lease(lease_folder(shared.config), f"{shared.config.kafka.prefix}.{name}.rebuild")
+    with only_one.held(0) as mine:
+        if not mine:
+            raise StateError(
+                "TR-528",
+                f'view "{name}" is being rebuilt, compared or swapped already',
+                detail="Another process on this host holds its rebuild lease.",
+                hint="Wait for it, or end it; then repeat the command.",
+            )
+        yield
+
+
+@contextmanager
+def held(view: KeptView) -> Iterator[None]:
+    """Hold the view's lease: a running `follow` waits, and asks the target anew afterwards."""
+    with view.lease.held(SWAP_WAIT_S) as mine:
+        if not mine:
+            raise StateError(
+                "TR-529",
+                f'view "{view.declared.name}": another process has held its lease for {SWAP_WAIT_S:.0f} s',
+                hint="The live view is as it was. Is `tailrace views follow` stuck? Then repeat the command.",
+            )
+        yield
+
+
+def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenCut, generation: int | None) -> Applied:
+    """Bring a generation to a cut; with nothing applied, fill it from offset 0."""
+    report = Report()
+    try:
+        done = view.batch.advance(applied, seen, report, generation=generation)
+    finally:
+        shared.records.release()
+    line(
+        event="rebuild",
+        view=view.declared.name,
+        lsn=format_lsn(done.cut.flushed_lsn),
+        generation=done.generation,
+        rows=report.rows,
+        ms=report.milliseconds,
+    )
+    return done
+
+
+def catch_up(shared: Shared, view: KeptView, applied: Applied) -> Applied:
+    """Bring a generation beside the live one near the newest cut, while `follow` goes on."""
+    for _ in range(_CATCH_UPS):
+        before = applied
+        applied = advance(shared, view, applied, shared.cuts.wait(), applied.generation)
+        if applied.cut.order == before.cut.order:
+            break
+    return applied
+
+
+def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
+    """Bring a generation to the live one's cut at least, so that no reader sees an older state, and swap."""
+    target = view.batch.target
+    with held(view):
+        live, _ = view.load()
+        seen = shared.cuts.wait()
+        while live is not None and seen.cut.order < live.cut.order:
+            seen = shared.cuts.newest(wait=1.0) or seen
+        applied = advance(shared, view, applied, seen, applied.generation)
+        target.swap(applied.generation, target.key(applied.generation))
+        swapped = target.live()
+        assert swapped is not None
+        # The cut may have moved past the last commit; the record says so, and on which snapshot it rests.
+        applied = replace(swapped, cut=applied.cut)
+        view.publish(applied)
+    lsn = format_lsn(applied.cut.flushed_lsn)
+    line(event="swapped", view=view.declared.name, generation=applied.generation, lsn=lsn)
+    return applied
+
+
+def keep(shared: Shared, view: KeptView, previous: int) -> None:
+    """After a swap: keep the generation that was live before, and older ones, as many as configured."""
+    target, count = view.batch.target, shared.config.views[view.declared.name].keep_generations
+    with held(view):
+        live = target.live()
+        assert live is not None
+        older = sorted((n for n in target.generations() if n < live.generation and n != previous), reverse=True)
+        target.keep([previous, *older][:count])
+
+
+def staged_of(view: KeptView, found: Mapping[int, Applied], live: Applied) -> Applied:
+    """Return the generation that waits for its swap. StateError (TR-571) if there is none."""
+    staged = max((number for number in found if number > live.generation), default=None)
+    if staged is None:
+        raise StateError(
+            "TR-571",
+            f'view "{view.declared.name}" has no generation that waits to be swapped',
+            detail=listed(found, live),
+            hint=f"tailrace views rebuild {view.declared.name} --no-swap",
+        )
+    return found[staged]
+
+
+def live_of(view: KeptView) -> Applied:
+    """Return what is live. StateError (TR-512) if nothing is."""
+    live = view.batch.target.live()
+    if live is None:
+        raise StateError(
+            "TR-512",
+            f'view "{view.declared.name}" has not been made yet',
+            detail="No batch has been applied to it.",
+            hint=f"tailrace views rebuild {view.declared.name}, or let `tailrace views follow` run.",
+        )
+    return live
+
+
+def listed(found: Mapping[int, Applied], live: Applied) -> str:
+    """Say which generations there are."""
+    each = (
+        f"{number}{' (live)' if number == live.generation else ''} at {format_lsn(applied.cut.flushed_lsn)}"
+        for number, applied in sorted(found.items())
+    )
+    return f"Generations: {', '.join(each)}."

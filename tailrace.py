@@ -1,0 +1,55 @@
+"""What applications import: wait until a view shows what was just written, read it as of an LSN.
+
+    import tailrace
+
+    with pool.connection() as connection:
+        connection.execute("UPDATE ...")
+        connection.commit()
+        lsn = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()[0]
+    tailrace.wait(lsn, "orders_search")
+
+The command line is the command `tailrace`; everything else is private.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc.ops.wait import AppliedViews
+from schemas.configfile import load
+from schemas.errors import TailraceError
+from schemas.lsn import format_lsn, parse_lsn
+
+__all__ = ["TailraceError", "Views", "wait"]
+
+
+class Views:
+    """The views of a configuration: one Kafka consumer for any number of waits from any thread; close it in the end."""
+
+    def __init__(self, config: Path | str | None = None) -> None:
+        """Read `config`; without one, the file that the command `tailrace` would find. ConfigError if it is wrong."""
+        self._applied = AppliedViews(load(Path(config) if config is not None else None))
+
+    def __enter__(self) -> Views:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._applied.close()
+
+    def wait(self, lsn: str | int, *views: str, timeout: float = 30.0) -> dict[str, str]:
+        """Return once all of `views` (all declared ones if none is named) show what was committed up to `lsn`.
+
+        The answer is the LSN that each has applied, at or past `lsn`, which is text as PostgreSQL prints it, or a
+        number. TailraceError with code TR-570 after `timeout` seconds.
+        """
+        wanted = lsn if isinstance(lsn, int) else parse_lsn(lsn)
+        return {name: format_lsn(at) for name, at in self._applied.wait(wanted, views, timeout).items()}
+
+
+def wait(lsn: str | int, *views: str, config: Path | str | None = None, timeout: float = 30.0) -> dict[str, str]:
+    """Do as `Views.wait` does, once: for more than a wait now and then keep a `Views`, and with it its consumer."""
+    with Views(config) as opened:
+        return opened.wait(lsn, *views, timeout=timeout)

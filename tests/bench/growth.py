@@ -1,0 +1,108 @@
+"""How the cost of a batch grows with the table: 1,000 scattered changes to tables of different sizes.
+
+    python -m tests.bench.growth [--rows 200000,1000000,5000000] [--changes 1000] [--rounds 5] [--output FILE]
+
+For each size, views of one table in the warehouse, of the same joined with a small one, and of an aggregate. The daemon
+and `tailrace views follow` run as processes; a round is one transaction of scattered updates, waited for in all views.
+The figures are medians of the milliseconds that the batches say of themselves, by stage, without the first batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psycopg
+
+from cdc.dev.postgres import create_database
+from cdc.dev.state import Servers
+from schemas.configfile import load
+from schemas.lsn import parse_lsn
+from tests.bench.follow import ROWS, SETUP, VIEWS, Watch, wait_for_views
+from tests.bench.rebuild import Peak
+from tests.daemon import ROOT, running, wait_for_state, write_config
+from tests.servers import own_servers
+
+_NAMES = ["table", "joined", "by_customer"]
+_WARM_UP = 3
+
+
+def measure(servers: Servers, folder: Path, rows: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Bring views of a table of that size forward, round by round."""
+    folder.mkdir()
+    dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
+    more = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
+    more += "".join(f"[views.{name}]\n{VIEWS[name]}" for name in _NAMES)
+    path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
+    config = load(path)
+    command = [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(path)]
+    batches: dict[str, list[dict[str, int]]] = {name: [] for name in _NAMES}
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(SETUP.encode())
+        for statement in ROWS:
+            connection.execute(statement.encode(), {"rows": rows})
+        with running(path), (folder / "follow.log").open("wb") as log:
+            reached = wait_for_state(config, connection, 900).flushed_lsn
+            watch = Watch(config)
+            with subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+                peak = Peak(process.pid)
+                wait_for_views(process, lambda: watch.reached(reached, _NAMES), 900)
+                for number in range(_WARM_UP + arguments.rounds):
+                    connection.execute(
+                        "UPDATE orders SET total = total + 1 WHERE id IN"
+                        " (SELECT 1 + (g * 7919::bigint + %s) %% %s FROM generate_series(1, %s) g)",
+                        (number, rows, arguments.changes),
+                    )
+                    row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+                    assert row is not None
+                    reached = parse_lsn(row[0])
+                    wait_for_views(process, lambda: watch.reached(reached, _NAMES), 300)  # noqa: B023
+                watch.end()
+                process.terminate()
+        for text in (folder / "follow.log").read_bytes().splitlines():
+            if text.startswith(b'{"event":"batch"'):
+                event = orjson.loads(text)
+                if event["rows"]:
+                    batches[event["view"]].append(event["ms"])
+    return {
+        "views": {name: _medians(each[-arguments.rounds :]) for name, each in batches.items()},
+        "peak_mib": peak.end(),
+    }
+
+
+def _medians(batches: list[dict[str, int]]) -> dict[str, float]:
+    stages = {stage for batch in batches for stage in batch}
+    found = {stage: statistics.median(batch.get(stage, 0) for batch in batches) for stage in sorted(stages)}
+    return {**found, "all": statistics.median(sum(batch.values()) for batch in batches)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="200000,1000000,5000000")
+    parser.add_argument("--changes", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    sizes = [int(size) for size in arguments.rows.split(",")]
+    with own_servers() as (servers, state_dir):
+        results = {size: measure(servers, state_dir.parent / str(size), size, arguments) for size in sizes}
+    first, last = results[sizes[0]]["views"], results[sizes[-1]]["views"]
+    ratios = {name: round(last[name]["all"] / first[name]["all"], 2) for name in _NAMES}
+    report = {"machine": platform.platform(), "cpus": os.cpu_count(), "results": results, "ratios": ratios}
+    text = json.dumps(report, indent=2)
+    print(text)
+    if arguments.output:
+        arguments.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""How fast a view is rebuilt from offset 0, and how far that is from only reading, and only decoding, its topic.
+
+    python -m tests.bench.rebuild [--rows 2000000] [--documents 300000] [--rounds 3] [--output FILE]
+
+The topic is written by the daemon, as its first copy of a table of 12 columns. Each round is one `tailrace views
+rebuild` of three views, one after the other in one Spark session: of that table `cold`, timed from the command line
+to the swapped table, and `warm`, timed by itself; of a smaller one `documents`, in the index. Memory is that of the
+largest process of the job, which is the JVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from cdc.dev.postgres import create_database
+from cdc.dev.state import Servers
+from schemas.configfile import load
+from tests.bench.workloads import WIDE, WIDE_ROWS
+from tests.daemon import ROOT, running, wait_for_state, write_config
+from tests.servers import own_servers
+
+
+class Peak:
+    """The most resident memory, in MiB, that the largest process under a process has had while this watches."""
+
+    def __init__(self, pid: int) -> None:
+        self.mib = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(psutil.Process(pid),))
+        self._thread.start()
+
+    def _watch(self, process: psutil.Process) -> None:
+        while not self._stop.wait(0.2):
+            try:
+                each = [process, *process.children(recursive=True)]
+                self.mib = max(self.mib, *(one.memory_info().rss / 2**20 for one in each))
+            except psutil.NoSuchProcess:
+                continue
+
+    def end(self) -> float:
+        self._stop.set()
+        self._thread.join()
+        return round(self.mib)
+
+
+def views(folder: Path, hosts: list[str]) -> str:
+    """Return the sections of the config: three views of the large table, one of the other in the index."""
+    lines = [f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n']
+    lines += [f"[search]\nhosts = {json.dumps(hosts)}\n"]
+    lines += [f'[views.{name}]\ntable = "public.orders"\ntarget = "warehouse"\n' for name in ("cold", "warm")]
+    return "".join([*lines, '[views.documents]\ntable = "public.documents"\ntarget = "search"\n'])
+
+
+def rebuild(path: Path, *names: str) -> dict[str, Any]:
+    """Run the command; return its seconds, the peak of its memory, and what each view's batches took."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "cdc.cli.main", "views", "rebuild", *names, "--config", str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    swapped: dict[str, float] = {}
+    batches: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        peak = Peak(process.pid)
+        assert process.stderr is not None
+        for text in process.stderr:
+            if not text.startswith("{"):
+                continue
+            event = json.loads(text)
+            if event["event"] == "rebuild":
+                batches[event["view"]].append(event)
+            elif event["event"] == "swapped":
+                swapped[event["view"]] = time.monotonic() - began
+    assert process.returncode == 0
+    return {"seconds": swapped, "peak_mib": peak.end(), "batches": batches}
+
+
+def limits(path: Path) -> dict[str, float]:
+    """Rows per second of reading the topic's bytes, and of reading and decoding them, both warm."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.rebuild_limits", str(path)],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(servers: Servers, folder: Path, rows: int, documents: int, rounds: int) -> dict[str, Any]:
+    """Fill the topics, then rebuild `rounds` times."""
+    dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
+    more = views(folder, [servers.opensearch] if servers.opensearch else [])
+    path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for table, count in (("orders", rows), ("documents", documents)):
+            connection.execute(WIDE.replace("orders", table).encode())
+            connection.execute(WIDE_ROWS.replace("orders", table).encode(), (count,))
+        with running(path):
+            wait_for_state(load(path), connection, 600)
+    # before the first one nothing stands; a rebuild beside a live generation is what counts
+    found = [rebuild(path, "cold", "warm", "documents") for _ in range(rounds + 1)][1:]
+
+    def rate(view: str, count: int) -> int:
+        spent = [sum(run["batches"][view][0]["ms"].values()) / 1000 for run in found]
+        return int(count / statistics.median(spent))
+
+    return {
+        "rows": rows,
+        "cold_seconds": [round(run["seconds"]["cold"], 1) for run in found],
+        "cold_rows_per_second": rate("cold", rows),
+        "warm_rows_per_second": rate("warm", rows),
+        "warm_ms": [run["batches"]["warm"][0]["ms"] for run in found],
+        "documents": documents,
+        "documents_per_second": rate("documents", documents),
+        "documents_ms": [run["batches"]["documents"][0]["ms"] for run in found],
+        "peak_mib": max(run["peak_mib"] for run in found),
+        "limits_rows_per_second": limits(path),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--documents", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with own_servers(search=True) as (servers, state_dir):
+        result = measure(servers, state_dir.parent, arguments.rows, arguments.documents, arguments.rounds)
+    text = json.dumps({"machine": platform.platform(), "cpus": os.cpu_count(), **result}, indent=2)
+    print(text)
+    if arguments.output:
+        arguments.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Schemas in a real registry: their ids, what another reader makes of them, and what happens without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+from cdc.dev.process import free_ports
+from cdc.dev.state import Servers
+from cdc.schema_ids import SchemaIds
+from schemas.config import Config, Kafka
+from schemas.config import Registry as Settings
+from schemas.configfile import load
+from schemas.envelope import schema_id_of
+from schemas.errors import StateError
+from schemas.topics import Topics
+from sinks.kafka import KafkaSink
+from sinks.progress import read_position, read_schemas
+from sinks.registry import Registry
+from sinks.schema_topic import StoredSchema
+from tests.daemon import events, running, tailrace, wait_for_state, wait_until, write_config
+from tests.gateway import gateway
+from tests.topics import assert_once_in_order, latest, read_raw, read_topic
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, database: str, servers: Servers, prefix: str) -> Write:
+    """Write a configuration with the registry at a URL, or with none."""
+
+    def write(url: str | None, source: str = "") -> Path:
+        more = f'[registry]\nurl = "{url}"\n' if url else ""
+        return write_config(tmp_path, database, servers.bootstrap, prefix, more=more, source=source)
+
+    return write
+
+
+@pytest.fixture
+def connection(database: str) -> Any:
+    """A connection to a database with a table."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY, \"a b\" text); INSERT INTO item VALUES (1, 'x')")
+        yield connection
+
+
+def _ids(config: Config, part: str) -> list[int]:
+    """Return the ids of the schemas of values or keys in the order in which the topic has them."""
+    stored = read_schemas(config.kafka, Topics(config.kafka.prefix))
+    return [each.id for each in stored if each.subject == f"{config.kafka.prefix}.public.item-{part}"]
+
+
+def test_another_reader_decodes_by_the_registry_and_ours_by_the_topic(
+    write: Write, connection: psycopg.Connection, registry_url: str, servers: Servers, prefix: str
+) -> None:
+    client, topic = SchemaRegistryClient({"url": registry_url}), f"{prefix}.public.item"
+    # so that ids of other pipelines are between ours
+    client.register_schema(f"{prefix}-other", Schema('{"type": "fixed", "name": "X", "size": 4}', "AVRO"))
+    path = write(registry_url)
+    config = load(path)
+    with running(path):
+        wait_for_state(config, connection)
+        connection.execute("ALTER TABLE item ADD n int; INSERT INTO item VALUES (2, 'y', 7)")
+        wait_for_state(config, connection)
+        (first, second), (key,) = _ids(config, "value"), _ids(config, "key")
+        # a shape that comes back has its old id, and is the newest again
+        connection.execute("ALTER TABLE item DROP n; INSERT INTO item VALUES (3, 'z')")
+        wait_for_state(config, connection)
+        assert _ids(config, "value") == [second, first]
+
+    assert {client.get_latest_version(f"{topic}-{part}").schema_id for part in ("key", "value")} == {key, second}
+    decode = AvroDeserializer(client)
+    values, keys = set(), []
+    for message in read_raw(servers.bootstrap, topic):
+        value = decode(message.value())
+        assert isinstance(value, dict)
+        row = value["after"]
+        values.add((schema_id_of(message.value()), row["id"], row["a_x20b"], row.get("n", "none")))
+        keys.append((schema_id_of(message.key()), decode(message.key())))
+    assert {(first, 1, "x", "none"), (second, 2, "y", 7), (first, 3, "z", "none")} <= values
+    assert {number for number, _ in keys} == {key}
+    rows = latest(read_topic(servers.bootstrap, prefix, "public.item"))
+    assert {key: row["a_x20b"] for (key,), row in rows.items()} == {1: "x", 2: "y", 3: "z"}
+
+
+def test_without_an_answer_known_shapes_go_on_and_new_ones_wait(
+    write: Write, connection: psycopg.Connection, registry_url: str, servers: Servers, prefix: str
+) -> None:
+    (port,) = free_ports([None])
+    with gateway(registry_url, port=port) as url:
+        path = write(url)
+        config = load(path)
+        with running(path):
+            wait_for_state(config, connection)
+            # logical messages, which `wait_for_state` sends, have a schema, too
+            connection.execute("INSERT INTO item VALUES (9, 'behind its message')")
+            wait_for_state(config, connection)
+    with running(path) as daemon:
+        connection.execute("INSERT INTO item VALUES (2, 'known')")
+        wait_for_state(config, connection)
+        (told,) = events(daemon, "no schema registry: going on until a schema is new")
+        assert told["code"] == "TR-340"
+        connection.execute("ALTER TABLE item ADD n int; INSERT INTO item VALUES (3, 'new', 7)")
+        behind = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        wait_until(lambda: events(daemon, "waiting for the schema registry"))
+        (waiting,) = events(daemon, "waiting for the schema registry")
+        assert (waiting["code"], "refused" in waiting["detail"]) == ("TR-340", True)
+        assert behind is not None
+        slot = "SELECT active, confirmed_flush_lsn < %s FROM pg_replication_slots WHERE slot_name = %s"
+        assert connection.execute(slot, (*behind, prefix)).fetchone() == (True, True)
+        with gateway(registry_url, port=port):
+            wait_for_state(config, connection)
+        assert daemon.process.poll() is None
+    records = read_topic(servers.bootstrap, prefix, "public.item")
+    assert_once_in_order(records)
+    assert latest(records)[(3,)] == {"id": 3, "a_x20b": "new", "n": 7}
+
+
+def test_a_shape_that_the_registry_refuses_needs_a_person(
+    write: Write, connection: psycopg.Connection, registry_url: str, servers: Servers, prefix: str
+) -> None:
+    client, subject = SchemaRegistryClient({"url": registry_url}), f"{prefix}.public.item-value"
+    path = write(registry_url, source='on_schema_change = "truncate"\n')
+    with running(path) as daemon:
+        wait_for_state(load(path), connection)
+        client.set_compatibility(subject, "BACKWARD")
+        connection.execute('ALTER TABLE item ALTER "a b" TYPE int USING 5; UPDATE item SET "a b" = 6')
+        assert daemon.process.wait(20) != 0
+    refused = tailrace("run", "--config", str(path))
+    assert (refused.returncode, "ERROR  TR-345" in refused.stderr) == (6, True), refused.stderr
+    assert f'"{subject}"' in refused.stderr
+    assert "409 " in refused.stderr
+    assert "Incompatible artifact" in refused.stderr
+    assert f"{registry_url}/config/{subject}" in refused.stderr
+    client.set_compatibility(subject, "NONE")  # as the hint says
+    with running(path):
+        wait_for_state(load(path), connection)
+    assert latest(read_topic(servers.bootstrap, prefix, "public.item")) == {(1,): {"id": 1, "a_x20b": 6}}
+
+
+def test_nothing_is_made_if_the_registry_does_not_answer_the_first_start(
+    write: Write, connection: psycopg.Connection, prefix: str
+) -> None:
+    (port,) = free_ports([None])
+    path = write(f"http://127.0.0.1:{port}")
+    refused = tailrace("run", "--config", str(path))
+    assert refused.returncode == 5, refused.stderr
+    assert "ERROR  TR-340" in refused.stderr
+    assert f"curl http://127.0.0.1:{port}/subjects" in refused.stderr
+    made = connection.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (prefix,)).fetchall()
+    assert made == []
+    assert read_position(load(path).kafka, Topics(prefix), prefix) is None
+
+
+def test_ids_of_another_origin_are_refused(
+    write: Write, connection: psycopg.Connection, registry_url: str, servers: Servers, prefix: str
+) -> None:
+    path = write(None)
+    with running(path):
+        wait_for_state(load(path), connection)
+    _assert_refused(write(registry_url), "TR-347", "registry.url is set, but the ids")
+
+    # as if a registry had given one
+    _store(servers, Topics(prefix), StoredSchema(900_000, f"{prefix}.x-value", '"long"', registered=True))
+    _assert_refused(write(None), "TR-347", "registry.url is not set, but the ids")
+
+
+def test_another_registry_is_refused(
+    write: Write, connection: psycopg.Connection, registry_url: str, servers: Servers, prefix: str
+) -> None:
+    path = write(registry_url)
+    with running(path):
+        wait_for_state(load(path), connection)
+    _store(servers, Topics(prefix), StoredSchema(900_000, f"{prefix}.x-value", '"long"', registered=True))
+    _assert_refused(path, "TR-346", "does not have our schema 900000")
+    (key,) = _ids(load(path), "key")
+    _store(servers, Topics(prefix), StoredSchema(key, f"{prefix}.x-value", '"long"', registered=True))
+    _assert_refused(path, "TR-346", "It has another under that id")
+
+
+def test_an_id_that_another_schema_has_is_refused(registry_url: str, servers: Servers, prefix: str) -> None:
+    subject, schema = f"{prefix}-value", f'{{"type": "fixed", "name": "{prefix}", "size": 4}}'
+    registry = Registry(Settings(url=registry_url))
+    stored = StoredSchema(registry.register(subject, schema), f"{prefix}.other-value", schema, registered=True)
+    sink = KafkaSink(Kafka(bootstrap=servers.bootstrap), None, f"{prefix}.progress")
+    ids = SchemaIds(sink, f"{prefix}.schemas", [stored], registry)
+    with pytest.raises(StateError, match=f"the id {stored.id}, which another one has") as refused:
+        ids.id_of(subject, schema)
+    assert refused.value.code == "TR-346"
+    sink.abandon()
+    registry.close()
+
+
+def _store(servers: Servers, topics: Topics, schema: StoredSchema) -> None:
+    producer = Producer({"bootstrap.servers": servers.bootstrap})
+    producer.produce(topics.schemas, schema.value(), schema.key())
+    assert producer.flush(10) == 0
+
+
+def _assert_refused(path: Path, code: str, message: str) -> None:
+    refused = tailrace("run", "--config", str(path))
+    assert refused.returncode == 6, refused.stderr
+    assert f"ERROR  {code}" in refused.stderr
+    assert message in refused.stderr
+    assert "another kafka.prefix" in refused.stderr

@@ -1,0 +1,134 @@
+"""As-of joins against a history: what keeps them up to date, run by DuckDB over random changes of both sides."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import duckdb
+import pytest
+
+from schemas.errors import ConfigError
+from spark_jobs.query.asof import is_history
+from spark_jobs.query.catalog import TableInfo
+from spark_jobs.query.declared import DeclaredQuery, declare
+from spark_jobs.query.rewrite import state
+from spark_jobs.query.text import QueryText
+from tests.shop_engine import by_key
+
+ORDERS = ("id", "dim_id", "at")
+HISTORY = ("id", "v", "valid_from", "valid_to", "valid_from_lsn", "valid_from_ordinal", "valid_to_lsn")
+CATALOG = {
+    "public.orders": TableInfo(ORDERS, ("id",)),
+    "public.dim": TableInfo(HISTORY, ("id", "valid_from_lsn", "valid_from_ordinal")),
+}
+QUERIES = {
+    "inner": (
+        "SELECT o.id, o.at, d.v FROM public.orders o JOIN public.dim AS d ASOF o.at ON d.id = o.dim_id",
+        # Written out, so that what is tested is not what reads it.
+        """SELECT o.id, o."at", d.v FROM orders o JOIN dim d ON d.id = o.dim_id AND d.valid_from <= o."at"
+        AND (o."at" < d.valid_to OR d.valid_to IS NULL)""",
+        ("id",),
+    ),
+    "left": (
+        "SELECT o.id, d.v FROM public.orders o LEFT JOIN public.dim d ASOF o.at ON d.id = o.dim_id",
+        """SELECT o.id, d.v FROM orders o LEFT JOIN dim d ON d.id = o.dim_id AND d.valid_from <= o."at"
+        AND (o."at" < d.valid_to OR d.valid_to IS NULL)""",
+        ("id",),
+    ),
+    "grouped": (
+        "SELECT d.v, count(*) AS n FROM public.orders o JOIN public.dim d ASOF o.at ON d.id = o.dim_id GROUP BY d.v",
+        """SELECT d.v, count(*) AS n FROM orders o JOIN dim d ON d.id = o.dim_id AND d.valid_from <= o."at"
+        AND (o."at" < d.valid_to OR d.valid_to IS NULL) GROUP BY d.v""",
+        ("v",),
+    ),
+}
+State = dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]
+
+
+def change(pick: random.Random, now: int, tables: State) -> None:
+    """Change orders, and let versions of the dimension begin and end at `now`."""
+    for _ in range(pick.randint(0, 3)):
+        order = pick.randint(1, 8)
+        tables["orders"].pop((order,), None)
+        if pick.random() < 0.8:
+            tables["orders"][order,] = (order, pick.randint(1, 3), pick.randint(0, now + 5))
+    dim = tables["dim"]
+    for key in pick.sample(range(1, 4), pick.randint(0, 2)):
+        is_open = next((k for k, row in dim.items() if row[0] == key and row[3] is None), None)
+        if is_open is not None:
+            dim[is_open] = (*dim[is_open][:3], now, *dim[is_open][4:6], now)
+        if is_open is None or pick.random() < 0.7:
+            dim[key, now, 0] = (key, pick.randint(1, 3), now, None, now, 0, None)
+
+
+def load(engine: duckdb.DuckDBPyConnection, old: State, new: State) -> list[str]:
+    changed = []
+    for table, columns in (("orders", ORDERS), ("dim", HISTORY)):
+        keys = {k for k in old[table].keys() | new[table].keys() if old[table].get(k) != new[table].get(k)}
+        images = [{k: rows[table][k] for k in keys if k in rows[table]} for rows in (old, new)]
+        for which, rows in zip(("old", "new", "before", "after"), (old[table], new[table], *images), strict=True):
+            name = f'"{state(f"public.{table}", which)}"'
+            typed = ", ".join(f'"{column}" INTEGER' for column in columns)
+            engine.execute(f"CREATE OR REPLACE TABLE {name} ({typed})")
+            if rows:
+                marks = ", ".join("?" for _ in columns)
+                engine.executemany(f"INSERT INTO {name} VALUES ({marks})", [list(row) for row in rows.values()])
+        engine.execute(f'CREATE OR REPLACE VIEW {table} AS SELECT * FROM "{state(f"public.{table}", "new")}"')
+        changed += [f"public.{table}"] if keys else []
+    return changed
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_view_is_its_query_after_every_batch(seed: int) -> None:
+    pick, engine = random.Random(seed), duckdb.connect(config={"threads": 1})
+    views: dict[str, DeclaredQuery] = {
+        name: declare(QueryText(name, sql), key, CATALOG) for name, (sql, _, key) in QUERIES.items()
+    }
+    shown: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {name: {} for name in views}
+    old: State = {"orders": {}, "dim": {}}
+    for now in range(1, 25):
+        new: State = {table: dict(rows) for table, rows in old.items()}
+        change(pick, now, new)
+        changed = load(engine, old, new)
+        for name, view in views.items():
+            steps = view.steps(changed) if changed else []
+            for step in steps:
+                engine.execute(f'CREATE OR REPLACE TEMP TABLE "{step.name}" AS {step.sql("duckdb")}')
+            if steps:
+                before, after = (
+                    by_key(view, engine.execute(f'SELECT * FROM "{step.name}"').fetchall()) for step in steps[-2:]
+                )
+                for key in before.keys() - after.keys():
+                    del shown[name][key]
+                shown[name].update(after)
+            expected = engine.execute(QUERIES[name][1]).fetchall()
+            assert shown[name] == by_key(view, expected), (name, now)
+        old = new
+    assert all(shown.values())
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT o.id FROM public.dim d JOIN public.orders o ASOF d.valid_from ON d.id = o.id", "TR-568"),
+        ("SELECT o.id FROM public.orders o JOIN public.dim d ASOF o.at USING (id)", "TR-568"),
+        ("SELECT o.id FROM public.orders o JOIN public.dim d ASOF 1 ON d.id = o.id", "TR-568"),
+        ("SELECT o.id FROM public.orders o JOIN public.dim d ASOF o.nothing ON d.id = o.id", "TR-542"),
+        # The moment is the version's own: several may stand at theirs.
+        ("SELECT o.id FROM public.orders o JOIN public.dim d ASOF d.valid_from ON d.id = o.dim_id", "TR-544"),
+        # Of a key, several versions; each stood at the moment of some order.
+        (
+            "SELECT d.id, d.v FROM public.orders o JOIN public.dim d ASOF o.at ON d.id = o.dim_id GROUP BY d.id, d.v",
+            "TR-544",
+        ),
+    ],
+)
+def test_what_is_refused(sql: str, code: str) -> None:
+    with pytest.raises(ConfigError, match=code):
+        declare(QueryText("v", sql), ("id",), CATALOG)
+
+
+def test_what_a_history_is() -> None:
+    assert is_history(CATALOG["public.dim"])
+    assert not is_history(CATALOG["public.orders"])

@@ -1,0 +1,40 @@
+"""Which schema is the newest: the last of a subject on the topic. A registry gives a shape that comes back its id."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import IntegerType, LongType
+
+from schemas.avro import key_schema, value_schema
+from schemas.relation import Column, Relation, ReplicaIdentity
+from schemas.topics import Topics
+from schemas.types import TypeInfo
+from sinks.schema_topic import StoredSchema
+from spark_jobs.query.catalog import TableInfo, table_of
+from spark_jobs.shapes import Shape, TableShapes
+
+_TYPES = {23: TypeInfo(23, "int4", "b")}
+_ID, _N = Column("id", 23, is_key=True), Column("n", 23)
+
+
+def _stored(number: int, *columns: Column) -> StoredSchema:
+    relation = Relation(1, "public", "t", ReplicaIdentity.DEFAULT, columns)
+    return StoredSchema(number, "p.public.t-value", value_schema(relation, _TYPES, "p.public.t"), registered=True)
+
+
+def test_the_last_one_is_what_a_query_sees() -> None:
+    key = StoredSchema(7, "p.public.t-key", key_schema([_ID], _TYPES, "p.public.t"), registered=True)
+    narrow, wide = _stored(8, _ID), _stored(9, _ID, _N)
+    assert table_of(Topics("p"), "public.t", [key, narrow, wide]) == TableInfo(("id", "n"), ("id",))
+    assert table_of(Topics("p"), "public.t", [key, wide, narrow]) == TableInfo(("id",), ("id",))
+
+
+def test_the_last_one_is_what_a_view_has() -> None:
+    old, new = (Shape(number, "", "", {}, {"id": kind}) for number, kind in ((9, IntegerType()), (8, LongType())))
+    shapes = TableShapes("p.public.t", {7: old}, {9: old, 8: new})
+    assert (shapes.columns, shapes.key, shapes.newest) == ({"id": LongType()}, ("id",), {7, 8})
+
+
+def test_who_has_given_the_id_is_kept() -> None:
+    for stored in (_stored(8, _ID), StoredSchema(1, "s", "{}")):
+        assert StoredSchema.from_value(stored.value()) == stored
+    assert StoredSchema.from_value(b'{"id": 1, "subject": "s", "schema": "{}"}') == StoredSchema(1, "s", "{}")
