@@ -24,6 +24,7 @@ from schemas.progress import Cut
 from sinks.changes import Applied, HistoryFrom
 from sinks.documents import document, key_text
 from sinks.iceberg import IcebergTarget
+from sinks.kinds import quote
 from sinks.matches import Mark, Match, Publisher
 from sinks.percolator import match
 from sinks.stored_queries import StoredQueries, UsersQueries
@@ -205,7 +206,7 @@ class PercolateBatch:
         query = F.struct(
             key_text(found, shapes.key).alias("id"),
             _position(cut.position.epoch).alias("version"),
-            F.when(F.col(OP) != "d", F.col(column).cast("string")).alias("text"),
+            F.when(F.col(OP) != "d", F.col(quote(column)).cast("string")).alias("text"),
         )
         return found.groupBy(KEY).agg(F.max_by(query, place).alias("it")).select("it.id", "it.version", "it.text")
 
