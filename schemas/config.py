@@ -244,6 +244,13 @@ class Warehouse(Section):
     uri: str = Field(description="JDBC URI of the catalog, e.g. jdbc:sqlite:/path/catalog.db")
     location: str = Field(description="folder or bucket that holds the tables")
     namespace: Name = Field("views", description="namespace of the view tables")
+    keep_s: int = Field(3600, ge=0, description="how far back a view can be read; older snapshots expire")
+    compact_after: int = Field(
+        50, ge=1, description="commits to a table after which its small files are merged and old snapshots expire"
+    )
+    upkeep_share: float = Field(
+        0.1, ge=0, le=1, description="the part of the time of `views follow` that this may take; 0 is never"
+    )
 
 
 class HttpServer(Section):

@@ -13,7 +13,9 @@ import orjson
 
 from schemas.config import Config
 from schemas.topics import Topics
+from sinks.changes import FROM_LSN, FROM_ORDINAL, VALIDITY
 from sinks.progress import read_schemas
+from sinks.schema_topic import StoredSchema
 from sinks.stored_queries import StoredQueries
 from spark_jobs.command import parser, run
 from spark_jobs.query.catalog import TableInfo, table_of
@@ -77,12 +79,28 @@ def explain_percolate(config: Config, view: Declared, *, as_json: bool) -> str:
 
 
 def _read(config: Config, view: Declared) -> DeclaredQuery:
+    return _declared(config, view, read_schemas(config.kafka, Topics(config.kafka.prefix)))
+
+
+def _declared(config: Config, view: Declared, stored: list[StoredSchema]) -> DeclaredQuery:
     topics = Topics(config.kafka.prefix)
-    stored = read_schemas(config.kafka, topics)
     found = {table: table_of(topics, table, stored) for table in view.tables}
-    catalog: dict[str, TableInfo] = {table: info for table, info in found.items() if info is not None}
+    found |= {lower: _info(config, lower, stored) for lower in view.views}
+    catalog: dict[str, TableInfo] = {name: info for name, info in found.items() if info is not None}
     assert view.text is not None
     return declare(view.text, view.key or (), catalog, view.refresh)
+
+
+def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | None:
+    """Return the columns and the key of a view as its query gives them now."""
+    view = declare_view(config, name)
+    if view.text is None:
+        table = table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)
+        if table is None or view.shape != "history":
+            return table
+        return TableInfo((*table.columns, *VALIDITY), (*table.key, FROM_LSN, FROM_ORDINAL))
+    query = _declared(config, view, stored)
+    return TableInfo(tuple(query.whole.named_selects), query.key)
 
 
 def _as_json(name: str, query: DeclaredQuery | None) -> dict[str, object]:

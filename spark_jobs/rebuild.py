@@ -19,6 +19,7 @@ from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.percolate import PercolateBatch
 from spark_jobs.swap import advance, alone, catch_up, held, keep, swap_in
+from spark_jobs.views.lower import in_order
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         with opened(config) as shared:
-            for name in dict.fromkeys(given.views):
+            for name in in_order(config, given.views):
                 rebuild(shared, open_view(shared, name), swap=not given.no_swap)
 
     return run(job, given.config)

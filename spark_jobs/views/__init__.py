@@ -15,9 +15,11 @@ from schemas.config import Config, View
 from schemas.errors import ConfigError
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
+from spark_jobs.query.catalog import is_view
 from spark_jobs.query.declared import Refresh
 from spark_jobs.query.parse import tables_of
 from spark_jobs.query.text import QueryText
+from spark_jobs.views.lower import in_order, lower_views, tables_below
 
 if TYPE_CHECKING:
     from spark_jobs.shapes import TableShapes
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A view that can be kept: `topics` are all that it reads; a query names them as `tables`, in the same order.
+    """A view that can be kept: `topics` are all that it follows from.
 
+    A query names `tables`, the first of these topics, in the same order, and `views`; the rest are below those.
     Of a percolate view `queries` is the column of the second topic, or the index if there is no second one.
     """
 
@@ -36,6 +39,7 @@ class Declared:
     key: tuple[str, ...] | None
     text: QueryText | None = None
     tables: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
     refresh: Refresh = "incremental"
     shape: str = "current"
     history_from: int | None = None
@@ -44,7 +48,12 @@ class Declared:
     @property
     def topic_of(self) -> dict[str, str]:
         """A query's tables → their topics."""
-        return dict(zip(self.tables, self.topics, strict=True))
+        return dict(zip(self.tables, self.topics, strict=False))
+
+    @property
+    def topics_read(self) -> tuple[str, ...]:
+        """The topics whose records its batches read; other views' batches read the rest."""
+        return self.topics if self.text is None else self.topics[: len(self.tables)]
 
     @property
     def definition(self) -> str | None:
@@ -102,10 +111,12 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
             hint='Add [warehouse] with uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"',
         )
     text = QueryText(name, view.query or "")
-    tables = tables_of(text)
-    names = (table.partition(".") for table in tables)
+    in_order(config, [name])  # refuses circles
+    tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
+    names = (table.partition(".") for table in tables_below(config, name))
     found = tuple(topics.table(schema, table) for schema, _, table in names)
-    return Declared(name, view.target, found, tuple(view.key or ()), text, tables, view.refresh)
+    lower = lower_views(config, name)
+    return Declared(name, view.target, found, tuple(view.key or ()), text, tables, lower, view.refresh)
 
 
 def check_shapes(view: Declared, shapes: TableShapes) -> None:
