@@ -15,6 +15,7 @@ from typing import Final, Self
 import orjson
 
 from schemas.config import Kafka
+from schemas.errors import StateError
 from schemas.lsn import Position, format_lsn, parse_lsn
 from schemas.topics import Topics, messages
 from sinks.admin import TopicSpec, ensure_topics
@@ -91,14 +92,22 @@ class Publisher:
         self._to = Destination("", [])
         self._mark: Mark | None = None
 
-    def forward(self, pages: Pages) -> int:
-        """Forward all that is behind the progress; return how many matches.
+    def forward(self, pages: Pages, end: Position) -> int:
+        """Forward all that is behind the progress; return how many matches. None of them is behind `end`.
 
-        After a SinkError the outcome of the last transaction is not known; the next call finds it out.
+        After a SinkError the outcome of the last transaction is not known; the next call finds it out. StateError if
+        the progress is behind `end`: it is that of other topics.
         """
         count = 0
         try:
             sink = self._open()
+            if self._mark is not None and self._mark.position > end:
+                raise StateError(
+                    "TR-595",
+                    f'the matches of view "{self._view}" were forwarded further than it stands',
+                    detail=f"To {self._mark.position}; it stands at {end}. The topics were made anew.",
+                    hint="Declare the view under another name: its matches get a topic of their own.",
+                )
             while found := pages(self._mark, PAGE):
                 for match in found:
                     sink.outbox.send(self._to, match.query.encode(), match.to_json(), match.position.to_bytes())

@@ -24,6 +24,7 @@ from schemas.progress import Cut
 from sinks.changes import Applied, HistoryFrom
 from sinks.documents import document, key_text
 from sinks.iceberg import IcebergTarget
+from sinks.kinds import quote
 from sinks.matches import Mark, Match, Publisher
 from sinks.percolator import match
 from sinks.stored_queries import StoredQueries, UsersQueries
@@ -80,7 +81,7 @@ class PercolateBatch:
         StateError where changes may be gone from the topic.
         """
         done = self._matched(applied, seen, report, generation)
-        self.forward()
+        self._forward(done)
         return done
 
     def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
@@ -97,16 +98,10 @@ class PercolateBatch:
                 detail=f"It stands at {applied.cut.position}, the topics at {cut.position}.",
                 hint="Let it stand as it is, and declare another view, which begins now.",
             )
-        self.forward()
+        self._forward(applied)
         self._keep_queries(cut, anew=True)
         self._begins(cut)
         return self.target.append(applied.generation, self._empty(), cut)
-
-    def forward(self) -> None:
-        """Forward what the table has and the topic has not. SinkError: it is not known what the topic has now."""
-        if not self._forwarded:
-            self.publisher.forward(self._page)
-            self._forwarded = True
 
     def _matched(self, applied: Applied | None, seen: SeenCut, report: Report, generation: int | None) -> Applied:
         cut = own_cut(self.view, seen)
@@ -207,23 +202,31 @@ class PercolateBatch:
         place = F.struct(LSN, ORDINAL)
         if span.facts.truncated:
             last = found.where(F.col(OP) == "t").agg(F.max(place)).collect()[0][0]
-            found = found.where(place > F.struct(F.lit(last[0]), F.lit(last[1])))
+            found = found.where(place > _struct(last.asDict()))
         query = F.struct(
             key_text(found, shapes.key).alias("id"),
             _position(cut.position.epoch).alias("version"),
-            F.when(F.col(OP) != "d", F.col(column).cast("string")).alias("text"),
+            F.when(F.col(OP) != "d", F.col(quote(column)).cast("string")).alias("text"),
         )
         return found.groupBy(KEY).agg(F.max_by(query, place).alias("it")).select("it.id", "it.version", "it.text")
 
     def _no_changes(self) -> DataFrame:
         return self.session.createDataFrame([], "id string, version string, text string")
 
+    def _forward(self, applied: Applied) -> None:
+        """Forward what the table has and the topic has not. SinkError: it is not known what the topic has now."""
+        if not self._forwarded:
+            self.publisher.forward(self._page, applied.cut.position)
+            self._forwarded = True
+
     def _page(self, mark: Mark | None, most: int) -> Sequence[Match]:
         """Return the first matches of the table behind a mark."""
         table = self.session.table(self.target.table())
         if mark is not None:
             at = mark.position
-            behind = F.struct(*_ORDER) > F.struct(*map(F.lit, (at.epoch, at.commit_lsn, at.ordinal, mark.query)))
+            behind = F.struct(*_ORDER) > _struct(
+                dict(zip(_ORDER, (at.epoch, at.commit_lsn, at.ordinal, mark.query), strict=True))
+            )
             # By the statistics of the files most are left out.
             table = table.where(behind & ((F.col("epoch") > at.epoch) | (F.col("commit_lsn") >= at.commit_lsn)))
         return [
@@ -259,6 +262,12 @@ class PercolateBatch:
 
 def _schema(columns: dict[str, DataType]) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def _struct(values: dict[str, int | str]) -> Column:
+    """Return what can be compared with a struct of these columns; all their numbers but epochs are long."""
+    kinds = {name: COLUMNS.get(name, LongType()) for name in values}
+    return F.struct(*(F.lit(value).cast(kinds[name]).alias(name) for name, value in values.items()))
 
 
 def _position(epoch: int) -> Column:

@@ -12,7 +12,7 @@ import pytest
 from cdc.dev.state import Servers
 from schemas.config import Kafka
 from schemas.envelope import POSITION_HEADER
-from schemas.errors import SinkError
+from schemas.errors import SinkError, StateError
 from schemas.lsn import Position
 from schemas.topics import Topics
 from sinks.matches import Mark, Match, Pages, Publisher
@@ -24,7 +24,7 @@ import os, sys
 from schemas.config import Kafka
 from sinks import matches
 from sinks.kafka import KafkaSink
-from tests.integration.test_matches import pages
+from tests.integration.test_matches import END, pages
 
 bootstrap, prefix, point, page, total = sys.argv[1:]
 matches.PAGE = int(page)
@@ -54,9 +54,12 @@ def commit(self, progress):
         os._exit(9)
 
 KafkaSink.commit = commit
-matches.Publisher(Kafka(bootstrap=bootstrap, prefix=prefix, partitions=3), "alerts").forward(pages(int(total)))
+matches.Publisher(Kafka(bootstrap=bootstrap, prefix=prefix, partitions=3), "alerts").forward(pages(int(total)), END)
 """
 _POINTS = ("before the commit", "with the progress record sent", "behind the commit", "never")
+
+
+END = Position(99, 0, 0)
 
 
 def matches(total: int) -> list[Match]:
@@ -100,11 +103,13 @@ def test_a_second_publisher_fences_the_first(servers: Servers, prefix: str) -> N
     kafka = Kafka(bootstrap=servers.bootstrap, prefix=prefix, partitions=3)
     first, second = Publisher(kafka, "alerts"), Publisher(kafka, "alerts")
     try:
-        assert first.forward(pages(30)) == 30
-        assert second.forward(pages(60)) == 30
+        assert first.forward(pages(30), END) == 30
+        assert second.forward(pages(60), END) == 30
         with pytest.raises(SinkError, match="fenced"):
-            first.forward(pages(90))
-        assert first.forward(pages(90)) == 30
+            first.forward(pages(90), END)
+        assert first.forward(pages(90), END) == 30
+        with pytest.raises(StateError, match="TR-595"):
+            second.forward(pages(90), Position(0, 99, 0))
     finally:
         first.close()
         second.close()
