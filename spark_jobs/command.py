@@ -30,6 +30,8 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 def run(main: Callable[[Config], None], path: Path | None) -> int:
     """Run a job and return its exit code; an error is printed once, in PostgreSQL's form."""
+    # a script's own folder stands first on the path, so that our `events` would be taken for opensearch-py's
+    sys.path[:] = [folder for folder in sys.path if Path(folder).absolute() != Path(__file__).parent]
     try:
         main(load(path))
     except Exception as error:
