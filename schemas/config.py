@@ -335,6 +335,12 @@ class View(Section):
     shape: Literal["current", "history", "log", "percolate"] = Field(
         "current", description="what the view keeps of each key; percolate: which stored queries each change matches"
     )
+    lateness_s: float | None = Field(
+        None,
+        ge=0,
+        description="of windows on time: a row that is older than the newest by more than this is counted and listed;"
+        " it corrects its window all the same",
+    )
     history_from: str | None = Field(
         None,
         description="LSN from which on a view of shape history or log has every version; default: the earliest that"
@@ -358,6 +364,8 @@ class View(Section):
     def _one_source(self) -> View:
         if (self.table is None) == (self.query is None):
             raise ValueError("give either `table` or `query`")
+        if self.lateness_s is not None and (self.query is None or self.refresh == "full"):
+            raise ValueError('`lateness_s` is of a `query` with refresh = "incremental"')
         return self
 
     @model_validator(mode="after")

@@ -43,6 +43,7 @@ class Declared:
     refresh: Refresh = "incremental"
     shape: str = "current"
     history_from: int | None = None
+    lateness_s: float | None = None
     queries: str | None = None
 
     @property
@@ -115,8 +116,17 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
     tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
     names = (table.partition(".") for table in tables_below(config, name))
     found = tuple(topics.table(schema, table) for schema, _, table in names)
-    lower = lower_views(config, name)
-    return Declared(name, view.target, found, tuple(view.key or ()), text, tables, lower, view.refresh)
+    return Declared(
+        name,
+        view.target,
+        found,
+        tuple(view.key or ()),
+        text,
+        tables,
+        lower_views(config, name),
+        view.refresh,
+        lateness_s=view.lateness_s,
+    )
 
 
 def check_shapes(view: Declared, shapes: TableShapes) -> None:
