@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import orjson
@@ -48,6 +48,7 @@ class Applied:
 
     `snapshot_id` is the Iceberg snapshot that carries it. `unfinished` is the cut of a batch that was begun and not
     ended (search): the next one must go at least as far. `definition` is what the target was opened with when it wrote.
+    `inputs` are the generations of the views that it was computed over, by name.
     `level_ms` is when it was written, milliseconds since 1970: it was level with the topics then.
     """
 
@@ -56,6 +57,7 @@ class Applied:
     snapshot_id: int | None = None
     unfinished: Cut | None = None
     definition: str | None = None
+    inputs: Mapping[str, int] = field(default_factory=dict)
     level_ms: int = 0
     history_from: HistoryFrom | None = None
 
@@ -64,7 +66,10 @@ class Target(Protocol):
     """Where one view lives (`sinks.iceberg`, `sinks.opensearch`); a generation is one build of it from offset 0.
 
     Data and cut become visible together. Calling a method again after a crash in it ends in the same state.
+    `inputs` goes into whatever is written next (`Applied.inputs`).
     """
+
+    inputs: Mapping[str, int]
 
     @property
     def kind(self) -> str: ...

@@ -6,7 +6,8 @@
 * A rebuild with the live table's columns fills a branch and becomes current by `set_current_snapshot`; with other
   columns it fills a table of its own, from which one CREATE OR REPLACE TABLE AS SELECT is made.
 
-Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches ``g{n}`` (`sinks.iceberg_generations`).
+Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches ``g{n}`` (`sinks.iceberg_generations`), tags
+``pin*`` (`sinks.upkeep`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from schemas.progress import Cut
 from sinks.changes import DELETED, Applied, HistoryFrom
 from sinks.iceberg_generations import GENERATION, Generations, Place
 from sinks.kinds import quote
+from sinks.upkeep import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 CUT: Final = "tailrace.cut"
 KEY: Final = "tailrace.key"
 DEFINITION: Final = "tailrace.definition"
+INPUTS: Final = "tailrace.inputs"
 LEVEL: Final = "tailrace.level_ms"
 HISTORY_FROM: Final = "tailrace.history_from"
 
@@ -48,6 +51,8 @@ _TABLE_PROPERTIES: Final = {
     "write.merge.distribution-mode": "none",
     # A rebuild commits to its branch while follow commits to the live one: both go through the same pointer.
     "commit.retry.num-retries": "20",
+    # Each commit writes the table's metadata anew; the old files would stay for ever.
+    "write.metadata.delete-after-commit.enabled": "true",
 }
 
 
@@ -64,6 +69,7 @@ class IcebergTarget(Generations):
         self._namespace = warehouse.namespace
         self._view = view
         self._places: dict[int, Place] = {}
+        self.inputs: Mapping[str, int] = {}
         self.history_from: HistoryFrom | None = None
         """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
@@ -150,17 +156,77 @@ class IcebergTarget(Generations):
         """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
         return replace(applied, cut=cut, unfinished=None)
 
-    def snapshot_at(self, cut: Cut) -> int | None:
+    def snapshot_at(self, cut: Cut, of: Applied | None = None) -> int | None:
         """Return the snapshot that shows the live generation at `cut`; None if it is from before its first one.
 
-        It is the newest of its cuts that is not past this one, so the generation must have stood at `cut`.
+        It is the newest of its cuts that is not past this one, so the generation must have stood at `cut`. With `of`
+        it is looked for in that state's generation, whatever is live now.
         """
-        for snapshot in self._ancestors(Place(self._view)):
-            stored = snapshot.summary().get(CUT)
-            if stored is not None and Cut.from_json(stored).order <= cut.order:
-                found: int = snapshot.snapshotId()
-                return found
+        rewritten: int | None = None
+        for snapshot in self._ancestors(Place(self._view), of.snapshot_id if of else None):
+            summary = snapshot.summary()
+            stored = summary.get(CUT)
+            if stored is None:
+                rewritten = rewritten or snapshot.snapshotId()
+                continue
+            if of is not None and int(summary.get(GENERATION)) != of.generation:
+                return None
+            if Cut.from_json(stored).order <= cut.order:
+                # The same rows, in fewer files.
+                return rewritten or int(snapshot.snapshotId())
+            rewritten = None
         return None
+
+    def columns(self) -> dict[str, DataType]:
+        """Return the live table's columns."""
+        return {field.name: field.dataType for field in self._session.table(self.table()).schema}
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the snapshots that led to what readers see, the newest first; one Spark job, one row for each."""
+        rows = self._session.sql(
+            "SELECT snapshot_id, parent_id, unix_millis(committed_at) AS ms, operation, "
+            f"try_element_at(summary, '{CUT}') AS cut FROM {self.table()}.snapshots"
+        ).collect()
+        known = {row.snapshot_id: row for row in rows}
+        found: list[Snapshot] = []
+        head = self._loaded(self._view).currentSnapshot()
+        row = known.get(head.snapshotId()) if head is not None else None
+        while row is not None:
+            cut = Cut.from_json(row.cut) if row.cut else None
+            found.append(Snapshot(row.snapshot_id, row.ms, cut, row.operation == "replace"))
+            row = known.get(row.parent_id)
+        return found
+
+    def call(self, procedure: str, arguments: str) -> dict[str, Any]:
+        """Run one of Iceberg's procedures on the live table; return what it says."""
+        sql = f"CALL {quote(self._catalog)}.system.{procedure}(table => '{self._namespace}.{self._view}', {arguments})"
+        found: dict[str, Any] = self._session.sql(sql).collect()[0].asDict()
+        return found
+
+    def tag(self, name: str, snapshot: int, retain_days: int | None = None) -> None:
+        """Let a tag stand for a snapshot, which then does not expire; for so long, if a time is given."""
+        retain = f" RETAIN {retain_days} DAYS" if retain_days else ""
+        self._session.sql(f"ALTER TABLE {self.table()} CREATE OR REPLACE TAG {name} AS OF VERSION {snapshot}{retain}")
+
+    def untag(self, name: str) -> None:
+        """Drop a tag."""
+        self._session.sql(f"ALTER TABLE {self.table()} DROP TAG IF EXISTS {name}")
+
+    def referenced(self) -> set[int]:
+        """Return the snapshots that branches and tags stand for, with those that say at which cut their rows are."""
+        found: set[int] = set()
+        for name in dict(self._loaded(self._view).refs()):
+            for snapshot in self._ancestors(Place(self._view, str(name))):
+                found.add(int(snapshot.snapshotId()))
+                if snapshot.summary().get(CUT) is not None:
+                    break
+        return found
+
+    def tags(self) -> dict[str, int]:
+        """Return the tags, each with the time of its snapshot, in milliseconds since 1970."""
+        table = self._loaded(self._view)
+        refs = {} if table is None else dict(table.refs())
+        return {name: table.snapshot(ref.snapshotId()).timestampMillis() for name, ref in refs.items() if ref.isTag()}
 
     def table(self) -> str:
         """Return the live table's name in Spark SQL."""
@@ -217,15 +283,16 @@ class IcebergTarget(Generations):
                     Cut.from_json(summary.get(CUT)),
                     snapshot.snapshotId(),
                     definition=summary.get(DEFINITION),
+                    inputs=orjson.loads(summary.get(INPUTS) or "{}"),
                     level_ms=int(summary.get(LEVEL) or snapshot.timestampMillis()),
                     history_from=HistoryFrom.from_json(begins) if begins else None,
                 )
         return None
 
-    def _ancestors(self, place: Place) -> Iterator[Any]:
-        """Give a generation's snapshots, the newest first."""
+    def _ancestors(self, place: Place, head: int | None = None) -> Iterator[Any]:
+        """Give a generation's snapshots, the newest first, or those from `head` back."""
         table = self._loaded(place.table)
-        snapshot = None if table is None else table.snapshot(place.ref)
+        snapshot = None if table is None else table.snapshot(place.ref if head is None else head)
         while snapshot is not None:
             yield snapshot
             parent = snapshot.parentId()
@@ -296,6 +363,8 @@ class IcebergTarget(Generations):
             values[KEY] = orjson.dumps(list(key)).decode()
         if self._definition is not None:
             values[DEFINITION] = self._definition
+        if self.inputs:
+            values[INPUTS] = orjson.dumps(dict(self.inputs)).decode()
         if self.history_from is not None:
             values[HISTORY_FROM] = self.history_from.to_json()
         with self._set(values):

@@ -68,6 +68,7 @@ class OpenSearchTarget:
         self._cuts = cuts_index(search)
         self._client = connect(search)
         self._seen: dict[int, dict[str, str]] = {}
+        self.inputs: Mapping[str, int] = {}
         with named_errors(search):
             if not self._client.indices.exists(index=self._cuts):
                 # 400: another process was faster.
@@ -102,7 +103,7 @@ class OpenSearchTarget:
             self.swap(staged, key)
             with named_errors(self._search):
                 self._drop(generation)
-            return Applied(staged, cut, definition=self._definition)
+            return self._now(staged, cut)
         if self._stored(generation) is not None:
             with named_errors(self._search):
                 self._drop(generation)
@@ -126,7 +127,7 @@ class OpenSearchTarget:
         """Write the cut alone."""
         with named_errors(self._search):
             self._store(applied.generation, cut, None)
-        return Applied(applied.generation, cut, definition=self._definition)
+        return self._now(applied.generation, cut)
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
         """Point the alias to a generation, at once for all readers; the one before stays for a way back."""
@@ -180,7 +181,10 @@ class OpenSearchTarget:
         with named_errors(self._search):
             self._client.indices.refresh(index=self.index(generation))
             self._store(generation, cut, None)
-        return Applied(generation, cut, definition=self._definition)
+        return self._now(generation, cut)
+
+    def _now(self, generation: int, cut: Cut) -> Applied:
+        return Applied(generation, cut, definition=self._definition, inputs=self.inputs)
 
     def _check_types(self, known: Mapping[str, str], types: Mapping[str, str]) -> None:
         """A field's type is for good. Between those that share one, only integers read back as they were."""
@@ -205,6 +209,7 @@ class OpenSearchTarget:
             Cut.from_json(stored["cut"]),
             unfinished=Cut.from_json(unfinished) if unfinished else None,
             definition=stored.get("definition"),
+            inputs=stored.get("inputs") or {},
             level_ms=stored.get("level_ms", 0),
         )
 
@@ -215,6 +220,7 @@ class OpenSearchTarget:
             "cut": cut.to_json() if cut else None,
             "unfinished": unfinished.to_json() if unfinished else None,
             "definition": self._definition,
+            "inputs": self.inputs,
             "level_ms": level_ms or time.time_ns() // 1_000_000,
         }
         self._client.index(index=self._cuts, id=cut_id(self._view, generation), body=document)

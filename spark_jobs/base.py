@@ -13,17 +13,14 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from schemas.errors import StateError
-from schemas.progress import Cut
+from sinks.changes import Applied
 from sinks.iceberg import IcebergTarget
 from spark_jobs.batch import Batch, Report
 from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import KeptView, Shared
+from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, held
 from spark_jobs.views import Declared
 
 NAMESPACE: Final = "_base"
-_HELD: Final = "TR-529"
-_LEASE_WAIT_S: Final = 600.0
-"""How long a batch waits for another process that brings the same base table forward."""
 
 
 class BaseTables:
@@ -33,18 +30,12 @@ class BaseTables:
         self._shared = shared
         self._view = view
 
-    def advance(self, topics: Iterable[str], seen: SeenCut) -> SeenCut:
-        """Bring the base tables of `topics` to one cut, this one or a newer one, and return it."""
+    def advance(self, topics: Iterable[str], seen: SeenCut) -> list[Applied]:
+        """Bring the base tables of `topics` to the cut; return where they are then: some may be further."""
         kept = [self._kept(topic) for topic in topics]
-        while True:
-            for base in kept:
-                self._step(base, seen)
-            # Another process may have gone further; a base table does not go back.
-            furthest = max(base.applied.cut.order for base in kept if base.applied is not None)
-            if furthest <= seen.cut.order:
-                return seen
-            while seen.cut.order < furthest:
-                seen = self._shared.cuts.newest(wait=1.0) or seen
+        for base in kept:
+            self._step(base, seen)
+        return [base.applied for base in kept if base.applied is not None]
 
     def renew(self, topics: Iterable[str], seen: SeenCut) -> None:
         """Bring base tables to the cut, too; one that cannot go on from where it stands is made anew.
@@ -55,15 +46,16 @@ class BaseTables:
             try:
                 self._step(base, seen)
             except StateError as error:
-                if error.code == _HELD:
+                if error.code == HELD:
                     raise
-                self._make_anew(base, seen)
+                if not self._make_anew(base, seen):
+                    self._step(base, seen)
 
     def _step(self, base: KeptView, seen: SeenCut) -> None:
         if base.applied is not None and base.applied.cut.order == seen.cut.order:
             return
         try:
-            mine = base.step(seen, Report(), _LEASE_WAIT_S)
+            mine = base.step(seen, Report(), LEASE_WAIT_S)
         except StateError as error:
             base.forget()
             # A base table has no name that a command takes; its views' rebuild makes it anew.
@@ -73,12 +65,18 @@ class BaseTables:
             base.forget()
             raise
         if not mine:
-            raise _held(base)
+            raise held(base)
 
-    def _make_anew(self, base: KeptView, seen: SeenCut) -> None:
-        with base.lease.held(_LEASE_WAIT_S) as mine:
+    def _make_anew(self, base: KeptView, seen: SeenCut) -> bool:
+        """Fill a base table from offset 0; False if another process has written it since it could not go on here.
+
+        That one may have made it anew, at a newer cut than ours: views that stand there would lose their state.
+        """
+        with base.lease.held(LEASE_WAIT_S) as mine:
             if not mine:
-                raise _held(base)
+                raise held(base)
+            if base.lease.changed:
+                return False
             batch = base.batch
             columns, key = batch.layout()
             done = batch.advance(None, seen, Report(), generation=batch.target.stage(columns, key))
@@ -87,27 +85,19 @@ class BaseTables:
             assert live is not None
             base.publish(live)
             base.forget()
+            return True
 
-    def at(self, topic: str, cut: Cut) -> str | None:
-        """Return what stands for a base table as of `cut` in FROM; None if it does not go so far back."""
+    def target(self, topic: str) -> IcebergTarget:
+        """Return the table of a topic; its lineage is never broken, so it is asked for a cut without more."""
         target = self._kept(topic).batch.target
         assert isinstance(target, IcebergTarget)
-        snapshot = target.snapshot_at(cut)
-        return None if snapshot is None else f"{target.table()} VERSION AS OF {snapshot}"
+        return target
 
     def _kept(self, topic: str) -> KeptView:
         known = self._shared.bases.get(topic)
         if known is None:
             known = self._shared.bases[topic] = _open(self._shared, topic)
         return known
-
-
-def _held(base: KeptView) -> StateError:
-    return StateError(
-        _HELD,
-        f'base table "{base.declared.name}": another process has held its lease for {_LEASE_WAIT_S:.0f} s',
-        hint="Is another `tailrace views follow` or `rebuild` stuck?",
-    )
 
 
 def _open(shared: Shared, topic: str) -> KeptView:

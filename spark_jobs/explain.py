@@ -13,13 +13,19 @@ import orjson
 
 from schemas.config import Config
 from schemas.topics import Topics
+from sinks.changes import FROM_LSN, FROM_ORDINAL, VALIDITY
 from sinks.progress import read_schemas
+from sinks.schema_topic import StoredSchema
+from sinks.stored_queries import StoredQueries
 from spark_jobs.command import parser, run
 from spark_jobs.query.catalog import TableInfo, table_of
 from spark_jobs.query.declared import DeclaredQuery, declare
 from spark_jobs.query.explain import explain
 from spark_jobs.views import Declared
 from spark_jobs.views import declare as declare_view
+
+_LISTED: Final = 100
+"""Parked queries that are shown."""
 
 _OF_A_TABLE: Final = {
     "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
@@ -36,6 +42,9 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         view = declare_view(config, given.view)
+        if view.shape == "percolate":
+            print(explain_percolate(config, view, as_json=given.json))
+            return
         if view.text is None:
             lines = [_OF_A_TABLE[view.shape]]
             query = None
@@ -50,13 +59,48 @@ def main(arguments: Sequence[str]) -> int:
     return run(job, given.config)
 
 
+def explain_percolate(config: Config, view: Declared, *, as_json: bool) -> str:
+    """Say what matches what, where the matches go, and which stored queries are parked."""
+    assert config.search is not None  # `declare` has checked it
+    topic = Topics(config.kafka.prefix).matches(view.name)
+    count, parked = StoredQueries(config.search, view.name, "").parked(_LISTED)
+    queries = f'index "{view.queries}"'
+    if len(view.topics) == 2:
+        queries = f'"{view.queries}" of {view.topics[1]}, as it is at the cut of the batch'
+    if as_json:
+        listed = [{"query": each.query, "version": each.version, "error": each.error} for each in parked]
+        return orjson.dumps({"view": view.name, "topic": topic, "parked": count, "first_parked": listed}).decode()
+    lines = [
+        f"Each insert and update in {view.topics[0]} is matched against {queries}.",
+        f"Its matches are committed to the table with the cut, then forwarded to {topic}, each once.",
+        *(f"TR-590 parked: query {each.query}, version {each.version}: {each.error}" for each in parked),
+    ]
+    return "\n".join([*lines, f"... and {count - len(parked)} more."] if count > len(parked) else lines)
+
+
 def _read(config: Config, view: Declared) -> DeclaredQuery:
+    return _declared(config, view, read_schemas(config.kafka, Topics(config.kafka.prefix)))
+
+
+def _declared(config: Config, view: Declared, stored: list[StoredSchema]) -> DeclaredQuery:
     topics = Topics(config.kafka.prefix)
-    stored = read_schemas(config.kafka, topics)
     found = {table: table_of(topics, table, stored) for table in view.tables}
-    catalog: dict[str, TableInfo] = {table: info for table, info in found.items() if info is not None}
+    found |= {lower: _info(config, lower, stored) for lower in view.views}
+    catalog: dict[str, TableInfo] = {name: info for name, info in found.items() if info is not None}
     assert view.text is not None
     return declare(view.text, view.key or (), catalog, view.refresh)
+
+
+def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | None:
+    """Return the columns and the key of a view as its query gives them now."""
+    view = declare_view(config, name)
+    if view.text is None:
+        table = table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)
+        if table is None or view.shape != "history":
+            return table
+        return TableInfo((*table.columns, *VALIDITY), (*table.key, FROM_LSN, FROM_ORDINAL))
+    query = _declared(config, view, stored)
+    return TableInfo(tuple(query.whole.named_selects), query.key)
 
 
 def _as_json(name: str, query: DeclaredQuery | None) -> dict[str, object]:

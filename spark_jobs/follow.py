@@ -17,8 +17,10 @@ from schemas.lsn import Lsn, format_lsn, parse_lsn
 from spark_jobs.batch import Report
 from spark_jobs.command import line, named, opened, parser, run, stopping
 from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import KeptView, Shared
+from spark_jobs.kept import KeptView, Shared, Waiting
 from spark_jobs.open_view import open_view
+from spark_jobs.upkeep import Upkeep
+from spark_jobs.views.lower import in_order
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     stop = stopping()
 
     def job(config: Config) -> None:
-        names = given.views or list(config.views)
+        names = in_order(config, given.views or config.views)
         with opened(config) as shared:
             views = [open_view(shared, name) for name in names]
             line(event="following", views=names)
@@ -40,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
     """Apply each new state cut to all views; with `until`, end once all are at or past it."""
+    upkeep = Upkeep(shared)
     interval = shared.config.spark.trigger_interval_ms / 1000
     while not stop.is_set():
         began = time.monotonic()
@@ -49,16 +52,24 @@ def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, unt
                 if not stop.is_set() and not view.parked:
                     keep(view, seen)
             shared.records.release()
+            upkeep.turn(stop)
         if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
             return
         stop.wait(max(0.0, interval - (time.monotonic() - began)))
 
 
 def keep(view: KeptView, seen: SeenCut) -> None:
-    """Run one batch of a view and say what it did; a failure parks this view, not the others."""
+    """Run one batch of a view and say what it did; a failure parks this view, not the others.
+
+    What reads a view that is parked waits for it.
+    """
     report = Report()
     try:
         view.step(seen, report)
+    except Waiting as error:
+        if view.wait(error):
+            line(event="waiting", view=view.declared.name, error=str(error))
+        return
     except Exception as error:
         pause = view.park(named(error))
         line(event="parked", view=view.declared.name, error=str(named(error)), again_in_s=pause)
@@ -72,6 +83,7 @@ def keep(view: KeptView, seen: SeenCut) -> None:
             generation=applied.generation,
             rows=report.rows,
             replaced=report.replaced,
+            **({"late": report.late} if report.late else {}),
             ms=report.milliseconds,
         )
 

@@ -29,6 +29,11 @@ _LONGEST_PAUSE_S: Final = 300.0
 SWAP_WAIT_S: Final = 600.0
 """How long a rebuild waits for the batch that follow is in."""
 
+LEASE_WAIT_S: Final = 600.0
+"""How long a batch waits for another process that brings one of its inputs forward."""
+
+HELD: Final = "TR-529"
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -42,6 +47,21 @@ class Shared:
     groups: Groups
     bases: dict[str, KeptView] = field(default_factory=dict)
     """The base tables that this job keeps, by topic (`spark_jobs.base`)."""
+    views: dict[str, KeptView] = field(default_factory=dict)
+    """The views that this job keeps, or brings forward for those that read them."""
+
+
+class Waiting(StateError):
+    """A batch cannot begin before a view that it reads goes on; nothing is wrong with this view itself."""
+
+
+def held(view: KeptView) -> StateError:
+    """Return the error for a lease that another process has held for `LEASE_WAIT_S`."""
+    return StateError(
+        HELD,
+        f'"{view.declared.name}": another process has held its lease for {LEASE_WAIT_S:.0f} s',
+        hint="Is another `tailrace views follow` or `rebuild` stuck?",
+    )
 
 
 class ViewBatch(Protocol):
@@ -70,6 +90,7 @@ class KeptView:
         self._current_ms = 0
         self._pause_s = 0.0
         self._next_try = 0.0
+        self._said: str | None = None
         self._group_failed: str | None = None
 
     @property
@@ -83,6 +104,11 @@ class KeptView:
         Once another process has had the lease it is not: the generation is another one, or a person has asked for it.
         """
         return time.monotonic() < self._next_try and not self.lease.was_taken
+
+    @property
+    def error(self) -> str | None:
+        """What the views topic says of why it stands still; None if it goes on."""
+        return self._said
 
     @property
     def batch(self) -> ViewBatch:
@@ -105,10 +131,11 @@ class KeptView:
             self._applied = self.batch.advance(before, seen, report)
             self._current_ms = now_ms()
             # Said aloud only when there is something new to say.
-            if before is None or before.cut.order != self._applied.cut.order or self._pause_s:
+            if before is None or before.cut.order != self._applied.cut.order or self._said:
                 self.publish(self._applied)
                 report.stage("publish")
             self._pause_s = 0.0
+            self._said = None
         return True
 
     def load(self) -> tuple[Applied | None, int]:
@@ -148,11 +175,22 @@ class KeptView:
         self._pause_s = min(max(self._pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         self._next_try = time.monotonic() + self._pause_s
         self.forget()
+        self._say(str(error))
+        return self._pause_s
+
+    def wait(self, error: Waiting) -> bool:
+        """Say, once, what the view waits for; return whether that is news. It is tried again in the next round."""
+        news = self._said != str(error)
+        if news:
+            self._say(str(error))
+        return news
+
+    def _say(self, error: str) -> None:
+        self._said = error
         nothing = ViewRecord(self.declared.name, self.declared.target, 0, None, 0)
         # With Kafka gone there is nobody to tell; the line on stderr says it.
         with suppress(SinkError):
-            self._shared.views_topic.publish(replace(self._on_topic() or nothing, error=str(error)))
-        return self._pause_s
+            self._shared.views_topic.publish(replace(self._on_topic() or nothing, error=error))
 
     def forget(self) -> None:
         """Ask the target again for what is applied: it may have committed before a failure."""
@@ -166,7 +204,7 @@ class KeptView:
         """A delete that came and went from the topic while nobody looked would leave its row in the view."""
         limit = self._shared.config.kafka.delete_retention_ms
         age = now_ms() - level_ms
-        moved = any(seen.cut.offsets.get(t) != applied.cut.offsets.get(t) for t in self.declared.topics)
+        moved = any(seen.cut.offsets.get(t) != applied.cut.offsets.get(t) for t in self.declared.topics_read)
         if age > limit and moved:
             raise StateError(
                 "TR-526",

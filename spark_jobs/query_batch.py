@@ -1,28 +1,30 @@
-"""One batch of a view that is a query: the units that changed, computed over the base tables at both cuts."""
+"""One batch of a view that is a query: the units that changed, computed over what it reads at both cuts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
-from schemas.errors import ConfigError, StateError
-from schemas.lsn import format_lsn
+from schemas.errors import ConfigError
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
-from spark_jobs.base import BaseTables
 from spark_jobs.batch import Report, check_definition, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import check_unique, difference
+from spark_jobs.inputs import Inputs
 from spark_jobs.kept import Shared
+from spark_jobs.late import LateRows
 from spark_jobs.query.catalog import TableInfo
 from spark_jobs.query.declared import DeclaredQuery, declare
+from spark_jobs.query.late import EventTime, event_times
 from spark_jobs.query.rewrite import State
-from spark_jobs.records import Latest
-from spark_jobs.states import States
+from spark_jobs.records import Every, Latest
+from spark_jobs.shapes import TableShapes
+from spark_jobs.states import Layout, States
 from spark_jobs.views import Declared, check_shapes
 
 
@@ -34,7 +36,7 @@ class QueryBatch:
     target: Target
     session: SparkSession
     shared: Shared
-    bases: BaseTables
+    inputs: Inputs
     _cached: list[DataFrame] = field(default_factory=list)
 
     def advance(
@@ -44,22 +46,29 @@ class QueryBatch:
 
         With nothing applied, the whole query is computed: into `generation`, or into a new one that is then live.
         """
+        since, staged = applied, generation
         if applied is not None:
             check_definition(self.view, applied)
             if advanced(applied, seen.cut):
                 # Without a change, too: they would look as if nobody had kept them (TR-526).
-                seen = self.bases.advance(self.view.topics, seen)
-            done = settled(self.view, self.target, applied, own_cut(self.view, seen))
+                seen = self._bring(seen, renew=False)
+                if not self.inputs.follow_on(applied):
+                    since, generation = None, applied.generation
+            done = settled(self.view, self.target, since, own_cut(self.view, seen)) if since else None
             if done is not None:
                 return done
+        else:
+            seen = self._bring(seen, renew=True)
+        if staged is not None:
+            self.inputs.pin(staged, since.cut if since else seen.cut)
         try:
-            cut, changed = self._read(applied, seen)
-            query = self._declared(None if applied is None else changed)
+            cut, changed = self._read(since, seen)
+            query = self._declared(None if since is None else changed)
             report.stage("read")
-            if applied is None:
+            if since is None:
                 report.replaced = True
                 return self._replace(query, cut, generation)
-            return self._merge(query, applied, cut, changed, report)
+            return self._merge(query, since, cut, changed, report)
         finally:
             for frame in self._cached:
                 frame.unpersist()
@@ -68,31 +77,39 @@ class QueryBatch:
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         """Return the columns and the key that the query gives over the tables as they are now."""
-        seen = self.shared.cuts.wait()
-        self.bases.renew(self.view.topics, seen)
-        seen = self.bases.advance(self.view.topics, seen)
+        seen = self.inputs.renew(self.shared.cuts.wait())
         query = self._declared(None)
         rows = self._whole(query, own_cut(self.view, seen))
         return _columns(rows), query.key
 
-    def _read(self, applied: Applied | None, seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
-        """Bring the base tables to a cut; return it and which keys of which topics have changed since `applied`."""
+    def _bring(self, seen: SeenCut, *, renew: bool) -> SeenCut:
+        seen = self.inputs.renew(seen) if renew else self.inputs.advance(seen)
+        self.target.inputs = self.inputs.generations()
+        return seen
+
+    def _read(self, since: Applied | None, brought: SeenCut) -> tuple[Cut, dict[str, Latest]]:
+        """Return the cut to go to, and which keys of which topics have changed since `since`.
+
+        It is the one that the inputs have been brought to, or a newer one if reading the changes takes too long.
+        """
 
         def read(seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
-            if applied is None:
-                self.bases.renew(self.view.topics, seen)
-            cut = own_cut(self.view, self.bases.advance(self.view.topics, seen))
-            if applied is None:
+            if seen is not brought:
+                seen = self._bring(seen, renew=False)
+                if since is not None and not self.inputs.follow_on(since):
+                    raise self.inputs.rebuilt()
+            cut = own_cut(self.view, seen)
+            if since is None:
                 return cut, {}
             spans = {
-                topic: self.shared.records.latest(topic, applied.cut.offsets.get(topic, []), cut.offsets.get(topic, []))
-                for topic in self.view.topics
+                topic: self.shared.records.latest(topic, since.cut.offsets.get(topic, []), cut.offsets.get(topic, []))
+                for topic in self.view.topics_read
             }
             return cut, {topic: span for topic, span in spans.items() if span is not None}
 
-        cut, changed = read_whole(self.view, self.shared.config.kafka, self.shared.cuts.wait, seen, read)
+        cut, changed = read_whole(self.view, self.shared.config.kafka, self.shared.cuts.wait, brought, read)
         # Documents of a batch that was cut short are in the index: only at its own cut is it known which they are.
-        return applied.unfinished if applied and applied.unfinished else cut, changed
+        return since.unfinished if since and since.unfinished else cut, changed
 
     def _declared(self, changed: Mapping[str, Latest] | None) -> DeclaredQuery:
         """Read the query with the tables' present columns, at least those of what has changed; None: all may be new.
@@ -107,8 +124,13 @@ class QueryBatch:
             shapes = self.shared.records.shapes(topic, ids)
             check_shapes(self.view, shapes)
             catalog[table] = TableInfo(tuple(shapes.columns), shapes.key)
+        for view in self.view.views:
+            layout = self.inputs.layout(view)
+            catalog[view] = TableInfo(tuple(layout.columns), layout.key)
         assert self.view.text is not None
-        return declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
+        found = declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
+        self._event_times(found)
+        return found
 
     def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None) -> Applied:
         rows = self._rows(query, cut)
@@ -117,9 +139,10 @@ class QueryBatch:
     def _merge(
         self, query: DeclaredQuery, applied: Applied, cut: Cut, changed: Mapping[str, Latest], report: Report
     ) -> Applied:
-        topics = self.view.topic_of
-        tables = [table for table in query.tables if topics[table] in changed]
-        if not tables:
+        topics, inputs = self.view.topic_of, self.inputs
+        tables = [table for table in topics if topics[table] in changed]
+        views = [view for view in self.view.views if inputs.snapshot(view, applied.cut) != inputs.snapshot(view, cut)]
+        if not tables and not views:
             return self.target.unchanged(applied, cut)
         if query.root is None:
             # Computed again, the rows of the old cut may be others than those that the view holds.
@@ -127,8 +150,12 @@ class QueryBatch:
             return self.target.replace(applied.generation, self._rows(query, cut), query.key, cut)
         states = self._states(query, {"old": applied.cut, "new": cut})
         for table in tables:
-            states.images(table, changed[topics[table]], self._keep)
-        steps = query.steps(tables)
+            shapes = self.shared.records.shapes(topics[table])
+            states.images(table, changed[topics[table]], shapes, self._keep)
+        for view in views:
+            states.differing(view, self._keep)
+        steps = query.steps([*tables, *views])
+        report.late = self._note_late(query, tables, applied.cut, cut)
         for step in steps:
             self._keep(self._sql(step.sql())).createOrReplaceTempView(step.name)
         before, after = (self.session.table(step.name) for step in steps[-2:])
@@ -138,6 +165,32 @@ class QueryBatch:
         if not report.rows:
             return self.target.unchanged(applied, cut)
         return self.target.merge(applied.generation, changes, query.key, cut)
+
+    def _event_times(self, query: DeclaredQuery) -> tuple[EventTime, ...]:
+        """Return what lateness is told by; none if nobody has asked."""
+        if self.view.lateness_s is None:
+            return ()
+        return event_times(query.whole, query.text, self.view.tables)
+
+    def _note_late(self, query: DeclaredQuery, changed: Collection[str], before: Cut, cut: Cut) -> int:
+        """List the rows that came late in this batch; return how many there are."""
+        times = [time for time in self._event_times(query) if time.table in changed]
+        warehouse, lateness_s = self.shared.config.warehouse, self.view.lateness_s
+        if not times or warehouse is None or lateness_s is None:
+            return 0
+        late = LateRows(self.session, warehouse, self.view.name, lateness_s)
+        found: dict[EventTime, tuple[DataFrame, Every, TableShapes]] = {}
+        for time in times:
+            topic = self.view.topic_of[time.table]
+            shapes = self.shared.records.shapes(topic)
+            rows = late.of(time, shapes.key)
+            if rows is None:
+                continue
+            # Read again, for positions: batches do not keep them, and late rows are few.
+            every = self.shared.records.every(topic, before.offsets.get(topic, []), cut.offsets[topic])
+            if every is not None:
+                found[time] = (rows, every, shapes)
+        return late.note(found, cut) if found else 0
 
     def _rows(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
         """Compute the whole query, once: what is checked is what is written. What it is too large for goes to disk."""
@@ -150,19 +203,14 @@ class QueryBatch:
         return self._sql(query.over("new"))
 
     def _states(self, query: DeclaredQuery, cuts: Mapping[State, Cut]) -> States:
-        topics = self.view.topic_of
-        states = States(self.session, {table: self.shared.records.shapes(topics[table]) for table in query.tables})
-        for table in query.tables:
+        layouts: dict[str, Layout] = {
+            table: self.shared.records.shapes(topic) for table, topic in self.view.topic_of.items()
+        }
+        layouts |= {view: self.inputs.layout(view) for view in self.view.views}
+        states = States(self.session, layouts)
+        for name in query.tables:
             for which, cut in cuts.items():
-                source = self.bases.at(topics[table], cut)
-                if source is None:
-                    raise StateError(
-                        "TR-551",
-                        f'view "{self.view.name}": the state of "{table}" at {format_lsn(cut.flushed_lsn)} is gone',
-                        detail="Its base table was made anew since this view was last brought forward.",
-                        hint=f"tailrace views rebuild {self.view.name}",
-                    )
-                states.whole(table, which, source)
+                states.whole(name, which, self.inputs.at(name, cut))
         return states
 
     def _sql(self, sql: str) -> DataFrame:

@@ -48,7 +48,11 @@ def held(view: KeptView) -> Iterator[None]:
                 f'view "{view.declared.name}": another process has held its lease for {SWAP_WAIT_S:.0f} s',
                 hint="The live view is as it was. Is `tailrace views follow` stuck? Then repeat the command.",
             )
-        yield
+        try:
+            yield
+        finally:
+            # In this process, too: its own lease does not tell it that another generation is live.
+            view.forget()
 
 
 def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenCut, generation: int | None) -> Applied:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from sqlglot import exp
 
+from spark_jobs.query.catalog import name_of
 from spark_jobs.query.text import QueryText
 
 How = Literal["inner", "left", "semi", "anti", "subquery"]
@@ -33,7 +34,7 @@ _AGGREGATES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A captured table or a nested query under an alias; `on` are the conditions it meets the others by."""
+    """A table, a view or a nested query under an alias; `on` are the conditions it meets the others by."""
 
     alias: str
     read: str | Node
@@ -42,7 +43,7 @@ class Source:
 
     @property
     def tables(self) -> frozenset[str]:
-        """All captured tables in it."""
+        """All tables and views in it."""
         return frozenset((self.read,)) if isinstance(self.read, str) else self.read.tables
 
 
@@ -202,7 +203,7 @@ class _Reader:
             if has_query(condition):
                 raise self._text.error("TR-543", "a subquery in ON cannot be kept up to date", condition)
         if isinstance(source, exp.Table):
-            return Source(source.alias, f"{source.db}.{source.name}", how, on)
+            return Source(source.alias, name_of(source), how, on)
         return Source(source.alias, self.node(source, source.alias), how, on)
 
     def _subqueries(self, select: exp.Select) -> Iterator[Source]:

@@ -1,10 +1,13 @@
-"""What a query can be written over: the captured tables, their columns and keys."""
+"""What a query can be written over: captured tables, ``schema.table``, and other views, by their plain names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+from sqlglot import exp
 
 from schemas.evolution import column_names, key_column_names
 from schemas.topics import Topics
@@ -13,21 +16,36 @@ from sinks.schema_topic import StoredSchema
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A captured table; `key` is unique and never null."""
+    """A captured table or a view; `key` is unique. A view's key may hold NULL, which counts as a value."""
 
     columns: tuple[str, ...]
     key: tuple[str, ...]
 
 
 Catalog = Mapping[str, TableInfo]
-"""By name as queries have it: ``schema.table``."""
+"""By name as queries have it: ``schema.table``, or a view's plain name."""
+
+VIEWS: Final = "pg_views"
+"""What stands for the schema of a view while its query is resolved: PostgreSQL refuses a schema of such a name."""
+
+
+def name_of(table: exp.Table) -> str:
+    """Return what a query reads there, as the catalog has it."""
+    return table.name if table.db in ("", VIEWS) else f"{table.db}.{table.name}"
+
+
+def is_view(name: str) -> bool:
+    """Whether a name of the catalog is a view's: those of tables have a dot."""
+    return "." not in name
 
 
 _WORD = r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*"
 
 
 def slug(table: str) -> str:
-    """Return a name for a table's states in Spark, where a dot would be a namespace; no two tables share one."""
+    """Return a name for what a query reads in Spark, where a dot would be a namespace; no two share one."""
+    if is_view(table):
+        return f"v___{table}"
     if re.fullmatch(rf"{_WORD}\.{_WORD}", table):
         return table.replace(".", "__")
     return f"t__{table.encode().hex()}"

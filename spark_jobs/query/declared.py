@@ -9,7 +9,7 @@ from typing import Literal
 from sqlglot import exp
 
 from spark_jobs.query.blocks import Block, Branches, Node, read
-from spark_jobs.query.catalog import Catalog
+from spark_jobs.query.catalog import Catalog, name_of
 from spark_jobs.query.keys import Keys
 from spark_jobs.query.order import check_order
 from spark_jobs.query.parse import DIALECT, parse, tree
@@ -51,7 +51,7 @@ def declare(text: QueryText, key: Sequence[str], catalog: Catalog, refresh: Refr
     if refresh == "incremental":
         refuse(raw, text)
     whole = parse(raw, text, catalog)
-    tables = tuple(dict.fromkeys(f"{table.db}.{table.name}" for table in whole.find_all(exp.Table)))
+    tables = tuple(dict.fromkeys(map(name_of, whole.find_all(exp.Table))))
     _check_outputs(whole, key, text)
     keys = Keys(catalog)
     if refresh == "full":

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from spark_jobs.query.catalog import is_view
 from spark_jobs.query.declared import DeclaredQuery
 from spark_jobs.query.rewrite import Step, state
 
@@ -20,7 +21,11 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
         return
     for table in query.tables:
         yield ""
-        yield f"A change in {table}"
+        if is_view(table):
+            yield f"A change in view {table}, once that is at the same cut"
+            yield "  its changed rows: all its rows at the old cut against all at the new one"
+        else:
+            yield f"A change in {table}"
         steps = query.steps([table])
         for step in steps:
             yield f"  {step.name}: {step.why}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+from collections.abc import Collection
 from typing import Final
 
 from sqlglot import exp
@@ -19,7 +20,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from schemas.errors import ConfigError
 from spark_jobs.query.asof import check_histories, put_back, take_out
-from spark_jobs.query.catalog import Catalog
+from spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of
 from spark_jobs.query.shape import inline_ctes, one_form, settle_unions
 from spark_jobs.query.text import QueryText
 from spark_jobs.query.times import name_windows, split_windows
@@ -32,11 +33,14 @@ def parse(raw: exp.Query, text: QueryText, catalog: Catalog) -> exp.Query:
     raw = inline_ctes(raw, text)
     _check_tables(raw, text, catalog)
     check_histories(raw, text, catalog)
+    for view in raw.find_all(exp.Table):
+        if not view.db:
+            view.set("db", exp.to_identifier(VIEWS, quoted=True))
     one_form(raw, text)
     name_windows(raw)
     schema: dict[str, object] = {}
     for table, info in catalog.items():
-        namespace, _, name = table.partition(".")
+        namespace, name = (VIEWS, table) if is_view(table) else table.split(".", 1)
         schema.setdefault(namespace, {})[name] = dict.fromkeys(info.columns, "string")  # type: ignore[index]
     try:
         found = qualify(raw.copy(), schema=schema, dialect=DIALECT, identify=True)
@@ -72,14 +76,15 @@ def tree(text: QueryText) -> exp.Query:
     return found
 
 
-def tables_of(text: QueryText) -> tuple[str, ...]:
-    """Return the tables that a query names, ``schema.table``; ConfigError for one without a schema."""
+def tables_of(text: QueryText, views: Collection[str] = ()) -> tuple[str, ...]:
+    """Return what a query names: ``schema.table``, and of `views` by plain names; ConfigError for any other name."""
     found: dict[str, None] = {}
     for table in inline_ctes(tree(text), text).find_all(exp.Table):
-        if not table.db or table.catalog:
-            hint = f"Is it public.{table.name}?"
-            raise text.error("TR-541", f'"{table.sql()}" is not schema.table', table, hint=hint)
-        found[f"{table.db}.{table.name}"] = None
+        if table.catalog or (not table.db and table.name not in views):
+            close = difflib.get_close_matches(table.name, views, n=1)
+            hint = f'Did you mean the view "{close[0]}"?' if close else f"Is it public.{table.name}?"
+            raise text.error("TR-541", f'"{table.sql()}" is neither schema.table nor a view', table, hint=hint)
+        found[name_of(table)] = None
     if not found:
         raise text.error("TR-541", "its query reads no captured table", 0)
     return tuple(found)
@@ -87,7 +92,7 @@ def tables_of(text: QueryText) -> tuple[str, ...]:
 
 def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog) -> None:
     for table in tree.find_all(exp.Table):
-        name = f"{table.db}.{table.name}" if table.db else table.name
+        name = name_of(table)
         if name in catalog and not table.catalog:
             _check_plain(table, text)
             continue
@@ -129,7 +134,7 @@ def _unresolved(error: OptimizeError, raw: exp.Query, text: QueryText, catalog: 
 
 def _least_known(columns: list[exp.Column], raw: exp.Query, catalog: Catalog) -> exp.Column:
     """Of columns with one name take the first whose own source lacks it."""
-    tables = {table.alias_or_name: f"{table.db}.{table.name}" for table in raw.find_all(exp.Table)}
+    tables = {table.alias_or_name: name_of(table) for table in raw.find_all(exp.Table)}
     for column in columns:
         info = catalog.get(tables.get(column.table, ""))
         if info is not None and column.name not in info.columns:

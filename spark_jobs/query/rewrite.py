@@ -23,7 +23,7 @@ from typing import Final, Literal, TypeVar
 from sqlglot import exp
 
 from spark_jobs.query.blocks import Block, Branches, Node, Source, aliases, is_aggregate
-from spark_jobs.query.catalog import slug
+from spark_jobs.query.catalog import name_of, slug
 from spark_jobs.query.joins import Joined, joined
 from spark_jobs.query.keys import Keys
 from spark_jobs.query.parse import DIALECT
@@ -144,7 +144,7 @@ def at(query: E, which: State) -> E:
     def stated(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Table):
             return node
-        return _table(f"{node.db}.{node.name}", which, node.alias)
+        return _table(name_of(node), which, node.alias)
 
     found: E = query.copy().transform(stated)  # type: ignore[assignment]
     return found

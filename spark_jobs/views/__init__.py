@@ -15,9 +15,11 @@ from schemas.config import Config, View
 from schemas.errors import ConfigError
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
+from spark_jobs.query.catalog import is_view
 from spark_jobs.query.declared import Refresh
 from spark_jobs.query.parse import tables_of
 from spark_jobs.query.text import QueryText
+from spark_jobs.views.lower import in_order, lower_views, tables_below
 
 if TYPE_CHECKING:
     from spark_jobs.shapes import TableShapes
@@ -25,7 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A view that can be kept: `topics` are all that it reads; a query names them as `tables`, in the same order."""
+    """A view that can be kept: `topics` are all that it follows from.
+
+    A query names `tables`, the first of these topics, in the same order, and `views`; the rest are below those.
+    Of a percolate view `queries` is the column of the second topic, or the index if there is no second one.
+    """
 
     name: str
     target: str
@@ -33,14 +39,22 @@ class Declared:
     key: tuple[str, ...] | None
     text: QueryText | None = None
     tables: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
     refresh: Refresh = "incremental"
     shape: str = "current"
     history_from: int | None = None
+    lateness_s: float | None = None
+    queries: str | None = None
 
     @property
     def topic_of(self) -> dict[str, str]:
         """A query's tables → their topics."""
-        return dict(zip(self.tables, self.topics, strict=True))
+        return dict(zip(self.tables, self.topics, strict=False))
+
+    @property
+    def topics_read(self) -> tuple[str, ...]:
+        """The topics whose records its batches read; other views' batches read the rest."""
+        return self.topics if self.text is None else self.topics[: len(self.tables)]
 
     @property
     def definition(self) -> str | None:
@@ -73,14 +87,18 @@ def declare(config: Config, name: str) -> Declared:
             f'view "{name}": "{view.table}" names no schema',
             hint=f'table = "public.{view.table}"',
         )
-    topic = topics.table(schema, table)
+    read, queries = [topics.table(schema, table)], view.queries_index
+    if view.queries is not None:
+        queries_schema, queries_table, queries = view.queries.split(".")
+        read.append(topics.table(queries_schema, queries_table))
     return Declared(
         name,
         view.target,
-        (topic,),
+        tuple(read),
         tuple(view.key) if view.key else None,
         shape=view.shape,
         history_from=None if view.history_from is None else parse_lsn(view.history_from),
+        queries=queries,
     )
 
 
@@ -94,10 +112,21 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
             hint='Add [warehouse] with uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"',
         )
     text = QueryText(name, view.query or "")
-    tables = tables_of(text)
-    names = (table.partition(".") for table in tables)
+    in_order(config, [name])  # refuses circles
+    tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
+    names = (table.partition(".") for table in tables_below(config, name))
     found = tuple(topics.table(schema, table) for schema, _, table in names)
-    return Declared(name, view.target, found, tuple(view.key or ()), text, tables, view.refresh)
+    return Declared(
+        name,
+        view.target,
+        found,
+        tuple(view.key or ()),
+        text,
+        tables,
+        lower_views(config, name),
+        view.refresh,
+        lateness_s=view.lateness_s,
+    )
 
 
 def check_shapes(view: Declared, shapes: TableShapes) -> None:
@@ -144,12 +173,13 @@ def _check_shape(name: str, view: View) -> None:
 def _check_target(config: Config, name: str, view: View) -> None:
     if view.target == "warehouse" and config.warehouse is None:
         section, lines = "warehouse", 'uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"'
-    elif view.target == "search" and config.search is None:
+    elif (view.target == "search" or view.shape == "percolate") and config.search is None:
         section, lines = "search", 'hosts = ["http://localhost:9200"]'
     else:
         return
+    needs = 'shape "percolate"' if view.shape == "percolate" else f'target "{view.target}"'
     raise ConfigError(
         "TR-511",
-        f'view "{name}" has target "{view.target}", but there is no [{section}]',
+        f'view "{name}" has {needs}, but there is no [{section}]',
         hint=f"Add [{section}] with {lines}",
     )

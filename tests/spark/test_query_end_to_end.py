@@ -20,6 +20,11 @@ from tests.spark.test_end_to_end import Shop, end, process, sections, warehouse_
 _NAMES = ("without", "having", "union_all", "timeline")
 """A view is some seconds of Spark each time; all of them are tried in `test_query_views.py`."""
 
+_ABOVE = {
+    # A list for each reader, of what they follow; and a view over a table and a view.
+    "lists": (["reader"], "SELECT reader, count(*) AS posts, max(post) AS newest FROM timeline GROUP BY reader"),
+}
+
 
 @pytest.mark.timeout(900)
 def test_views_equal_postgresql(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
@@ -49,6 +54,9 @@ def test_views_equal_postgresql(servers: Servers, database: str, prefix: str, tm
             assert done.returncode == 0, done.stderr
             assert "A change in public.orders" in done.stdout
             assert end(follow) == 0
+            said = (tmp_path / "follow.log").read_text()
+            assert '"files_rewritten"' in said
+            assert '"error"' not in said
             assert daemon.stop() == 0
 
 
@@ -86,13 +94,19 @@ def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str) -> Path:
     views = "".join(
         f"[views.{name}]\nquery = '''{EXAMPLES[name].sql}'''\nkey = {list(EXAMPLES[name].key)}\n" for name in _NAMES
     )
-    return write_config(folder, dsn, bootstrap, prefix, sections(folder) + views)
+    above = "".join(f"[views.{name}]\nquery = '''{sql}'''\nkey = {key}\n" for name, (key, sql) in _ABOVE.items())
+    upkeep = "[warehouse]\ncompact_after = 3\nkeep_s = 0\nupkeep_share = 0.5\n"
+    kept = sections(folder).replace("[warehouse]\n", upkeep)
+    return write_config(folder, dsn, bootstrap, prefix, kept + above + views)
 
 
 def equal(shop: Shop, connection: psycopg.Connection[Any]) -> None:
-    for name in _NAMES:
+    # What a view reads by a plain name is the query of that one.
+    plainly = {name: EXAMPLES[name].sql for name in _NAMES}
+    plainly |= {name: sql.replace("timeline", f"({plainly['timeline']}) AS t") for name, (_, sql) in _ABOVE.items()}
+    for name, query in plainly.items():
         # PostgreSQL sorts NULL elsewhere and has no QUALIFY.
-        text = sqlglot.parse_one(EXAMPLES[name].sql, dialect=DIALECT).sql("postgres")
+        text = sqlglot.parse_one(query, dialect=DIALECT).sql("postgres")
         expected = [tuple(map(plain, row)) for row in connection.execute(text.encode()).fetchall()]
         found = [tuple(map(plain, row.values())) for row in warehouse_rows(shop, name)]
         assert sorted(found, key=repr) == sorted(expected, key=repr), name

@@ -15,6 +15,8 @@ from sinks.iceberg import IcebergTarget
 from sinks.views_read import read_view
 from sinks.views_topic import read_views
 from spark_jobs.base import NAMESPACE, BaseTables
+from spark_jobs.cuts import SeenCut
+from spark_jobs.kept import KeptView
 from spark_jobs.rebuild import rebuild
 from spark_jobs.records import Records
 from tests.spark.conftest import Bench, newest, step
@@ -143,6 +145,36 @@ def test_rebuild_and_another_query(bench: Make) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
+    """The slower one has an older cut; making it anew there would take the state from views at the newer one."""
+    shop = Shop(bench, ["inner"])
+    shop.commit(shop.model.fill())
+    shop.step()
+    (view,) = shop.views.values()
+    topics = view.declared.topics[:1]
+    shop.commit([order(shop, 1, "new")])
+    older = newest(shop.bench)
+    shop.commit([order(shop, 1, "newer")])
+    neglect_bases(shop)
+    slower, faster = (BaseTables(replace(shop.bench.shared, bases={}), shop.called("inner")) for _ in range(2))
+    step_ = slower._step
+
+    def overtaken(base: KeptView, seen: SeenCut) -> None:
+        try:
+            step_(base, seen)
+        except TailraceError:
+            slower._step = step_  # type: ignore[method-assign]
+            faster.renew(topics, newest(shop.bench))
+            raise
+
+    slower._step = overtaken  # type: ignore[method-assign]
+    slower.renew(topics, older)
+    live = slower.target(topics[0]).live()
+    assert live is not None
+    assert (live.generation, live.cut.flushed_lsn) == (2, newest(shop.bench).cut.flushed_lsn)
+
+
+@pytest.mark.timeout(600)
 def test_full_refresh_holds_what_its_query_gives_now(bench: Make) -> None:
     """Also where the query's result depends on more than the tables: here on a setting of the session."""
     shop = Shop(bench, ["left"])
@@ -232,9 +264,11 @@ def test_columns_change(bench: Make) -> None:
     shop.bench.config.views[name] = View(
         query="SELECT c.*, o.amount FROM public.customer c LEFT JOIN public.orders o ON o.id = c.id", key=["id"]
     )
-    view = shop.bench.kept(name)
+    other_name = f"{name}_other"
+    shop.bench.config.views[other_name] = View(query="SELECT id, country FROM public.customer", key=["id"])
+    view, beside = shop.bench.kept(name), shop.bench.kept(other_name)
     shop.commit(shop.model.fill())
-    step(shop.bench, view)
+    step(shop.bench, view, beside)
     pipeline.reshape("customer", [*pipeline.tables["customer"].relation.columns, column("note", "text")])
     with pipeline.transaction() as tx:
         tx.put("customer", {"id": 1, "country": "a", "note": "new"})
@@ -258,6 +292,11 @@ def test_columns_change(bench: Make) -> None:
     with pipeline.transaction() as tx:
         tx.put("customer", {"id": 2, "country": 6})
     step(shop.bench, view)
+    with pytest.raises(TailraceError, match=f"(?s)TR-551.*rebuild {other_name}$"):
+        step(shop.bench, beside)
+    rebuild(shop.bench.shared, shop.bench.kept(other_name))
+    step(shop.bench, beside)
+    assert sorted(row["country"] for row in read_view(shop.bench.config, other_name).rows) == [5, 6]
     rows = sorted(read_view(shop.bench.config, name).rows, key=lambda row: row["id"])
     assert rows == [{"id": 1, "country": 5, "amount": 5}, {"id": 2, "country": 6, "amount": rows[1]["amount"]}]
 

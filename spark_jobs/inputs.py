@@ -1,0 +1,154 @@
+"""What a query reads: base tables of captured tables, and other views, all at one cut.
+
+A batch brings its inputs forward before it computes anything. So whoever keeps a view keeps those below it, too, in
+this process or beside another one that does; the lease of each decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import DataType
+
+from schemas.errors import StateError
+from schemas.lsn import format_lsn
+from schemas.progress import Cut
+from sinks.changes import Applied
+from sinks.iceberg import IcebergTarget
+from sinks.upkeep import rebuild_pin
+from spark_jobs.base import BaseTables
+from spark_jobs.batch import Report
+from spark_jobs.command import named
+from spark_jobs.cuts import SeenCut
+from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, Waiting, held
+from spark_jobs.query.catalog import is_view
+from spark_jobs.views import Declared
+
+_PIN_DAYS: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLayout:
+    """The columns and the key of a view's table."""
+
+    columns: dict[str, DataType]
+    key: tuple[str, ...]
+
+
+class Inputs:
+    """The inputs of one view; `open_view` opens a view that nobody in this job has opened yet."""
+
+    def __init__(self, shared: Shared, view: Declared, open_view: Callable[[str], KeptView]) -> None:
+        self._shared: Final = shared
+        self._view: Final = view
+        self._open: Final = open_view
+        self._bases: Final = BaseTables(shared, view.name)
+
+    def advance(self, seen: SeenCut) -> SeenCut:
+        """Bring all inputs to one cut, this one or a newer one, and return it. `Waiting` if a view does not go on."""
+        while True:
+            reached = [self._step(self._lower(name), seen) for name in self._view.views]
+            reached += self._bases.advance(self._view.topics_read, seen)
+            # Another process may have gone further; none of them goes back.
+            furthest = max(applied.cut.order for applied in reached)
+            if furthest <= seen.cut.order:
+                return seen
+            while seen.cut.order < furthest:
+                seen = self._shared.cuts.newest(wait=1.0) or seen
+
+    def renew(self, seen: SeenCut) -> SeenCut:
+        """Do the same; a base table that cannot go on from where it stands is made anew."""
+        self._bases.renew(self._view.topics_read, seen)
+        return self.advance(seen)
+
+    def generations(self) -> dict[str, int]:
+        """Return the generation of each view that is read, as of the last `advance`."""
+        return {name: self._stands(name).generation for name in self._view.views}
+
+    def follow_on(self, applied: Applied) -> bool:
+        """Whether the states that `applied` was computed over can still be read, of all views that are read.
+
+        Not so once a view was rebuilt or rolled back, or where its snapshot has expired.
+        """
+        return applied.inputs == self.generations() and all(self.snapshot(v, applied.cut) for v in self._view.views)
+
+    def rebuilt(self) -> Waiting:
+        """Return the error for a batch in whose midst `follow_on` has become false."""
+        return Waiting(
+            "TR-583",
+            f'view "{self._view.name}": a view that it reads was rebuilt while its batch was under way',
+            hint="The next batch begins anew by itself.",
+        )
+
+    def snapshot(self, name: str, cut: Cut) -> int | None:
+        """Return the snapshot of an input at a cut at which it stood; None if it does not go so far back."""
+        return self._target(name).snapshot_at(cut, self._stands(name) if is_view(name) else None)
+
+    def at(self, name: str, cut: Cut) -> str:
+        """Return what stands for an input as of `cut` in FROM. StateError if it does not go so far back."""
+        target, snapshot = self._target(name), self.snapshot(name, cut)
+        if snapshot is None:
+            what = "It was rebuilt" if is_view(name) else "Its base table was made anew"
+            raise StateError(
+                "TR-551",
+                f'view "{self._view.name}": the state of "{name}" at {format_lsn(cut.flushed_lsn)} is gone',
+                detail=f"{what} since this view was last brought forward.",
+                hint=f"tailrace views rebuild {self._view.name}",
+            )
+        return f"{target.table()} VERSION AS OF {snapshot}"
+
+    def pin(self, generation: int, cut: Cut) -> None:
+        """Keep the states at a cut from expiring until this generation of the view is live, for a week at most."""
+        for name in (*self._view.tables, *self._view.views):
+            if snapshot := self.snapshot(name, cut):
+                self._target(name).tag(rebuild_pin(self._view.name, generation), snapshot, _PIN_DAYS)
+
+    def layout(self, view: str) -> ViewLayout:
+        """Return the columns and the key of a view that is read."""
+        target = self._target(view)
+        target.live()  # without it the target does not know where a generation is
+        return ViewLayout(target.columns(), target.key(self._stands(view).generation))
+
+    def _target(self, name: str) -> IcebergTarget:
+        if not is_view(name):
+            return self._bases.target(self._view.topic_of[name])
+        target = self._lower(name).batch.target
+        assert isinstance(target, IcebergTarget)  # `lower_views` has checked it
+        return target
+
+    def _lower(self, name: str) -> KeptView:
+        return self._shared.views.get(name) or self._open(name)
+
+    def _stands(self, name: str) -> Applied:
+        applied = self._lower(name).applied
+        assert applied is not None  # `advance` has been called
+        return applied
+
+    def _step(self, lower: KeptView, seen: SeenCut) -> Applied:
+        if lower.applied is not None and lower.applied.cut.order == seen.cut.order:
+            return lower.applied
+        if lower.parked:
+            raise self._waits(lower)
+        try:
+            if not lower.step(seen, Report(), LEASE_WAIT_S):
+                raise held(lower)
+        except Waiting as error:
+            lower.wait(error)
+            raise self._waits(lower) from None
+        except Exception as error:
+            if isinstance(error, StateError) and error.code == HELD:
+                raise
+            lower.park(named(error))
+            raise self._waits(lower) from None
+        assert lower.applied is not None
+        return lower.applied
+
+    def _waits(self, lower: KeptView) -> Waiting:
+        return Waiting(
+            "TR-582",
+            f'view "{self._view.name}" waits for view "{lower.declared.name}", which it reads',
+            detail=(lower.error or "").partition("\n")[0].removeprefix("ERROR  "),
+            hint="It goes on by itself once that one does.",
+        )

@@ -1,0 +1,116 @@
+"""Keep the tables of views and base tables small: compaction and expiry between the rounds of `follow`.
+
+One table at a time, under its lease, and only as long as all of it together has taken no more than its share of the
+time; so a round is held up by one table's turn at most, and SIGTERM by one procedure.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from schemas.errors import TailraceError
+from schemas.progress import Cut
+from schemas.topics import Topics
+from sinks.iceberg import IcebergTarget
+from sinks.upkeep import commits_since_compaction, compact, expire
+from sinks.views_topic import ViewRecord, now_ms, read_views
+from spark_jobs.base import NAMESPACE
+from spark_jobs.command import line, named
+from spark_jobs.kept import KeptView, Shared
+from spark_jobs.views import declare
+
+_BASE_KEEP_MS: Final = 600_000
+"""Base tables are for batches, which say what they need; this covers a view's first batch, which has said nothing."""
+
+
+class Upkeep:
+    """The upkeep of all tables that one job writes."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._began = time.monotonic()
+        self._spent_s = 0.0
+        self._commits: dict[str, tuple[int | None, int]] = {}
+
+    def turn(self, stop: threading.Event) -> None:
+        """Look after the table that needs it most, if one does and there is time; count the commits of the others."""
+        warehouse = self._shared.config.warehouse
+        if warehouse is None or not warehouse.upkeep_share:
+            return
+        due = [(count, name) for name, count in self._counted() if count >= warehouse.compact_after]
+        if not due or stop.is_set() or self._spent_s > warehouse.upkeep_share * (time.monotonic() - self._began):
+            return
+        began = time.monotonic()
+        self._look_after(self._tables()[max(due)[1]], stop)
+        self._spent_s += time.monotonic() - began
+
+    def _tables(self) -> dict[str, KeptView]:
+        kept = (*self._shared.views.values(), *self._shared.bases.values())
+        return {view.declared.name: view for view in kept if view.declared.target == "warehouse" and view.applied}
+
+    def _counted(self) -> Iterator[tuple[str, int]]:
+        """Count a commit for each table whose newest snapshot is another one than in the round before."""
+        for name, view in self._tables().items():
+            assert view.applied is not None
+            snapshot = view.applied.snapshot_id
+            if name not in self._commits:
+                self._commits[name] = snapshot, commits_since_compaction(_target(view).snapshots())
+            before, count = self._commits[name]
+            if before != snapshot:
+                self._commits[name] = snapshot, count + 1
+            yield name, self._commits[name][1]
+
+    def _look_after(self, view: KeptView, stop: threading.Event) -> None:
+        name = view.declared.name
+        report: dict[str, Any] = {}
+        began = time.monotonic()
+        with view.lease.held(0) as mine:
+            if not mine:
+                return
+            if view.lease.changed:
+                view.forget()
+            try:
+                report |= compact(_target(view))
+                if not stop.is_set():
+                    report |= expire(_target(view), *self._needed(view))
+            except Exception as error:
+                # It is tried again after as many commits; nothing that is applied depends on it.
+                report["error"] = str(named(error))
+        self._commits[name] = self._commits[name][0], 0
+        line(event="upkeep", view=name, **report, ms=round((time.monotonic() - began) * 1000))
+
+    def _needed(self, view: KeptView) -> tuple[int, Cut | None, dict[str, int]]:
+        """Return what `expire` must spare: since when, from which cut on, and the live generations of all views."""
+        config = self._shared.config
+        assert config.warehouse is not None
+        records = read_views(config.kafka, Topics(config.kafka.prefix))
+        cuts = [records[name].cut for name in self._readers(view) if name in records]
+        needed = [cut for cut in cuts if cut is not None]
+        is_base = view.declared.name.startswith(f"{NAMESPACE}.")
+        keep_ms = _BASE_KEEP_MS if is_base else config.warehouse.keep_s * 1000
+        slowest = min(needed, key=lambda cut: cut.order, default=None)
+        return now_ms() - keep_ms, slowest, _generations(records)
+
+    def _readers(self, view: KeptView) -> Iterator[str]:
+        """Give the declared views that read a table of the warehouse for their batches."""
+        for name in self._shared.config.views:
+            try:
+                reader = declare(self._shared.config, name)
+            except TailraceError:
+                continue
+            is_base = view.declared.topics[0] in reader.topics_read and view.declared.name.startswith(f"{NAMESPACE}.")
+            if reader.text is not None and (is_base or view.declared.name in reader.views):
+                yield name
+
+
+def _generations(records: dict[str, ViewRecord]) -> dict[str, int]:
+    return {name: record.generation for name, record in records.items()}
+
+
+def _target(view: KeptView) -> IcebergTarget:
+    target = view.batch.target
+    assert isinstance(target, IcebergTarget)
+    return target

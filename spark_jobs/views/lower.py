@@ -1,0 +1,66 @@
+"""Views that read other views: which they may, and in what order they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from schemas.config import Config
+from schemas.errors import ConfigError
+from spark_jobs.query.catalog import is_view
+from spark_jobs.query.parse import tables_of
+from spark_jobs.query.text import QueryText
+
+
+def lower_views(config: Config, name: str) -> tuple[str, ...]:
+    """Return the views that the query of view `name` reads, in its order. ConfigError if one of them cannot be read."""
+    query = config.views[name].query
+    if query is None:
+        return ()
+    found = tuple(filter(is_view, tables_of(QueryText(name, query), config.views)))
+    for lower in found:
+        view = config.views[lower]
+        if view.target != "warehouse" or view.shape not in ("current", "history"):
+            what = f'target "{view.target}"' if view.target != "warehouse" else f'shape "{view.shape}"'
+            raise ConfigError(
+                "TR-581",
+                f'view "{name}" reads view "{lower}", which has {what}',
+                detail='A query can read views of shape "current" or "history" in the warehouse.',
+                hint=f"Declare another view with the query of [views.{lower}] for the warehouse, and read that one.",
+            )
+    return found
+
+
+def in_order(config: Config, names: Iterable[str]) -> list[str]:
+    """Return the views of these names, each behind those among them that it reads. ConfigError for a circle."""
+    wanted = dict.fromkeys(names)
+    done: dict[str, None] = {}
+    for name in wanted:
+        for each in _with_lower(config, name, ()):
+            done[each] = None
+    return [name for name in done if name in wanted]
+
+
+def _with_lower(config: Config, name: str, path: Sequence[str]) -> Iterator[str]:
+    """Give a view behind all that it reads, directly or not."""
+    if name in path:
+        circle = " -> ".join((*path[path.index(name) :], name))
+        raise ConfigError(
+            "TR-580",
+            f'view "{name}" reads itself',
+            detail=f"Each of these reads the next: {circle}.",
+            hint=f"Change `query` of [views.{name}].",
+        )
+    if name in config.views:
+        for lower in lower_views(config, name):
+            yield from _with_lower(config, lower, (*path, name))
+    yield name
+
+
+def tables_below(config: Config, name: str) -> list[str]:
+    """Return all captured tables that a view follows from, ``schema.table``, those that it reads itself first."""
+    view = config.views[name]
+    if view.query is None:
+        return [view.table or ""]
+    own = [table for table in tables_of(QueryText(name, view.query), config.views) if not is_view(table)]
+    below = (table for lower in lower_views(config, name) for table in tables_below(config, lower))
+    return list(dict.fromkeys((*own, *below)))

@@ -1,0 +1,99 @@
+"""Compaction and expiry leave what is applied, what readers may ask for, and what slower views and rebuilds need."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sinks.iceberg import IcebergTarget
+from sinks.upkeep import PINNED
+from spark_jobs.batch import Report
+from spark_jobs.kept import KeptView
+from spark_jobs.upkeep import Upkeep
+from tests.spark.conftest import Bench, newest, step
+from tests.spark.shop import Shop
+
+Make = Callable[..., Bench]
+
+
+def target(view: KeptView) -> IcebergTarget:
+    found = view.batch.target
+    assert isinstance(found, IcebergTarget)
+    return found
+
+
+def tidy(shop: Shop, keep_s: int) -> None:
+    """Look after every table that has three commits, as so many rounds do."""
+    shared = shop.bench.shared
+    assert shared.config.warehouse is not None
+    changed = shared.config.warehouse.model_copy(update={"compact_after": 3, "upkeep_share": 1.0, "keep_s": keep_s})
+    upkeep = Upkeep(replace(shared, config=shared.config.model_copy(update={"warehouse": changed})))
+    for _ in range(len(shared.views) + len(shared.bases)):
+        upkeep.turn(threading.Event())
+
+
+def commit(shop: Shop, times: int, *views: KeptView) -> None:
+    for _ in range(times):
+        order = min(shop.model.tables["orders"].values(), key=lambda row: row["id"])
+        changes = [shop.model.put("orders", order | {"amount": (order["amount"] or 0) + 1})]
+        shop.commit([*changes, *shop.model.change(), *shop.model.fill(1)])
+        step(shop.bench, *views)
+
+
+def data_files(shop: Shop, view: KeptView) -> int:
+    sql = f"SELECT count(*) FROM {target(view).table()}.files WHERE content = 0"
+    return int(shop.bench.shared.session.sql(sql).collect()[0][0])
+
+
+@pytest.mark.timeout(900)
+def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.upkeep._BASE_KEEP_MS", 0)
+    shop = Shop(bench, ["inner", "left"])
+    shop.commit(shop.model.fill())
+    shop.step()
+    quick, slow = shop.views.values()
+    commit(shop, 5, quick)
+    base = shop.bench.shared.bases[shop.bench.pipeline.topics.table("public", "orders")]
+    states = target(quick).snapshots()
+    before, files = target(quick).live(), data_files(shop, quick)
+    tidy(shop, 3600)
+    assert data_files(shop, quick) < files
+    assert target(quick).live() == before
+    shop.check("inner")
+    assert [one for one in target(quick).snapshots() if not one.rewrite] == states, "a reader may ask for each"
+    assert len(target(base).snapshots()) > 5, "the slow view needs the state that it was made from"
+    # What is read of a state is its rewrite, where there is one.
+    assert before is not None
+    assert target(quick).snapshot_at(before.cut) == target(quick).snapshots()[0].id != before.snapshot_id
+
+    commit(shop, 5, quick)
+    tidy(shop, 0)
+    after = target(quick).live()
+    assert after is not None
+    assert [one.cut for one in target(quick).snapshots() if one.cut] == [after.cut]
+    assert PINNED in target(quick).tags()
+    report = Report()
+    assert slow.step(newest(shop.bench), report)
+    assert not report.replaced
+    shop.check()
+
+    # A rebuild that takes long: its first reading is many batches old when it catches up.
+    columns, key = slow.batch.layout()
+    generation = target(slow).stage(columns, key)
+    staged = slow.batch.advance(None, newest(shop.bench), Report(), generation=generation)
+    commit(shop, 4, quick, slow)
+    tidy(shop, 0)
+    assert len(target(base).snapshots()) > 4
+    assert slow.batch.advance(staged, newest(shop.bench), Report(), generation=generation).generation == generation
+    target(slow).swap(generation, key)
+    slow.forget()
+    commit(shop, 4, quick, slow)
+    shop.check()
+    tidy(shop, 0)
+    assert target(base).tags().keys() == {PINNED}
+    assert sum(one.cut is not None for one in target(base).snapshots()) == 1
+    commit(shop, 1, quick, slow)
+    shop.check()

@@ -1,0 +1,194 @@
+"""Views that read views: after every batch each is its query over the tables at its cut, whatever happens below it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from schemas.config import View
+from schemas.errors import SinkError, TailraceError
+from sinks.bulk import write_documents
+from sinks.views_read import read_view
+from sinks.views_topic import read_views
+from spark_jobs.batch import Report
+from spark_jobs.follow import keep
+from spark_jobs.kept import KeptView, Waiting
+from spark_jobs.rebuild import rebuild
+from tests.shop_engine import Engine, over_new
+from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
+from tests.spark.conftest import Bench, newest
+from tests.spark.pipeline import column
+from tests.spark.shop import plain
+
+Make = Callable[..., Bench]
+
+QUERIES = {
+    "spending": "SELECT customer_id, count(*) AS n, sum(amount) AS total FROM public.orders GROUP BY customer_id",
+    # A table and a view, and a group over rows of the view whose key may be NULL.
+    "countries": "SELECT c.country, count(*) AS customers, sum(s.total) AS total FROM public.customer c"
+    " LEFT JOIN spending s ON s.customer_id = c.id GROUP BY c.country",
+    "feed": EXAMPLES["timeline"].sql,
+    # Two views, one of them twice, and no table.
+    "loud": "SELECT f.reader, f.post, s.n FROM feed f LEFT JOIN spending s ON s.customer_id = f.reader"
+    " WHERE NOT EXISTS (SELECT 1 FROM feed g WHERE g.reader = f.reader AND g.post > f.post)",
+    "home": "SELECT reader, sort_array(collect_list(struct(at, post))) AS posts FROM feed GROUP BY reader",
+}
+KEYED = {"spending": ["customer_id"], "countries": ["country"], "feed": ["reader", "post"], "loud": ["reader", "post"]}
+
+
+class Cascade:
+    """The views above over the tables of `tests.shop_model`; DuckDB says what each must hold."""
+
+    def __init__(self, bench: Make, search: str, seed: int = 7) -> None:
+        self.suffix = uuid.uuid4().hex[:8]
+        views = {
+            self.called(name): View(
+                query=self.renamed(sql),
+                key=KEYED.get(name, ["reader"]),
+                target="search" if name == "home" else "warehouse",
+            )
+            for name, sql in QUERIES.items()
+        }
+        self.bench = bench(views, search)
+        self.model = ShopModel(seed)
+        for table, columns in COLUMNS.items():
+            self.bench.pipeline.table(table, [column(name, kind) for name, kind in columns.items()], KEYS[table])
+        self.views = {name: self.bench.kept(self.called(name)) for name in QUERIES}
+        self.engine = Engine()
+        self.queries = dict(QUERIES)
+
+    def called(self, name: str) -> str:
+        return f"{name}_{self.suffix}"
+
+    def renamed(self, sql: str) -> str:
+        for name in QUERIES:
+            sql = sql.replace(f" {name} ", f" {self.called(name)} ")
+        return sql
+
+    def commit(self, changes: list[tuple[str, str, Any]]) -> None:
+        with self.bench.pipeline.transaction() as tx:
+            for kind, table, what in changes:
+                if kind == "put":
+                    tx.put(table, what)
+                elif kind == "delete":
+                    tx.delete(table, *what)
+                else:
+                    tx.truncate(table)
+
+    def step(self, *names: str) -> dict[str, Report]:
+        """Run one round; return what each view's batch did."""
+        seen, reports = newest(self.bench), {}
+        for name in names or self.views:
+            reports[name] = Report()
+            assert self.views[name].step(seen, reports[name])
+        self.bench.shared.records.release()
+        return reports
+
+    def again(self, name: str) -> KeptView:
+        """Open a view anew, as another process does."""
+        self.views[name] = self.bench.kept(self.called(name))
+        return self.views[name]
+
+    def check(self, *names: str) -> None:
+        self.engine.load({table: {} for table in COLUMNS}, {t: dict(rows) for t, rows in self.model.tables.items()})
+        assert self.bench.pipeline.cut is not None
+        for name, sql in self.queries.items():
+            if name != "home":
+                self.engine.step(name, over_new(sql))
+        for name in names or self.queries:
+            state = read_view(self.bench.config, self.called(name))
+            assert state.cut.flushed_lsn == self.bench.pipeline.cut.flushed_lsn, name
+            if name == "home":
+                assert {row["reader"]: row["posts"] for row in state.rows} == self.lists()
+                continue
+            found = sorted((tuple(row.values()) for row in state.rows), key=repr)
+            expected = [tuple(map(plain, row)) for row in self.engine.query(f'SELECT * FROM "{name}"')]
+            assert found == sorted(expected, key=repr), name
+
+    def lists(self) -> dict[int, list[dict[str, Any]]]:
+        found: dict[int, list[dict[str, Any]]] = {}
+        rows = self.engine.query('SELECT reader, post, "at" FROM feed ORDER BY "at" NULLS FIRST, post')
+        for reader, post, at in rows:
+            found.setdefault(reader, []).append({"at": plain(at), "post": post})
+        return found
+
+    def said(self, name: str) -> str:
+        return read_views(self.bench.config.kafka, self.bench.pipeline.topics)[self.called(name)].error or ""
+
+
+@pytest.mark.timeout(900)
+def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cascade = Cascade(bench, search_url)
+    cascade.commit(cascade.model.fill())
+    cascade.step()
+    cascade.check()
+    for _ in range(2):
+        cascade.commit([*cascade.model.change(), *cascade.model.change()])
+        assert not any(report.replaced for report in cascade.step().values())
+        cascade.check()
+
+    # Kept alone, a view brings those below it along. What was begun in the index ends at its own cut.
+    cascade.commit(cascade.model.change(9))
+    write, refused = write_documents, SinkError("TR-531", "planted")
+
+    def half(rows: Any, **options: Any) -> None:
+        write((row for number, row in enumerate(rows) if number % 2), **options)
+        raise refused
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sinks.opensearch.write_documents", half)
+        with pytest.raises(Exception, match=r"planted|PythonException"):
+            cascade.step("home")
+    cascade.views["home"].park(refused)
+    cascade.commit(cascade.model.change(9))
+    cascade.step("loud")
+    cascade.step("home")
+    cascade.step("home")
+    cascade.check("loud", "home", "feed")
+
+    # What stands still below is waited for, and said.
+    monkeypatch.setattr("spark_jobs.kept._FIRST_PAUSE_S", 300.0)
+    cascade.commit(cascade.model.change(9))
+    below, above = cascade.views["spending"], cascade.views["countries"]
+    below.park(refused)
+    with pytest.raises(Waiting, match="TR-531"):
+        cascade.step("countries")
+    keep(above, newest(cascade.bench))
+    assert "TR-582" in cascade.said("countries")
+    assert not above.parked
+    cascade.again("spending")
+    cascade.step()
+    assert cascade.said("countries") == cascade.said("spending") == ""
+    cascade.check()
+
+
+@pytest.mark.timeout(900)
+def test_another_generation_below(bench: Make, search_url: str) -> None:
+    cascade = Cascade(bench, search_url, seed=8)
+    cascade.commit(cascade.model.fill())
+    cascade.step()
+    # The view below goes on, and the one above sees no change in it: it commits nothing, and stands at its cut.
+    cascade.queries["spending"] = QUERIES["spending"].replace("sum(amount)", "sum(amount + 1)")
+    name = cascade.called("spending")
+    views = cascade.bench.config.views
+    views[name] = views[name].model_copy(update={"query": cascade.renamed(cascade.queries["spending"])})
+    cascade.commit(cascade.model.change(9))
+    with pytest.raises(TailraceError, match="TR-548"):
+        cascade.again("spending").step(newest(cascade.bench), Report())
+    with pytest.raises(Waiting, match="TR-548"):
+        cascade.step("countries")
+    rebuild(cascade.bench.shared, cascade.again("spending"))
+    cascade.commit(cascade.model.change(9))
+    reports = cascade.step()
+    assert {name for name, report in reports.items() if report.replaced} == {"countries", "loud"}
+    cascade.check()
+    cascade.commit(cascade.model.change(9))
+    assert not any(report.replaced for report in cascade.step().values())
+    cascade.check()
+    # The one above is rebuilt, and brings those below along.
+    cascade.commit(cascade.model.change(9))
+    assert rebuild(cascade.bench.shared, cascade.again("countries")).generation == 2
+    cascade.check("countries", "spending")

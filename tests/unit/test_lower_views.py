@@ -1,0 +1,63 @@
+"""Views that read views: which names are views', which of them can be read, the order they are kept in."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemas.config import Config, Search, Source, View, Warehouse
+from schemas.errors import ConfigError
+from spark_jobs.query.catalog import TableInfo, slug
+from spark_jobs.query.declared import declare as declare_query
+from spark_jobs.query.text import QueryText
+from spark_jobs.views import declare
+from spark_jobs.views.lower import in_order
+
+
+def config(**queries: str | View) -> Config:
+    views = {
+        name: query if isinstance(query, View) else View(query=query, key=["id"]) for name, query in queries.items()
+    }
+    warehouse = Warehouse(uri="jdbc:sqlite:none", location="none")
+    return Config(source=Source(dsn="none"), warehouse=warehouse, search=Search(hosts=["none"]), views=views)
+
+
+def test_a_view_follows_from_all_topics_below_it() -> None:
+    made = config(
+        top="WITH low AS (SELECT id FROM mid) SELECT low.id FROM low JOIN public.b ON b.id = low.id",
+        mid="SELECT id FROM low JOIN public.a USING (id)",
+        low=View(table="public.c"),
+    )
+    view = declare(made, "top")
+    assert (view.tables, view.views) == (("public.b",), ("mid",))
+    assert view.topics == ("tailrace.public.b", "tailrace.public.a", "tailrace.public.c")
+    assert view.topic_of == {"public.b": "tailrace.public.b"}
+    assert view.topics_read == ("tailrace.public.b",)
+    assert declare(made, "low").topics_read == ("tailrace.public.c",)
+    assert in_order(made, made.views) == ["low", "mid", "top"]
+    assert in_order(made, ["top", "low"]) == ["low", "top"]
+
+
+def test_a_view_may_be_called_as_a_table_is() -> None:
+    query = "SELECT t.id, o.id AS other, o.n FROM public.orders t JOIN orders o ON o.id = t.id"
+    catalog = {"public.orders": TableInfo(("id", "amount"), ("id",)), "orders": TableInfo(("id", "n"), ("id",))}
+    found = declare_query(QueryText("top", query), ["id"], catalog)
+    assert found.tables == ("public.orders", "orders")
+    assert "`v___orders__new` AS `o`" in found.over("new")
+    assert "`public__orders__new` AS `t`" in found.over("new")
+    assert len({slug(name) for name in ("orders", "v.orders", "v._orders", "v__.orders", "a__b", "a.b")}) == 6
+
+
+@pytest.mark.parametrize(
+    ("queries", "code", "detail"),
+    [
+        ({"a": "SELECT id FROM a"}, "TR-580", "a -> a"),
+        ({"a": "SELECT id FROM b", "b": "SELECT id FROM c", "c": "SELECT id FROM b"}, "TR-580", "b -> c -> b"),
+        ({"a": "SELECT id FROM b", "b": View(table="public.t", target="search")}, "TR-581", "in the warehouse"),
+        ({"a": "SELECT id FROM bee", "bees": "SELECT id FROM public.t"}, "TR-541", 'view "bees"'),
+        ({"a": "SELECT id FROM b"}, "TR-541", "public.b"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(queries: dict[str, str | View], code: str, detail: str) -> None:
+    with pytest.raises(ConfigError, match=code) as caught:
+        declare(config(**queries), "a")
+    assert detail in str(caught.value)
