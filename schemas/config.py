@@ -332,7 +332,15 @@ class View(Section):
     query: str | None = Field(None, description="Spark SQL over captured tables and other views")
     key: list[str] | None = Field(None, description="key columns of the view; default: the table's primary key")
     target: Literal["warehouse", "search"] = Field("warehouse", description="where the view lives")
-    shape: Literal["current", "history", "log"] = Field("current", description="what the view keeps of each key")
+    shape: Literal["current", "history", "log", "percolate"] = Field(
+        "current", description="what the view keeps of each key; percolate: which stored queries each change matches"
+    )
+    lateness_s: float | None = Field(
+        None,
+        ge=0,
+        description="of windows on time: a row that is older than the newest by more than this is counted and listed;"
+        " it corrects its window all the same",
+    )
     history_from: str | None = Field(
         None,
         description="LSN from which on a view of shape history or log has every version; default: the earliest that"
@@ -340,6 +348,12 @@ class View(Section):
     )
     refresh: Literal["incremental", "full"] = Field(
         "incremental", description="of a query: the units that changed, or all of it at each change"
+    )
+    queries: str | None = Field(
+        None, description='of percolate: the captured column of stored queries, "schema.table.column"'
+    )
+    queries_index: str | None = Field(
+        None, description="of percolate, in place of queries: an index of yours with a percolator field"
     )
 
     keep_generations: int = Field(
@@ -350,6 +364,23 @@ class View(Section):
     def _one_source(self) -> View:
         if (self.table is None) == (self.query is None):
             raise ValueError("give either `table` or `query`")
+        if self.lateness_s is not None and (self.query is None or self.refresh == "full"):
+            raise ValueError('`lateness_s` is of a `query` with refresh = "incremental"')
+        return self
+
+    @model_validator(mode="after")
+    def _stored_queries(self) -> View:
+        given = [name for name in ("queries", "queries_index") if getattr(self, name) is not None]
+        if self.shape != "percolate":
+            if given:
+                raise ValueError(f'`{given[0]}` goes with shape = "percolate"')
+            return self
+        if self.history_from is not None:
+            raise ValueError("a percolate view has the matches from the LSN on at which it is first kept")
+        if len(given) != 1:
+            raise ValueError('shape = "percolate" needs either `queries` or `queries_index`')
+        if self.queries is not None and (self.queries.count(".") != 2 or not all(self.queries.split("."))):
+            raise ValueError('write queries = "schema.table.column"')
         return self
 
     @field_validator("history_from")

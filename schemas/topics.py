@@ -33,12 +33,12 @@ class Topics:
         for schema, table in tables:
             groups[_to_kafka(self.table(schema, table))].add((schema, table))
             groups[f"{schema}.{table}"].add((schema, table))
-        ours = (self.progress, self.schemas, self.tables, self.requests, self.views, self.dead, self.message)
-        own = {_to_kafka(topic) for topic in ours}
+        ours = (self.progress, self.schemas, self.tables, self.requests, self.views, self.published, self.dead)
+        own = {_to_kafka(topic) for topic in (*ours, self.message)}
         found = {
             tuple(f"{schema}.{table}" for schema, table in sorted(group))
             for name, group in groups.items()
-            if len(group) > 1 or name in own
+            if len(group) > 1 or name in own or name.startswith(_to_kafka(self.matches("")))
         }
         return sorted(found)
 
@@ -63,6 +63,15 @@ class Topics:
     @property
     def views(self) -> str:
         return f"{self.prefix}.tailrace.views"
+
+    @property
+    def published(self) -> str:
+        """How far the matches of each percolate view are on its topic."""
+        return f"{self.prefix}.tailrace.published"
+
+    def matches(self, view: str) -> str:
+        """Where the matches of a percolate view go."""
+        return f"{self.prefix}.tailrace.matches.{view}"
 
     @property
     def dead(self) -> str:

@@ -99,24 +99,42 @@ def documents(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     """Return `id`, `document` (JSON text; null for a row that is gone), made inside Spark."""
     from pyspark.sql import functions as F
 
-    types = {field.name: field.dataType for field in changes.schema}
-    values = {name: _value(F.col(quote(name)), kind) for name, kind in types.items() if name != DELETED}
-    names = {name: value.alias(field_of(name)) for name, value in values.items()}
-    gone = F.col(DELETED) if DELETED in types else F.lit(False)
+    columns = [name for name in changes.columns if name != DELETED]
+    gone = F.col(DELETED) if DELETED in changes.columns else F.lit(False)
     return changes.select(
-        _document_id([values[name] for name in key]).alias("id"),
-        # NULL is written out: a document says that the column is there.
-        F.when(~gone, F.to_json(F.struct(*names.values()), {"ignoreNullFields": "false"})).alias("document"),
+        _document_id(key_text(changes, key)).alias("id"),
+        F.when(~gone, document(changes, columns)).alias("document"),
     )
 
 
-def _document_id(key: Sequence[Column]) -> Column:
-    """The key's values as a JSON array; hashed where it is longer than an id may be."""
+def key_text(rows: DataFrame, key: Sequence[str]) -> Column:
+    """Return the canonical key: its values as a JSON array."""
     from pyspark.sql import functions as F
 
-    items = [F.to_json(F.array(value)) for value in key]
+    items = [F.to_json(F.array(value)) for value in _values(rows, key)]
     inner = [F.substring(item, F.lit(2), F.length(item) - 2) for item in items]
-    text = F.concat(F.lit("["), F.concat_ws(",", *inner), F.lit("]"))
+    return F.concat(F.lit("["), F.concat_ws(",", *inner), F.lit("]"))
+
+
+def document(rows: DataFrame, columns: Sequence[str]) -> Column:
+    """Return a row's document, JSON text. NULL is written out: a document says that the column is there."""
+    from pyspark.sql import functions as F
+
+    fields = (value.alias(field_of(name)) for name, value in zip(columns, _values(rows, columns), strict=True))
+    return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
+
+
+def _values(rows: DataFrame, columns: Sequence[str]) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    types = {field.name: field.dataType for field in rows.schema}
+    return [_value(F.col(quote(name)), types[name]) for name in columns]
+
+
+def _document_id(text: Column) -> Column:
+    """The canonical key, hashed where it is longer than an id may be."""
+    from pyspark.sql import functions as F
+
     hashed = F.concat(F.lit("sha256:"), F.sha2(text.cast("binary"), 256))
     return F.when(F.octet_length(text) > _MAX_ID_BYTES, hashed).otherwise(text)
 

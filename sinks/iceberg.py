@@ -226,9 +226,7 @@ class IcebergTarget(Generations):
         """Return the tags, each with the time of its snapshot, in milliseconds since 1970."""
         table = self._loaded(self._view)
         refs = {} if table is None else dict(table.refs())
-        return {
-            name: table.snapshot(ref.snapshotId()).timestampMillis() for name, ref in refs.items() if ref.isTag()
-        }
+        return {name: table.snapshot(ref.snapshotId()).timestampMillis() for name, ref in refs.items() if ref.isTag()}
 
     def table(self) -> str:
         """Return the live table's name in Spark SQL."""

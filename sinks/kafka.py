@@ -184,7 +184,7 @@ class KafkaSink:
         except SystemError:
             # confluent-kafka 2.16 runs delivery reports while the error of a fenced producer is set, and loses it;
             # this names it again, and is itself refused in any case
-            self._producer.begin_transaction()
+            self._begin()
             raise
 
     def abandon(self) -> None:

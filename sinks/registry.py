@@ -28,7 +28,9 @@ COPY_ANEW: Final = "take another kafka.prefix (and slot) to copy all tables anew
 _ANSWER_S: Final = 3
 """The stream stands still meanwhile; whoever asks tries again."""
 
-_NOT_FOUND: Final = 404
+_NO_SUCH_SCHEMA: Final = 40403
+"""The registry's own code: a 404 alone may be a proxy's."""
+
 _INCOMPATIBLE: Final = 409
 _INVALID: Final = 422
 
@@ -68,7 +70,7 @@ class Registry:
             try:
                 found: str | None = self._client.get_schema(known.id).schema_str
             except SchemaRegistryError as error:
-                if error.http_status_code != _NOT_FOUND:
+                if error.error_code != _NO_SUCH_SCHEMA:
                     raise
                 found = None
         if found is None or not _same(found, known.schema):

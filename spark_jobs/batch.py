@@ -34,6 +34,7 @@ class Report:
     """What a batch did, for the line that it prints."""
 
     rows: int = 0
+    late: int = 0
     replaced: bool = False
     milliseconds: dict[str, int] = field(default_factory=dict)
     _at: float = field(default_factory=time.monotonic)

@@ -78,7 +78,9 @@ def compare(shared: Shared, view: KeptView, limit: int) -> Comparison:
     """
     target = view.batch.target
     with alone(shared, view), ExitStack() as pins:
-        staged = staged_of(view, target.generations(), live_of(view))
+        live = live_of(view)
+        staged = staged_of(view, target.generations(), live)
+        _check_begin(view, live, staged)
         view.check_tombstones(staged, staged.level_ms or staged.cut.commit_ts_us // 1000, shared.cuts.wait())
         staged = catch_up(shared, view, staged)
         deadline = time.monotonic() + _SAME_CUT_WAIT_S
@@ -124,6 +126,14 @@ def _apart(view: KeptView, live: Applied, staged: Applied) -> StateError:
         f" at {format_lsn(staged.cut.flushed_lsn)}.",
         "Only a `tailrace views follow` that was started with the former query brings the live one forward.",
     )
+
+
+def _check_begin(view: KeptView, live: Applied, staged: Applied) -> None:
+    """What one of them has from before the other begins is no difference."""
+    if live.history_from != staged.history_from:
+        both = (format_lsn(each.history_from.lsn) if each.history_from else "none" for each in (live, staged))
+        detail = f"Their histories begin at different LSNs: {' and '.join(both)}."
+        raise _incomparable(view, detail, f"tailrace views swap {view.declared.name}")
 
 
 def _incomparable(view: KeptView, detail: str, hint: str) -> StateError:

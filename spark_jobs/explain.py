@@ -16,12 +16,16 @@ from schemas.topics import Topics
 from sinks.changes import FROM_LSN, FROM_ORDINAL, VALIDITY
 from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
+from sinks.stored_queries import StoredQueries
 from spark_jobs.command import parser, run
 from spark_jobs.query.catalog import TableInfo, table_of
 from spark_jobs.query.declared import DeclaredQuery, declare
 from spark_jobs.query.explain import explain
 from spark_jobs.views import Declared
 from spark_jobs.views import declare as declare_view
+
+_LISTED: Final = 100
+"""Parked queries that are shown."""
 
 _OF_A_TABLE: Final = {
     "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
@@ -38,6 +42,9 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         view = declare_view(config, given.view)
+        if view.shape == "percolate":
+            print(explain_percolate(config, view, as_json=given.json))
+            return
         if view.text is None:
             lines = [_OF_A_TABLE[view.shape]]
             query = None
@@ -50,6 +57,25 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(lines))
 
     return run(job, given.config)
+
+
+def explain_percolate(config: Config, view: Declared, *, as_json: bool) -> str:
+    """Say what matches what, where the matches go, and which stored queries are parked."""
+    assert config.search is not None  # `declare` has checked it
+    topic = Topics(config.kafka.prefix).matches(view.name)
+    count, parked = StoredQueries(config.search, view.name, "").parked(_LISTED)
+    queries = f'index "{view.queries}"'
+    if len(view.topics) == 2:
+        queries = f'"{view.queries}" of {view.topics[1]}, as it is at the cut of the batch'
+    if as_json:
+        listed = [{"query": each.query, "version": each.version, "error": each.error} for each in parked]
+        return orjson.dumps({"view": view.name, "topic": topic, "parked": count, "first_parked": listed}).decode()
+    lines = [
+        f"Each insert and update in {view.topics[0]} is matched against {queries}.",
+        f"Its matches are committed to the table with the cut, then forwarded to {topic}, each once.",
+        *(f"TR-590 parked: query {each.query}, version {each.version}: {each.error}" for each in parked),
+    ]
+    return "\n".join([*lines, f"... and {count - len(parked)} more."] if count > len(parked) else lines)
 
 
 def _read(config: Config, view: Declared) -> DeclaredQuery:

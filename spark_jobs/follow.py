@@ -83,6 +83,7 @@ def keep(view: KeptView, seen: SeenCut) -> None:
             generation=applied.generation,
             rows=report.rows,
             replaced=report.replaced,
+            **({"late": report.late} if report.late else {}),
             ms=report.milliseconds,
         )
 

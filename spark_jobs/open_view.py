@@ -7,11 +7,13 @@ from pyspark.sql import SparkSession
 from schemas.config import Config
 from sinks.changes import Target
 from sinks.iceberg import IcebergTarget
+from sinks.matches import Publisher
 from sinks.opensearch import OpenSearchTarget
 from spark_jobs.batch import Batch
 from spark_jobs.history_batch import HistoryBatch, LogBatch
 from spark_jobs.inputs import Inputs
 from spark_jobs.kept import KeptView, Shared, ViewBatch
+from spark_jobs.percolate import PercolateBatch
 from spark_jobs.query_batch import QueryBatch
 from spark_jobs.views import Declared, declare
 
@@ -27,6 +29,10 @@ def open_view(shared: Shared, name: str) -> KeptView:
             return QueryBatch(view, target, session, shared, inputs)
         if view.shape != "current":
             assert isinstance(target, IcebergTarget)  # `declare` has checked it
+            if view.shape == "percolate":
+                assert shared.config.search is not None
+                publisher = Publisher(shared.config.kafka, name)
+                return PercolateBatch(view, target, session, shared, shared.config.search, publisher)
             kind = HistoryBatch if view.shape == "history" else LogBatch
             return kind(view, target, session, shared)
         return Batch(view, target, session, shared.records, shared.config.kafka, shared.cuts.wait)

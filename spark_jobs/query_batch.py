@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.errors import AnalysisException
@@ -17,10 +17,13 @@ from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import check_unique, difference
 from spark_jobs.inputs import Inputs
 from spark_jobs.kept import Shared
+from spark_jobs.late import LateRows
 from spark_jobs.query.catalog import TableInfo
 from spark_jobs.query.declared import DeclaredQuery, declare
+from spark_jobs.query.late import EventTime, event_times
 from spark_jobs.query.rewrite import State
-from spark_jobs.records import Latest
+from spark_jobs.records import Every, Latest
+from spark_jobs.shapes import TableShapes
 from spark_jobs.states import Layout, States
 from spark_jobs.views import Declared, check_shapes
 
@@ -125,7 +128,9 @@ class QueryBatch:
             layout = self.inputs.layout(view)
             catalog[view] = TableInfo(tuple(layout.columns), layout.key)
         assert self.view.text is not None
-        return declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
+        found = declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
+        self._event_times(found)
+        return found
 
     def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None) -> Applied:
         rows = self._rows(query, cut)
@@ -150,6 +155,7 @@ class QueryBatch:
         for view in views:
             states.differing(view, self._keep)
         steps = query.steps([*tables, *views])
+        report.late = self._note_late(query, tables, applied.cut, cut)
         for step in steps:
             self._keep(self._sql(step.sql())).createOrReplaceTempView(step.name)
         before, after = (self.session.table(step.name) for step in steps[-2:])
@@ -159,6 +165,32 @@ class QueryBatch:
         if not report.rows:
             return self.target.unchanged(applied, cut)
         return self.target.merge(applied.generation, changes, query.key, cut)
+
+    def _event_times(self, query: DeclaredQuery) -> tuple[EventTime, ...]:
+        """Return what lateness is told by; none if nobody has asked."""
+        if self.view.lateness_s is None:
+            return ()
+        return event_times(query.whole, query.text, self.view.tables)
+
+    def _note_late(self, query: DeclaredQuery, changed: Collection[str], before: Cut, cut: Cut) -> int:
+        """List the rows that came late in this batch; return how many there are."""
+        times = [time for time in self._event_times(query) if time.table in changed]
+        warehouse, lateness_s = self.shared.config.warehouse, self.view.lateness_s
+        if not times or warehouse is None or lateness_s is None:
+            return 0
+        late = LateRows(self.session, warehouse, self.view.name, lateness_s)
+        found: dict[EventTime, tuple[DataFrame, Every, TableShapes]] = {}
+        for time in times:
+            topic = self.view.topic_of[time.table]
+            shapes = self.shared.records.shapes(topic)
+            rows = late.of(time, shapes.key)
+            if rows is None:
+                continue
+            # Read again, for positions: batches do not keep them, and late rows are few.
+            every = self.shared.records.every(topic, before.offsets.get(topic, []), cut.offsets[topic])
+            if every is not None:
+                found[time] = (rows, every, shapes)
+        return late.note(found, cut) if found else 0
 
     def _rows(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
         """Compute the whole query, once: what is checked is what is written. What it is too large for goes to disk."""

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Sequence
 
 from schemas.config import Config
+from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from sinks.changes import Applied
 from spark_jobs.command import line, opened, parser, run
 from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
+from spark_jobs.percolate import PercolateBatch
 from spark_jobs.swap import advance, alone, catch_up, held, keep, swap_in
 from spark_jobs.views.lower import in_order
 
@@ -45,6 +47,8 @@ def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
         live = target.live()
         if live is None:
             return _first(shared, view)
+        if isinstance(view.batch, PercolateBatch):
+            return _go_on(shared, view, view.batch)
         with held(view):
             # What was staged, or was rolled back from, gives way.
             target.keep([number for number in target.generations() if number < live.generation])
@@ -65,6 +69,23 @@ def _first(shared: Shared, view: KeptView) -> Applied:
     with held(view):
         live, _ = view.load()
         applied = live or advance(shared, view, None, shared.cuts.wait(), None)
+        view.publish(applied)
+        return applied
+
+
+def _go_on(shared: Shared, view: KeptView, batch: PercolateBatch) -> Applied:
+    """Matches are of changes that the topics forget: a view that cannot go on from its cut goes on from now."""
+    with held(view):
+        live, level_ms = view.load()
+        assert live is not None
+        seen = shared.cuts.wait()
+        try:
+            view.check_tombstones(live, level_ms, seen)
+            applied = advance(shared, view, live, seen, None)
+        except StateError as error:
+            applied = batch.begin_anew(live, seen)
+            without = [format_lsn(state.cut.flushed_lsn) for state in (live, applied)]
+            line(event="begun anew", view=view.declared.name, code=error.code, without=without)
         view.publish(applied)
         return applied
 

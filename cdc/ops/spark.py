@@ -39,7 +39,7 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
     submit = (
         *("--master", spark.master),
         *("--driver-memory", spark.driver_memory),
-        *_connectors(spark.master.startswith("local")),
+        *_connectors(spark.master),
         *settings,
         "pyspark-shell",
     )
@@ -71,9 +71,10 @@ def _path(scripts: Path) -> str:
     return os.pathsep.join(filter(None, [str(scripts.parent), os.environ.get("PYTHONPATH", "")]))
 
 
-def _connectors(local: bool) -> tuple[str, ...]:
+def _connectors(master: str) -> tuple[str, ...]:
     """In one process they need only be on the class path; `--jars` would copy them to the executor inside."""
     files = [str(path) for path in jars("spark")]
+    local = master.startswith("local") and not master.startswith("local-cluster")
     return ("--driver-class-path", os.pathsep.join(files)) if local else ("--jars", ",".join(files))
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from cdc.connect import connect, conninfo_for
 from cdc.ops.read_status import read_stored
 from cdc.ops.verify_result import Result
-from cdc.ops.views import named, table_of
+from cdc.ops.views import holds_rows, named, table_of
 from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import SinkError, SourceError
@@ -43,7 +43,7 @@ def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int
 
     `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
     """
-    logs = [] if names else [name for name, view in config.views.items() if view.shape == "log"]
+    logs = [] if names else [name for name, view in config.views.items() if view.table and not holds_rows(view)]
     queries = [] if names else [name for name, view in config.views.items() if view.table is None]
     for kind, left_out in (("queries", queries), ("logs", logs)):
         if left_out:

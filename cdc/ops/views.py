@@ -32,10 +32,15 @@ def named(config: Config, names: Sequence[str]) -> dict[str, View]:
     return {name: config.views[name] for name in (dict.fromkeys(names) or config.views)}
 
 
+def holds_rows(view: View) -> bool:
+    """Whether a view has the rows of one table, not what became of them or what they match."""
+    return view.table is not None and view.shape not in ("log", "percolate")
+
+
 def table_of(name: str, view: View) -> tuple[str, str]:
     """Return (schema, table) of a view that is one table. ConfigError for a query or a log: not verified yet."""
     schema, _, table = (view.table or "").partition(".")
-    if not table or view.shape == "log":
+    if not table or not holds_rows(view):
         raise ConfigError(
             "TR-109",
             f'view "{name}" is not the present rows of one table',

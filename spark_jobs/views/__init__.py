@@ -30,6 +30,7 @@ class Declared:
     """A view that can be kept: `topics` are all that it follows from.
 
     A query names `tables`, the first of these topics, in the same order, and `views`; the rest are below those.
+    Of a percolate view `queries` is the column of the second topic, or the index if there is no second one.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Declared:
     refresh: Refresh = "incremental"
     shape: str = "current"
     history_from: int | None = None
+    lateness_s: float | None = None
+    queries: str | None = None
 
     @property
     def topic_of(self) -> dict[str, str]:
@@ -84,14 +87,18 @@ def declare(config: Config, name: str) -> Declared:
             f'view "{name}": "{view.table}" names no schema',
             hint=f'table = "public.{view.table}"',
         )
-    topic = topics.table(schema, table)
+    read, queries = [topics.table(schema, table)], view.queries_index
+    if view.queries is not None:
+        queries_schema, queries_table, queries = view.queries.split(".")
+        read.append(topics.table(queries_schema, queries_table))
     return Declared(
         name,
         view.target,
-        (topic,),
+        tuple(read),
         tuple(view.key) if view.key else None,
         shape=view.shape,
         history_from=None if view.history_from is None else parse_lsn(view.history_from),
+        queries=queries,
     )
 
 
@@ -109,8 +116,17 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
     tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
     names = (table.partition(".") for table in tables_below(config, name))
     found = tuple(topics.table(schema, table) for schema, _, table in names)
-    lower = lower_views(config, name)
-    return Declared(name, view.target, found, tuple(view.key or ()), text, tables, lower, view.refresh)
+    return Declared(
+        name,
+        view.target,
+        found,
+        tuple(view.key or ()),
+        text,
+        tables,
+        lower_views(config, name),
+        view.refresh,
+        lateness_s=view.lateness_s,
+    )
 
 
 def check_shapes(view: Declared, shapes: TableShapes) -> None:
@@ -157,12 +173,13 @@ def _check_shape(name: str, view: View) -> None:
 def _check_target(config: Config, name: str, view: View) -> None:
     if view.target == "warehouse" and config.warehouse is None:
         section, lines = "warehouse", 'uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"'
-    elif view.target == "search" and config.search is None:
+    elif (view.target == "search" or view.shape == "percolate") and config.search is None:
         section, lines = "search", 'hosts = ["http://localhost:9200"]'
     else:
         return
+    needs = 'shape "percolate"' if view.shape == "percolate" else f'target "{view.target}"'
     raise ConfigError(
         "TR-511",
-        f'view "{name}" has target "{view.target}", but there is no [{section}]',
+        f'view "{name}" has {needs}, but there is no [{section}]',
         hint=f"Add [{section}] with {lines}",
     )

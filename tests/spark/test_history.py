@@ -23,14 +23,16 @@ from cdc.ops.verify import verify
 from schemas.config import Config, View, Warehouse
 from schemas.configfile import load
 from schemas.errors import TailraceError
-from schemas.lsn import parse_lsn
+from schemas.lsn import format_lsn, parse_lsn
 from schemas.topics import Topics
 from sinks.as_of import read_as_of_lsn, read_as_of_time
 from sinks.groups import Groups
 from sinks.views_read import read_view
 from sinks.views_topic import ViewsTopic
 from spark_jobs.batch import Report
+from spark_jobs.compare import compare
 from spark_jobs.cuts import Cuts, SeenCut
+from spark_jobs.generations import swap
 from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.rebuild import rebuild
@@ -255,6 +257,7 @@ def test_every_past_state_is_one_query(
         assert result.equal
         rebuilt(views)
         refused(views)
+        begun_later(views)
 
 
 def read_again(views: Views) -> None:
@@ -335,6 +338,24 @@ def refused(views: Views) -> None:
     assert compared(list(read_view(begun.config, next(iter(fresh))).rows)) == now
     stood = [{k: v for k, v in row.items() if k in ("id", "n", "extra")} for row in _rows(begun, list(fresh)[-1])]
     assert compared(stood) == now
+
+
+def begun_later(views: Views) -> None:
+    """Told to begin later than it does, a rebuild begins there, and what came before is given up."""
+    past = list(views.source.by_lsn)
+    later = past[len(past) // 2]
+    declared = views.bench.config.views[views.history].model_copy(update={"history_from": format_lsn(later)})
+    config = views.bench.config.model_copy(update={"views": {views.history: declared}})
+    shared = replace(views.bench.shared, config=config)
+    view = open_view(shared, views.history)
+    rebuild(shared, view, swap=False)
+    with pytest.raises(TailraceError, match="TR-574"):
+        compare(shared, view, 1)
+    swap(shared, view)
+    with pytest.raises(TailraceError, match="TR-561"):
+        read_as_of_lsn(config, views.history, past[0])
+    for lsn in (later, past[-3], past[-1]):
+        assert compared(list(read_as_of_lsn(config, views.history, lsn))) == views.source.by_lsn[lsn]
 
 
 def _rows(shared: Shared, name: str) -> list[dict[str, Any]]:

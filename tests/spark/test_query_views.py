@@ -156,9 +156,7 @@ def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
     older = newest(shop.bench)
     shop.commit([order(shop, 1, "newer")])
     neglect_bases(shop)
-    slower, faster = (
-        BaseTables(replace(shop.bench.shared, bases={}), shop.called("inner")) for _ in range(2)
-    )
+    slower, faster = (BaseTables(replace(shop.bench.shared, bases={}), shop.called("inner")) for _ in range(2))
     step_ = slower._step
 
     def overtaken(base: KeptView, seen: SeenCut) -> None:

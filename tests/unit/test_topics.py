@@ -15,6 +15,7 @@ from schemas.topics import Topics
         # Kafka refuses the second of two names that differ only in a dot and an underscore
         ([("a_b", "c"), ("a", "b_c")], [("a.b_c", "a_b.c")]),
         ([("tailrace", "schemas")], [("tailrace.schemas",)]),
+        ([("tailrace", "matches_alerts")], [("tailrace.matches_alerts",)]),
         # not the same topic, but the same name in messages, the configuration and the progress topic
         ([("a.b", "c"), ("a", "b.c")], [("a.b.c", "a.b.c")]),
         ([("public", "é"), ("public", "_xE9")], [("public._xE9", "public.é")]),

@@ -1,0 +1,49 @@
+"""Which columns the windows of a query count as event time: a row that comes late is late by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from spark_jobs.query.text import QueryText
+from spark_jobs.query.times import is_window
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """A column of a captured table, as the catalog names it."""
+
+    table: str
+    column: str
+
+
+def event_times(whole: exp.Query, text: QueryText, tables: Collection[str]) -> tuple[EventTime, ...]:
+    """Return them, of a query in `parse`'s form. ConfigError if there is none, or one that is of none of `tables`."""
+    found: dict[EventTime, None] = {}
+    for call in whole.find_all(exp.Anonymous):
+        if is_window(call):
+            at = call.expressions[0]
+            time = _traced(at)
+            if time is None or time.table not in tables:
+                raise text.error("TR-569", "lateness is told by a column of a captured table", at)
+            found[time] = None
+    if not found:
+        raise text.error("TR-569", "it has a lateness, and its query has no window on time", 0)
+    return tuple(found)
+
+
+def _traced(part: exp.Expr | None) -> EventTime | None:
+    """Follow a column down to the table that it is of; what is computed is of none."""
+    if not isinstance(part, exp.Column):
+        return None
+    select = part.parent_select
+    sources = [select.args["from_"].this, *(join.this for join in select.args.get("joins") or [])] if select else []
+    source = next((each for each in sources if each.alias_or_name == part.table), None)
+    if isinstance(source, exp.Table):
+        return EventTime(f"{source.db}.{source.name}", part.name)
+    inner = source.unnest() if isinstance(source, exp.Subquery) else None
+    if not isinstance(inner, exp.Select):
+        return None
+    return _traced(next((each.unalias() for each in inner.selects if each.alias_or_name == part.name), None))

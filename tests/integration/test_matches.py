@@ -1,0 +1,121 @@
+"""The publisher of matches, killed at every step: each match is on the topic once, in order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cdc.dev.state import Servers
+from schemas.config import Kafka
+from schemas.envelope import POSITION_HEADER
+from schemas.errors import SinkError, StateError
+from schemas.lsn import Position
+from schemas.topics import Topics
+from sinks.matches import Mark, Match, Pages, Publisher
+from tests.daemon import ROOT
+from tests.topics import read_raw
+
+_KILLED = """
+import os, sys
+from schemas.config import Kafka
+from sinks import matches
+from sinks.kafka import KafkaSink
+from tests.integration.test_matches import END, pages
+
+bootstrap, prefix, point, page, total = sys.argv[1:]
+matches.PAGE = int(page)
+real, commits = KafkaSink.commit, []
+
+class Dying:
+    def __init__(self, producer):
+        self.producer = producer
+
+    def __getattr__(self, name):
+        return getattr(self.producer, name)
+
+    def commit_transaction(self, timeout):
+        self.producer.flush(10)
+        os._exit(9)
+
+def commit(self, progress):
+    commits.append(None)
+    if len(commits) == 2 and point == "before the commit":
+        self.outbox.flush()
+        self._drain()
+        os._exit(9)
+    if len(commits) == 2 and point == "with the progress record sent":
+        self._producer = Dying(self._producer)
+    real(self, progress)
+    if len(commits) == 2 and point == "behind the commit":
+        os._exit(9)
+
+KafkaSink.commit = commit
+matches.Publisher(Kafka(bootstrap=bootstrap, prefix=prefix, partitions=3), "alerts").forward(pages(int(total)), END)
+"""
+_POINTS = ("before the commit", "with the progress record sent", "behind the commit", "never")
+
+
+END = Position(99, 0, 0)
+
+
+def matches(total: int) -> list[Match]:
+    """Some queries match each change, and each LSN has several changes."""
+    return [
+        Match(f"[{query}]", "0:0/64:0", f"[{n % 7}]", Position(n // 20, 100 + n // 4, n % 4), 10_000)
+        for n in range(total // 3)
+        for query in (1, 10, 2)
+    ]
+
+
+def pages(total: int) -> Pages:
+    """Stand for the table of matches: what it gives behind a mark is tried with a real one in tests/spark."""
+    found = sorted(matches(total), key=lambda match: match.mark)
+    return lambda mark, page: [match for match in found if mark is None or match.mark > mark][:page]
+
+
+def forward_and_die(servers: Servers, prefix: str, point: str, page: int, total: int) -> int:
+    command = [sys.executable, "-c", _KILLED, servers.bootstrap, prefix, point, str(page), str(total)]
+    return subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode
+
+
+def test_each_match_once_whatever_is_killed(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    """In all of its transactions, with more matches each time: some pages end within a change."""
+    codes = [forward_and_die(servers, prefix, point, 17, 60 * (n + 1)) for n, point in enumerate(_POINTS)]
+    assert codes == [9, 9, 9, 0]
+    topic = Topics(prefix).matches("alerts")
+    found = read_raw(servers.bootstrap, topic)
+    expected = matches(240)
+    assert len(found) == len(expected)
+    assert {(m.key(), m.value()) for m in found} == {(m.query.encode(), m.to_json()) for m in expected}
+    last: dict[bytes, Position] = {}
+    for message in sorted(found, key=lambda m: (m.partition(), m.offset())):
+        position = Position.from_bytes(dict(message.headers())[POSITION_HEADER])
+        assert str(position) == json.loads(message.value())["position"]
+        assert message.key() not in last or last[message.key()] < position
+        last[message.key()] = position
+
+
+def test_a_second_publisher_fences_the_first(servers: Servers, prefix: str) -> None:
+    kafka = Kafka(bootstrap=servers.bootstrap, prefix=prefix, partitions=3)
+    first, second = Publisher(kafka, "alerts"), Publisher(kafka, "alerts")
+    try:
+        assert first.forward(pages(30), END) == 30
+        assert second.forward(pages(60), END) == 30
+        with pytest.raises(SinkError, match="fenced"):
+            first.forward(pages(90), END)
+        assert first.forward(pages(90), END) == 30
+        with pytest.raises(StateError, match="TR-595"):
+            second.forward(pages(90), Position(0, 99, 0))
+    finally:
+        first.close()
+        second.close()
+    assert len(read_raw(servers.bootstrap, Topics(prefix).matches("alerts"))) == 90
+
+
+def test_marks_sort_as_they_are_written() -> None:
+    marks = [match.mark for match in matches(90)]
+    assert [Mark.from_json(mark.to_json()) for mark in marks] == marks

@@ -1,0 +1,314 @@
+"""Which stored queries each change matches: in the table and on the topic, each once, whatever fails between."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from opensearchpy import OpenSearch
+
+from schemas.config import View
+from schemas.errors import StateError
+from schemas.lsn import format_lsn
+from schemas.topics import Topics
+from sinks.iceberg import IcebergTarget
+from sinks.kafka import KafkaSink
+from sinks.stored_queries import StoredQueries
+from sinks.views_read import read_view
+from spark_jobs.explain import explain_percolate
+from spark_jobs.kept import KeptView
+from spark_jobs.rebuild import rebuild
+from spark_jobs.views import declare
+from tests.spark.conftest import Bench, step
+from tests.spark.pipeline import Transaction, column
+from tests.topics import read_raw
+
+Make = Callable[..., Bench]
+Found = tuple[str, str, str, str]
+"""Query, version, key, position."""
+
+DOCS = [column("id", "int4"), column("body", "text"), column("n", "int8")]
+SAVED = [column("owner", "text"), column("id", "int4"), column("query", "jsonb")]
+
+
+class Killed(Exception):
+    """What ends a batch in the middle."""
+
+
+@dataclass
+class Model:
+    """Writes documents and queries, and knows what must match."""
+
+    bench: Bench
+    queries: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    changed: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    expected: list[Found] = field(default_factory=list)
+
+    def doc(self, tx: Transaction, number: int, body: str, n: int | None, op: str = "u") -> None:
+        row = {"id": number, "body": body, "n": n}
+        if op in "cu":
+            self.changed.append((f"[{number}]", self._position(tx), row))
+        tx.put("docs", row, op)
+
+    def query(self, tx: Transaction, number: int, query: Any, op: str = "u") -> None:
+        self.queries[f'["ann",{number}]'] = (self._position(tx), query)
+        text = query if isinstance(query, str) else json.dumps(query)
+        tx.put("saved", {"owner": "ann", "id": number, "query": text}, op)
+
+    def drop(self, tx: Transaction, number: int) -> None:
+        del self.queries[f'["ann",{number}]']
+        tx.delete("saved", "ann", number)
+
+    def stands(self) -> None:
+        """The next batch ends here."""
+        for key, position, row in self.changed:
+            for query, (version, what) in self.queries.items():
+                if _matches(what, row):
+                    self.expected.append((query, version, key, position))
+        self.changed.clear()
+
+    def _position(self, tx: Transaction) -> str:
+        return f"0:{format_lsn(self.bench.pipeline.lsn)}:{tx._ordinal}"
+
+
+def _matches(query: Any, row: dict[str, Any]) -> bool:
+    """Say it independently: the few queries of these tests."""
+    if isinstance(query, str):
+        return False
+    ((kind, inner),) = query.items()
+    if kind == "match":
+        return str(inner["body"]) in row["body"].split()
+    return bool(row["n"] is not None and row["n"] >= inner["n"]["gte"])
+
+
+def at_least(n: int) -> Any:
+    return {"range": {"n": {"gte": n}}}
+
+
+def saying(word: str) -> Any:
+    return {"match": {"body": word}}
+
+
+@pytest.fixture
+def model(bench: Make, search_url: str) -> Model:
+    view = View(table="public.docs", shape="percolate", queries="public.saved.query")
+    made = bench({f"p_{uuid.uuid4().hex[:8]}": view}, search_url)
+    made.pipeline.table("docs", DOCS, ("id",))
+    made.pipeline.table("saved", SAVED, ("owner", "id"))
+    return Model(made)
+
+
+def name_of(bench: Bench) -> str:
+    (name,) = bench.config.views
+    return name
+
+
+def agrees(model: Model) -> None:
+    """Table and topic hold what must match, each once, and name cuts that the view has stood at."""
+    bench = model.bench
+    name, kafka = name_of(bench), bench.config.kafka
+    rows = bench.rows(name)
+    table = [
+        (row["query"], row["query_version"], row["key"], f"0:{format_lsn(row['commit_lsn'])}:{row['ordinal']}")
+        for row in rows
+    ]
+    assert sorted(table) == sorted(model.expected)
+    assert {row["cut_lsn"] for row in rows} <= bench.pipeline.states.keys()
+    messages = [json.loads(m.value()) for m in read_raw(kafka.bootstrap, Topics(kafka.prefix).matches(name))]
+    topic = [(m["query"], m["query_version"], m["key"], m["position"]) for m in messages]
+    assert sorted(topic) == sorted(model.expected)
+
+
+def test_matches_are_committed_and_forwarded_once(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench, pipeline = model.bench, model.bench.pipeline
+    name = name_of(bench)
+    with pipeline.transaction() as tx:
+        model.doc(tx, 1, "a fox before it all", 9, "c")
+        model.query(tx, 1, at_least(5), "r")
+        model.query(tx, 2, saying("fox"), "r")
+    model.changed.clear()
+    view = bench.kept(name)
+    step(bench, view)
+    assert read_view(bench.config, name).cut == pipeline.cut
+    assert bench.rows(name) == []
+
+    every_kind_of_change(model, view)
+    said = [json.loads(text) for text in capfd.readouterr().err.splitlines() if '"parked queries"' in text]
+    assert [(each["code"], each["queries"]) for each in said] == [("TR-590", 2)]
+    explained = explain_percolate(bench.config, declare(bench.config, name), as_json=False)
+    assert 'TR-590 parked: query ["ann",3]' in explained
+    assert "unknown query [mtach]" in explained
+
+    queries_that_change(model, view)
+    assert "parked:" not in explain_percolate(bench.config, declare(bench.config, name), as_json=False)
+
+    view = ended_anywhere(model, view, monkeypatch)
+    tables_that_begin_anew(model, view)
+    applied = view.applied
+    assert applied is not None
+    assert applied.history_from is not None
+    assert applied.history_from.lsn == min(pipeline.states)
+
+
+def every_kind_of_change(model: Model, view: KeptView) -> None:
+    """Each version of a row counts, reads and deletes do not; queries are those at the end."""
+    bench, pipeline = model.bench, model.bench.pipeline
+    with pipeline.transaction() as tx:
+        model.doc(tx, 1, "a fox", 9)
+        model.doc(tx, 1, "a fox twice in a batch", 1)
+        model.doc(tx, 2, "read again: a fox", 100, "r")
+        model.doc(tx, 3, "gone fox", 7, "c")
+        tx.delete("docs", 3)
+        tx.delete("docs", 2)
+        model.doc(tx, 20, "a fox that has moved", None, "c")
+    with pipeline.transaction() as tx:
+        model.query(tx, 3, '{"mtach": {"body": "fox"}}', "c")
+        model.query(tx, 4, '"no query"', "c")
+        model.query(tx, 1, at_least(2))
+        model.doc(tx, 4, "late fox", 4, "c")
+    model.stands()
+    step(bench, view)
+    agrees(model)
+
+
+def queries_that_change(model: Model, view: KeptView) -> None:
+    """A new version matches as such; one that is mended is parked no more; others are gone."""
+    bench, pipeline = model.bench, model.bench.pipeline
+    with pipeline.transaction() as tx:
+        model.query(tx, 1, at_least(4))
+        model.query(tx, 3, saying("cat"))
+        model.drop(tx, 2)
+        model.drop(tx, 4)
+    with pipeline.transaction() as tx:
+        model.doc(tx, 1, "a cat and a fox", 3)
+        model.doc(tx, 4, "nothing", 4)
+    model.stands()
+    step(bench, view)
+    agrees(model)
+
+
+_STEPS: list[tuple[type[Any], str, bool]] = [
+    (StoredQueries, "store", False),
+    (StoredQueries, "store", True),
+    (IcebergTarget, "append", False),
+    (IcebergTarget, "append", True),
+    (KafkaSink, "commit", False),
+    (KafkaSink, "commit", True),
+]
+"""What ends a batch, and whether it has done its work."""
+
+
+def ended_anywhere(model: Model, view: KeptView, monkeypatch: pytest.MonkeyPatch) -> KeptView:
+    """A new process goes on, to a newer cut; what had been committed by then stands."""
+    bench, pipeline = model.bench, model.bench.pipeline
+    for number, (where, method, behind) in enumerate(_STEPS):
+        with pipeline.transaction() as tx:
+            model.doc(tx, 10 + number, f"fox {number}", 10 + number, "c")
+            model.query(tx, 5, saying(str(number)))
+        if number > _STEPS.index((IcebergTarget, "append", False)):
+            model.stands()
+        with monkeypatch.context() as broken:
+            broken.setattr(where, method, _dying(getattr(where, method), behind))
+            with pytest.raises(Killed):
+                step(bench, view)
+        bench.shared.records.release()
+        view = bench.kept(name_of(bench))
+        with pipeline.transaction() as tx:
+            model.query(tx, 6, at_least(number))
+            model.doc(tx, 30 + number, "fox", number, "c")
+        model.stands()
+        step(bench, view)
+        agrees(model)
+    return view
+
+
+def _dying(real: Callable[..., Any], behind: bool) -> Callable[..., Any]:
+    def dying(*arguments: Any, **more: Any) -> Any:
+        if behind:
+            real(*arguments, **more)
+        raise Killed
+
+    return dying
+
+
+def tables_that_begin_anew(model: Model, view: KeptView) -> None:
+    """What changed before a truncate is matched, by the queries behind it; those may name a column that has come."""
+    bench, pipeline = model.bench, model.bench.pipeline
+    with pipeline.transaction() as tx:
+        model.doc(tx, 1, "cat", 50)
+        tx.truncate("saved")
+        tx.truncate("docs")
+        model.queries.clear()
+        model.query(tx, 7, at_least(40), "c")
+        model.query(tx, 8, {"match": {"more": "cat"}}, "c")
+        del model.queries['["ann",8]']
+    model.stands()
+    step(bench, view)
+    agrees(model)
+    pipeline.reshape("docs", [*DOCS, column("more", "text")])
+    with pipeline.transaction() as tx:
+        model.query(tx, 7, at_least(41))
+        model.doc(tx, 1, "cat", 41)
+    model.stands()
+    step(bench, view)
+    agrees(model)
+    count, _ = StoredQueries(bench.config.search, view.declared.name, "").parked(1)  # type: ignore[arg-type]
+    assert count == 0
+
+
+def test_what_it_cannot_go_on_from(model: Model) -> None:
+    """Too far behind, it says so; a rebuild goes on from now, and matches so far stay."""
+    bench, pipeline = model.bench, model.bench.pipeline
+    name = name_of(bench)
+    with pipeline.transaction() as tx:
+        model.query(tx, 1, at_least(5), "r")
+    view = bench.kept(name)
+    step(bench, view)
+    with pipeline.transaction() as tx:
+        model.doc(tx, 1, "a", 9)
+    model.stands()
+    step(bench, view)
+    with pipeline.transaction() as tx:
+        model.doc(tx, 2, "lost", 9)
+    model.changed.clear()
+    kafka = bench.config.kafka
+    impatient = bench.config.model_copy(update={"kafka": kafka.model_copy(update={"min_compaction_lag_ms": 1})})
+    object.__setattr__(bench.shared, "config", impatient)
+    with pytest.raises(StateError, match="TR-591"):
+        step(bench, view)
+    rebuild(bench.shared, view)
+    object.__setattr__(bench.shared, "config", bench.config)
+    with pipeline.transaction() as tx:
+        model.doc(tx, 3, "after", 9)
+    model.stands()
+    step(bench, bench.kept(name))
+    agrees(model)
+
+
+def test_an_index_of_the_users(bench: Make, search_url: str) -> None:
+    mine = f"mine-{uuid.uuid4().hex[:8]}"
+    name = f"p_{uuid.uuid4().hex[:8]}"
+    made = bench({name: View(table="public.docs", shape="percolate", queries_index=mine)}, search_url)
+    made.pipeline.table("docs", DOCS, ("id",))
+    made.pipeline.idle()
+    view = made.kept(name)
+    step(made, view)
+    with OpenSearch([search_url]) as client:
+        fields = {"n": {"type": "long"}, "q": {"type": "percolator"}}
+        client.indices.create(index=mine, body={"mappings": {"properties": fields}})
+        client.index(index=mine, id="big", body={"q": at_least(5)})
+        client.index(index=mine, id="big", body={"q": at_least(6)}, params={"refresh": "true"})
+    with made.pipeline.transaction() as tx:
+        for n in (5, 6, 7):
+            tx.put("docs", {"id": n, "n": n}, "c")
+    step(made, view)
+    assert sorted((row["query"], row["query_version"], row["key"]) for row in made.rows(name)) == [
+        ("big", "2", "[6]"),
+        ("big", "2", "[7]"),
+    ]
