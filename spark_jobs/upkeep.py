@@ -49,7 +49,8 @@ class Upkeep:
 
     def _tables(self) -> dict[str, KeptView]:
         kept = (*self._shared.views.values(), *self._shared.bases.values())
-        return {view.declared.name: view for view in kept if view.declared.target == "warehouse" and view.applied}
+        there = (view for view in kept if view.applied is not None and isinstance(view.batch.target, IcebergTarget))
+        return {view.declared.name: view for view in there}
 
     def _counted(self) -> Iterator[tuple[str, int]]:
         """Count a commit for each table whose newest snapshot is another one than in the round before."""
