@@ -58,7 +58,11 @@ class Upkeep:
             assert view.applied is not None
             snapshot = view.applied.snapshot_id
             if name not in self._commits:
-                self._commits[name] = snapshot, commits_since_compaction(_target(view).snapshots())
+                try:
+                    self._commits[name] = snapshot, commits_since_compaction(_target(view).snapshots())
+                except Exception:
+                    # A catalog that is down for a moment parks the views that need it; this can wait.
+                    continue
             before, count = self._commits[name]
             if before != snapshot:
                 self._commits[name] = snapshot, count + 1
