@@ -47,6 +47,24 @@ def test_a_view_may_be_called_as_a_table_is() -> None:
     assert len({slug(name) for name in ("orders", "v.orders", "v._orders", "v__.orders", "a__b", "a.b")}) == 6
 
 
+def test_a_history_is_read_as_of_a_moment() -> None:
+    made = config(
+        top="SELECT o.id, d.v FROM public.orders o JOIN dim d ASOF o.at ON d.id = o.dim_id",
+        dim=View(table="public.dim", shape="history"),
+    )
+    view = declare(made, "top")
+    assert (view.tables, view.views) == (("public.orders",), ("dim",))
+    times = ("valid_from", "valid_to", "valid_from_lsn", "valid_from_ordinal", "valid_to_lsn")
+    catalog = {
+        "public.orders": TableInfo(("id", "dim_id", "at"), ("id",)),
+        "dim": TableInfo(("id", "v", *times), ("id", "valid_from_lsn", "valid_from_ordinal")),
+    }
+    assert view.text is not None
+    found = declare_query(view.text, ["id"], catalog)
+    assert "`d`.`valid_from` <= `o`.`at`" in found.over("new")
+    assert "`v___dim__new` AS `d`" in found.over("new")
+
+
 @pytest.mark.parametrize(
     ("queries", "code", "detail"),
     [
