@@ -13,14 +13,27 @@ The command line is the command `tailrace`; everything else is private.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdc.ops.wait import AppliedViews
 from schemas.configfile import load
 from schemas.errors import TailraceError
 from schemas.lsn import format_lsn, parse_lsn
 
-__all__ = ["TailraceError", "Views", "wait"]
+if TYPE_CHECKING:
+    from pyiceberg.table import DataScan
+
+__all__ = ["Table", "TailraceError", "Views", "table", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A view in the warehouse as of `lsn`: `scan` is pyiceberg's, with `to_arrow`, `to_duckdb`, `to_polars`."""
+
+    lsn: str
+    scan: DataScan
 
 
 class Views:
@@ -53,3 +66,16 @@ def wait(lsn: str | int, *views: str, config: Path | str | None = None, timeout:
     """Do as `Views.wait` does, once: for more than a wait now and then keep a `Views`, and with it its consumer."""
     with Views(config) as opened:
         return opened.wait(lsn, *views, timeout=timeout)
+
+
+def table(view: str, lsn: str | int | None = None, *, config: Path | str | None = None) -> Table:
+    """Return a view in the warehouse as of an LSN, by default as it is now; needs `pip install 'tailrace[views]'`.
+
+    The answer's `lsn` is what it is as of: the very one for a view of shape `history`, else the newest at or before it
+    that the view stood at. TailraceError with code TR-561 or TR-562 for one that is too old, or not applied yet.
+    """
+    from sinks.warehouse_at import table_at
+
+    wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
+    found = table_at(load(Path(config) if config is not None else None), view, wanted)
+    return Table(format_lsn(found.lsn), found.scan)

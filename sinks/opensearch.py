@@ -76,6 +76,8 @@ class OpenSearchTarget:
 
     def live(self) -> Applied | None:
         """Return generation and cut of what readers see; None if nothing was ever applied."""
+        # Another process may have dropped a generation and made one of the same number.
+        self._seen.clear()
         with named_errors(self._search):
             index = self._live_index()
             return None if index is None else self._applied(int(index.rpartition("-g")[2]))

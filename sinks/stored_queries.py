@@ -214,7 +214,7 @@ def _has_script(tree: Any) -> bool:
 
 
 def _as_parked(document: bytes | None, error: Mapping[str, Any]) -> bytes:
-    while isinstance(error.get("caused_by"), dict):
+    while error.get("reason") == "failed to parse" and isinstance(error.get("caused_by"), dict):
         error = error["caused_by"]
     own = orjson.loads(document or b"{}")[OWN]
     reason = f"{error.get('type')}: {error.get('reason')}"[:500]

@@ -26,7 +26,7 @@ from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, Waiting, held
 from spark_jobs.query.catalog import is_view
 from spark_jobs.views import Declared
 
-_PIN_DAYS: Final = 7
+_PIN_DAYS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Inputs:
         return f"{target.table()} VERSION AS OF {snapshot}"
 
     def pin(self, generation: int, cut: Cut) -> None:
-        """Keep the states at a cut from expiring until this generation of the view is live, for a week at most."""
+        """Keep the states at a cut from expiring until this generation of the view is live, for a day at most."""
         for name in (*self._view.tables, *self._view.views):
             if snapshot := self.snapshot(name, cut):
                 self._target(name).tag(rebuild_pin(self._view.name, generation), snapshot, _PIN_DAYS)

@@ -152,7 +152,7 @@ class KeptView:
 
     def publish(self, applied: Applied, level_ms: int | None = None) -> None:
         """Tell the views topic what is applied, and when it was level with the newest cut: now, if not said."""
-        self._current_ms = level_ms or now_ms()
+        self._current_ms = now_ms() if level_ms is None else level_ms
         self._shared.views_topic.publish(
             ViewRecord(
                 view=self.declared.name,

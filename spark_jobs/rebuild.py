@@ -1,39 +1,68 @@
 """Build views anew from offset 0 beside the live ones, then swap; `follow` may run meanwhile.
 
-    python spark_jobs/rebuild.py [--config tailrace.toml] [--no-swap] VIEW ...
+    python spark_jobs/rebuild.py [--config tailrace.toml] [--no-swap | --dry-run [--json]] VIEW ...
 
-A plain script for spark-submit, too. Prints one JSON line per batch on stderr.
+A plain script for spark-submit, too. Prints JSON lines on stderr: one per batch, and how far the long ones are.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import orjson
 
 from schemas.config import Config
 from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from sinks.changes import Applied
 from spark_jobs.command import line, opened, parser, run
+from spark_jobs.cuts import Cuts
 from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.percolate import PercolateBatch
+from spark_jobs.plan import plan
 from spark_jobs.swap import advance, alone, catch_up, held, keep, swap_in
 from spark_jobs.views.lower import in_order
+
+_FIRST_CUT_S: Final = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parser("Build views anew from offset 0 and swap them in.")
     options.add_argument("--no-swap", action="store_true", help="leave the new generation beside the live one")
+    options.add_argument("--dry-run", action="store_true", help="say what would be read; starts no Spark")
+    options.add_argument("--json", action="store_true", help="with --dry-run: one JSON object a view")
     options.add_argument("views", nargs="+", metavar="VIEW")
     given = options.parse_args(arguments)
 
     def job(config: Config) -> None:
+        if given.dry_run:
+            foretell(config, dict.fromkeys(given.views), as_json=given.json)
+            return
         with opened(config) as shared:
             for name in in_order(config, given.views):
                 rebuild(shared, open_view(shared, name), swap=not given.no_swap)
 
     return run(job, given.config)
+
+
+def foretell(config: Config, names: Iterable[str], *, as_json: bool) -> None:
+    """Print what rebuilds would read and how long they would take."""
+    with Cuts(config) as cuts:
+        seen = cuts.newest(_FIRST_CUT_S)
+    if seen is None:
+        raise StateError(
+            "TR-579",
+            "there is no state on the topics to build a view from yet",
+            detail="The first copy is not done, or the daemon has not run.",
+            hint="tailrace status",
+        )
+    cut = seen.cut
+    for name in names:
+        found = plan(config, name, cut)
+        print(orjson.dumps(found.to_dict()).decode() if as_json else "\n".join(found.lines()), flush=True)
 
 
 def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:

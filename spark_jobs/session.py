@@ -28,6 +28,8 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # How far a rebuild is, is known no sooner.
+    "spark.executor.heartbeatInterval": "2s",
 }
 """With everything in one process, few partitions are faster and nothing need listen beyond loopback."""
 

@@ -15,6 +15,8 @@ from spark_jobs.batch import Report
 from spark_jobs.command import line
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import SWAP_WAIT_S, KeptView, Shared
+from spark_jobs.plan import records_up_to
+from spark_jobs.progress import progress
 
 _CATCH_UPS: Final = 3
 """Each is shorter than the one before; what is left is done under the lease, while follow waits."""
@@ -46,14 +48,20 @@ def held(view: KeptView) -> Iterator[None]:
                 f'view "{view.declared.name}": another process has held its lease for {SWAP_WAIT_S:.0f} s',
                 hint="The live view is as it was. Is `tailrace views follow` stuck? Then repeat the command.",
             )
-        yield
+        try:
+            yield
+        finally:
+            # In this process, too: its own lease does not tell it that another generation is live.
+            view.forget()
 
 
 def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenCut, generation: int | None) -> Applied:
     """Bring a generation to a cut; with nothing applied, fill it from offset 0."""
     report = Report()
+    records = records_up_to(shared.config.kafka, view.declared, seen.cut) if applied is None else 0
     try:
-        done = view.batch.advance(applied, seen, report, generation=generation)
+        with progress(shared.session, view.declared.name, records, report):
+            done = view.batch.advance(applied, seen, report, generation=generation)
     finally:
         shared.records.release()
     line(

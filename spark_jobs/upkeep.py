@@ -49,7 +49,8 @@ class Upkeep:
 
     def _tables(self) -> dict[str, KeptView]:
         kept = (*self._shared.views.values(), *self._shared.bases.values())
-        return {view.declared.name: view for view in kept if view.declared.target == "warehouse" and view.applied}
+        there = (view for view in kept if view.applied is not None and isinstance(view.batch.target, IcebergTarget))
+        return {view.declared.name: view for view in there}
 
     def _counted(self) -> Iterator[tuple[str, int]]:
         """Count a commit for each table whose newest snapshot is another one than in the round before."""
@@ -57,7 +58,11 @@ class Upkeep:
             assert view.applied is not None
             snapshot = view.applied.snapshot_id
             if name not in self._commits:
-                self._commits[name] = snapshot, commits_since_compaction(_target(view).snapshots())
+                try:
+                    self._commits[name] = snapshot, commits_since_compaction(_target(view).snapshots())
+                except Exception:
+                    # A catalog that is down for a moment parks the views that need it; this can wait.
+                    continue
             before, count = self._commits[name]
             if before != snapshot:
                 self._commits[name] = snapshot, count + 1

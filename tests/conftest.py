@@ -23,6 +23,11 @@ _POSTGRES = {"fsync": "off"}
 _KAFKA = {"broker.session.timeout.ms": "60000"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run name its servers: `pytest --servers containers`, or `--servers "DSN BOOTSTRAP [OPENSEARCH]"`."""
+    parser.addoption("--servers", default="embedded", help='embedded, containers, or "DSN BOOTSTRAP [OPENSEARCH]"')
+
+
 def pytest_configure() -> None:
     """Let SIGTERM (of `timeout`, of a CI that gives up) end the run as Ctrl-C does: the servers end with it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -46,14 +51,28 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def servers(state_dir: Path) -> Servers:
-    """PostgreSQL and Kafka."""
-    return start_servers(state_dir, search=False, postgres_settings=_POSTGRES, kafka_properties=_KAFKA)
+def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    """PostgreSQL and Kafka: our own, in containers, or those that the command line names."""
+    named = request.config.getoption("--servers")
+    if named == "embedded":
+        folder = request.getfixturevalue("state_dir")
+        yield start_servers(folder, search=False, postgres_settings=_POSTGRES, kafka_properties=_KAFKA)
+    elif named == "containers":
+        from tests.containers.engine import running_engine
+        from tests.containers.servers import servers as in_containers
+
+        with running_engine(), in_containers() as started:
+            yield Servers(started.dsn, started.dsn, started.bootstrap, None)
+    else:
+        dsn, bootstrap, *search = named.split()
+        yield Servers(dsn, dsn, bootstrap, search[0] if search else None)
 
 
 @pytest.fixture(scope="session")
 def search_url(state_dir: Path, servers: Servers) -> str:
-    """OpenSearch, started by the first test that asks for it."""
+    """OpenSearch: the one that the command line names, or our own, started by the first test that asks for it."""
+    if servers.opensearch is not None:
+        return servers.opensearch
     found = start_servers(state_dir)
     if found.opensearch is None:
         pytest.skip("; ".join(found.messages))

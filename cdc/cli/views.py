@@ -62,8 +62,13 @@ def rebuild(
     views: Annotated[list[str], typer.Argument(metavar="VIEW...", help="Views to build anew.")],
     config: ConfigFile = None,
     swap: Annotated[bool, typer.Option("--swap/--no-swap", help="--no-swap leaves the new generation staged.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be read and how long it takes.")] = False,
+    json: Json = False,
 ) -> None:
     """Build views from offset 0 next to the live ones, then swap. `follow` may run meanwhile."""
+    if dry_run:
+        _run_plain_job("rebuild", config, views, ["--dry-run", *_json(json)])
+        return
     _run_job("rebuild", config, views, [] if swap else ["--no-swap"])
 
 
@@ -130,18 +135,22 @@ def resume(
 @app.command()
 def explain(view: str, config: ConfigFile = None, json: Json = False) -> None:
     """Show how a change in each table of a query finds the rows to compute anew, and what it scans."""
-    from cdc.ops.spark import plain_job
-    from cdc.ops.views import named
-    from schemas.configfile import read
-
-    loaded = read(config)
-    named(loaded.config, [view])
-    file = ["--config", str(loaded.path)] if loaded.path else []
-    _run(plain_job("explain", [*file, *_json(json), view]))
+    _run_plain_job("explain", config, [view], _json(json))
 
 
 def _json(json: bool) -> list[str]:
     return ["--json"] if json else []
+
+
+def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str]) -> None:
+    from cdc.ops.spark import plain_job
+    from cdc.ops.views import named
+    from schemas.configfile import read
+
+    loaded = read(path)
+    named(loaded.config, names)
+    file = ["--config", str(loaded.path)] if loaded.path else []
+    _run(plain_job(script, [*options, *file, *names]))
 
 
 def _run_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str] = ()) -> None:

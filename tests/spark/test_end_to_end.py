@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ from cdc.dev.state import Servers
 from cdc.ops.read_status import read_status, wal_lsn
 from schemas.config import Config
 from schemas.configfile import load
+from schemas.errors import TailraceError
+from schemas.lsn import parse_lsn
 from schemas.topics import Topics
 from sinks.views_topic import read_views
 from tests.daemon import (
@@ -213,7 +216,14 @@ def assert_verified(shop: Shop, *views: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_views_equal_the_source(servers: Servers, search_url: str, database: str, prefix: str, tmp_path: Path) -> None:
+def test_views_equal_the_source(
+    servers: Servers,
+    search_url: str,
+    database: str,
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     create_shop(database)
     file = write_views(tmp_path, database, servers.bootstrap, prefix, search_url)
     shop = Shop(file, database, tmp_path, search_url)
@@ -235,6 +245,8 @@ def test_views_equal_the_source(servers: Servers, search_url: str, database: str
         assert end(load_process) == 0
         shop.wait_for_views()
         assert_views_equal_source(shop)
+        monkeypatch.setenv("TAILRACE_CONFIG", str(file))
+        assert_examples_are_right(shop)
 
         order = source_rows(database, "orders")[0]["id"]
         someone_else_changes(shop, order)
@@ -246,6 +258,32 @@ def test_views_equal_the_source(servers: Servers, search_url: str, database: str
 
         assert end(follow) == 0
         assert daemon.stop() == 0
+
+
+def assert_examples_are_right(shop: Shop) -> None:
+    """Run what `sinks/README.md` tells people to write, one block after the other."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "sinks" / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {
+        "dsn": shop.dsn,
+        "search_url": shop.search,
+        "index_prefix": f"{shop.config.kafka.prefix}-",
+    }
+    for block in blocks:
+        exec(block, names)
+    assert len(blocks) == 3
+    with psycopg.connect(shop.dsn) as connection:
+        prices = connection.execute("SELECT price FROM products ORDER BY price DESC LIMIT 3").fetchall()
+        labels = connection.execute(
+            "SELECT label, count(*) FROM products, unnest(labels) AS label WHERE price >= 10 GROUP BY label"
+        ).fetchall()
+    assert [price for _, price in names["dearest"]] == [price for (price,) in prices]
+    assert parse_lsn(names["state"].lsn) <= parse_lsn(names["before"])
+    assert names["changed"] == 10
+    assert names["facets"] == dict(labels)
+    with pytest.raises(TailraceError, match="TR-562"):
+        names["tailrace"].table("products", "FFFFFFFF/0")
+    with pytest.raises(TailraceError, match="TR-561"):
+        names["tailrace"].table("products", 1)
 
 
 def someone_else_changes(shop: Shop, order: int) -> None:

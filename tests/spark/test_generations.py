@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Callable
@@ -10,19 +11,22 @@ from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
+from cdc.ops.resume import resume
 from schemas.config import View
 from schemas.errors import TailraceError
 from sinks.opensearch_compare import Counts
 from sinks.views_read import read_view
 from sinks.views_topic import read_views
-from spark_jobs.batch import Report
 from spark_jobs.compare import compare
+from spark_jobs.follow import follow as follow_views
 from spark_jobs.generations import drop, rollback, swap
 from spark_jobs.kept import KeptView
-from spark_jobs.rebuild import rebuild
+from spark_jobs.rebuild import foretell, rebuild
 from spark_jobs.swap import swap_in
+from tests.daemon import wait_until
 from tests.spark.conftest import Bench, newest, step
 from tests.spark.pipeline import column
 
@@ -179,7 +183,8 @@ def test_other_columns(made: Bench) -> None:
     assert set(made.rows(name_of(made))[0]) == {"id", "n", "extra"}
     rollback(made.shared, view_of(made))
     assert live(made) == 1
-    assert {row["name"] for row in made.rows(name_of(made))} == {f"row {i}" for i in range(50)}
+    # what the first one has of the rows that changed since has no name
+    assert {row["name"] for row in made.rows(name_of(made))} == {None, *(f"row {i}" for i in range(5, 50))}
     with made.pipeline.transaction() as tx:
         tx.delete("t", 49)
     step(made, follow)
@@ -220,69 +225,117 @@ def test_a_changed_query(bench: Make) -> None:
     assert {row["id"] for row in old.rows(name)} == {*range(4), *range(10, 30)}
 
 
-def test_a_parked_view_is_tried_when_another_has_had_its_lease(made: Bench) -> None:
-    view = view_of(made)
-    view.step(newest(made), Report())
-    view.park(TailraceError("TR-999", "it"))
-    assert view.parked
-    assert read_views(made.config.kafka, made.pipeline.topics)[name_of(made)].error is not None
-    with view_of(made).lease.held(0):
-        pass
-    assert not view.parked
-    step(made, view)
-    assert read_views(made.config.kafka, made.pipeline.topics)[name_of(made)].error is None
+def test_resume(bench: Make, search_url: str) -> None:
+    """A disk that is full closes an index for writing; when there is room again nobody wants to wait."""
+    name = f"g_{uuid.uuid4().hex[:8]}"
+    made = bench({name: View(table="public.t", target="search")}, search_url)
+    made.pipeline.table("t", COLUMNS, ("id",))
+    put(made, range(5), 0)
+    step(made, made.kept(name))
+    put(made, range(5), 1)
+    index = f"{made.pipeline.kafka.prefix}-{name}-g1"
+    stop = threading.Event()
+    following = threading.Thread(target=follow_views, args=(made.shared, [made.kept(name)], stop, None), daemon=True)
+    with OpenSearch([search_url]) as client:
+        client.indices.put_settings(index=index, body={"index.blocks.write": True})
+        following.start()
+        try:
+            wait_until(lambda: read_views(made.config.kafka, made.pipeline.topics)[name].error, 60)
+            with pytest.raises(TailraceError, match="TR-576") as failed:
+                resume(made.config, name, 60)
+            assert "ERROR  TR-527" in failed.value.detail
+            client.indices.put_settings(index=index, body={"index.blocks.write": None})
+            assert made.pipeline.cut is not None
+            assert resume(made.config, name, 60) == made.pipeline.cut.flushed_lsn
+        finally:
+            stop.set()
+            following.join(60)
+    assert made.agrees(name, "t") == 5
+    made.kept(name).park(TailraceError("TR-999", "it"))
+    with pytest.raises(TailraceError, match="TR-577"):
+        resume(made.config, name, 0.5)
+
+
+def test_what_a_rebuild_says(bench: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bench({f"g_{uuid.uuid4().hex[:8]}": View(table="public.t")})
+    made.pipeline.table("t", COLUMNS, ("id",))
+    put(made, range(50), 0)
+    step(made, view_of(made))
+    put(made, range(15_000), 1)
+    newest(made)
+    capsys.readouterr()
+    foretell(made.config, [name_of(made)], as_json=True)
+    foretold = json.loads(capsys.readouterr().out)
+    # each partition has the marker of each transaction
+    assert 15_050 <= foretold["records"] <= 15_050 + 6
+    assert 30 * 15_000 < foretold["bytes"] < 1000 * 15_000
+    assert foretold["target"] == "warehouse"
+    monkeypatch.setattr("spark_jobs.progress.EVERY_S", 0.05)
+    rebuild(made.shared, view_of(made))
+    lines = [json.loads(text) for text in capsys.readouterr().err.splitlines() if text.startswith("{")]
+    told = [each for each in lines if each["event"] == "progress"]
+    assert {each["stage"] for each in told} == {"read", "write"}
+    assert max(each["share"] for each in told) > 0
+    for each in told:
+        assert 0 <= each["share"] <= 1
+        assert 0 <= each["rows"] <= foretold["records"]
+        assert (each["seconds_left"] is None) == (each["share"] < 0.01)
+    assert [each["event"] for each in lines if each["event"] != "progress"][-1] == "swapped"
 
 
 _SWAPS = 20
 
 
-def test_a_reader_during_swaps(bench: Make, search_url: str) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("target", ["warehouse", "search"])
+def test_a_reader_during_swaps(request: pytest.FixtureRequest, bench: Make, target: Any) -> None:
     """Every transaction writes all rows: whoever reads sees all of them, of one transaction, and never an older one."""
-    suffix = uuid.uuid4().hex[:8]
-    names = {"warehouse": f"w_{suffix}", "search": f"s_{suffix}"}
-    made = bench({name: View(table="public.t", target=target) for target, name in names.items()}, search_url)
+    search = request.getfixturevalue("search_url") if target == "search" else None
+    made = bench({f"g_{uuid.uuid4().hex[:8]}": View(table="public.t", target=target)}, search)
     made.pipeline.table("t", COLUMNS, ("id",))
     put(made, range(50), 0)
-    follow = [made.kept(name) for name in names.values()]
-    step(made, *follow)
-    readers = [
-        Reader(lambda: read_warehouse(made, names["warehouse"])),
-        Reader(lambda: read_search(made, names["search"])),
-    ]
-    views = [made.kept(name) for name in names.values()]
-    for view in views:
-        rebuild(made.shared, view, swap=False)
-    for reader in readers:
-        reader.start()
-    for n in range(1, _SWAPS + 1):
-        put(made, range(50), n)
-        if n % 5 == 0:
+    follow, view = view_of(made), view_of(made)
+    step(made, follow)
+    rebuild(made.shared, view, swap=False)
+    reader = Reader(warehouse_reader(made) if search is None else search_reader(made, search))
+    reader.start()
+    written = 0
+    for swap_number in range(_SWAPS):
+        if swap_number % 3 == 0:
+            written += 1
+            put(made, range(50), written)
+            newest(made)
+        if swap_number % 6 == 0:
             # what is swapped out is ahead of what is swapped in
-            step(made, *follow)
-        newest(made)
-        for view in views:
-            target = view.batch.target
-            now = target.live()
-            assert now is not None
-            (other,) = (applied for number, applied in target.generations().items() if number != now.generation)
-            assert swap_in(made.shared, view, other).generation == other.generation
-    for reader in readers:
-        reader.end()
-        assert reader.wrong == []
-        assert reader.seen[-1] == _SWAPS
-        assert len(set(reader.seen)) > _SWAPS / 2
-        assert len(reader.seen) > 2 * _SWAPS
+            step(made, follow)
+        now = view.batch.target.live()
+        assert now is not None
+        generations = view.batch.target.generations()
+        (other,) = (applied for number, applied in generations.items() if number != now.generation)
+        assert swap_in(made.shared, view, other).generation == other.generation
+    reader.end()
+    assert reader.wrong == []
+    assert reader.seen[-1] == written
+    assert len(set(reader.seen)) > written / 2
+    assert len(reader.seen) > _SWAPS
 
 
-def read_warehouse(made: Bench, name: str) -> list[int]:
-    return [row["n"] for row in read_view(made.config, name).rows]
+def warehouse_reader(made: Bench) -> Callable[[], list[int]]:
+    assert made.config.warehouse is not None
+    uri = f"sqlite:///{made.config.warehouse.uri.removeprefix('jdbc:sqlite:')}"
+    catalog = load_catalog("tailrace", type="sql", uri=uri)
+    name = (made.config.warehouse.namespace, name_of(made))
+    return lambda: [row["n"] for row in catalog.load_table(name).scan().to_arrow().to_pylist()]
 
 
-def read_search(made: Bench, name: str) -> list[int]:
-    assert made.config.search is not None
-    with OpenSearch(made.config.search.hosts) as client:
-        found = client.search(index=f"{made.config.search.index_prefix}{name}", body={"size": 1000})
-    return [hit["_source"]["n"] for hit in found["hits"]["hits"]]
+def search_reader(made: Bench, url: str) -> Callable[[], list[int]]:
+    client = OpenSearch([url])
+    index = f"{made.pipeline.kafka.prefix}-{name_of(made)}"
+
+    def read() -> list[int]:
+        return [hit["_source"]["n"] for hit in client.search(index=index, body={"size": 1000})["hits"]["hits"]]
+
+    return read
 
 
 class Reader(threading.Thread):

@@ -55,7 +55,7 @@ def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.commit(shop.model.fill())
     shop.step()
     quick, slow = shop.views.values()
-    commit(shop, 5, quick)
+    commit(shop, 4, quick)
     base = shop.bench.shared.bases[shop.bench.pipeline.topics.table("public", "orders")]
     states = target(quick).snapshots()
     before, files = target(quick).live(), data_files(shop, quick)
@@ -64,12 +64,12 @@ def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert target(quick).live() == before
     shop.check("inner")
     assert [one for one in target(quick).snapshots() if not one.rewrite] == states, "a reader may ask for each"
-    assert len(target(base).snapshots()) > 5, "the slow view needs the state that it was made from"
+    assert len(target(base).snapshots()) > 4, "the slow view needs the state that it was made from"
     # What is read of a state is its rewrite, where there is one.
     assert before is not None
     assert target(quick).snapshot_at(before.cut) == target(quick).snapshots()[0].id != before.snapshot_id
 
-    commit(shop, 5, quick)
+    commit(shop, 3, quick)
     tidy(shop, 0)
     after = target(quick).live()
     assert after is not None
@@ -84,13 +84,13 @@ def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     columns, key = slow.batch.layout()
     generation = target(slow).stage(columns, key)
     staged = slow.batch.advance(None, newest(shop.bench), Report(), generation=generation)
-    commit(shop, 4, quick, slow)
+    commit(shop, 3, quick, slow)
     tidy(shop, 0)
-    assert len(target(base).snapshots()) > 4
+    assert len(target(base).snapshots()) > 3
     assert slow.batch.advance(staged, newest(shop.bench), Report(), generation=generation).generation == generation
     target(slow).swap(generation, key)
     slow.forget()
-    commit(shop, 4, quick, slow)
+    commit(shop, 3, quick, slow)
     shop.check()
     tidy(shop, 0)
     assert target(base).tags().keys() == {PINNED}

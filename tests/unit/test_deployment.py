@@ -92,8 +92,8 @@ def test_the_manifest_s_pods_are_what_the_image_is_made_for(tmp_path: Path) -> N
     assert _mebibytes(pod["volumes"][1]["emptyDir"]["sizeLimit"]) > config.source.toast_cache_bytes / 2**20
 
     (free,) = free_ports([None])
-    config = config.model_copy(update={"health": HealthOptions(listen=f"127.0.0.1:{free}")})
-    with serving(config, Health("slot")):
+    health = HealthOptions(listen=f"127.0.0.1:{free}")
+    with serving(config.model_copy(update={"health": health}), Health("slot")):
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             asked = container[probe]["httpGet"]
             assert asked["port"] == port["name"]

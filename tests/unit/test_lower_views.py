@@ -18,7 +18,7 @@ def config(**queries: str | View) -> Config:
         name: query if isinstance(query, View) else View(query=query, key=["id"]) for name, query in queries.items()
     }
     warehouse = Warehouse(uri="jdbc:sqlite:none", location="none")
-    return Config(source=Source(dsn="none"), warehouse=warehouse, search=Search(hosts=["none"]), views=views)
+    return Config(source=Source(dsn="none"), warehouse=warehouse, search=Search(hosts=["http://none"]), views=views)
 
 
 def test_a_view_follows_from_all_topics_below_it() -> None:
@@ -45,6 +45,24 @@ def test_a_view_may_be_called_as_a_table_is() -> None:
     assert "`v___orders__new` AS `o`" in found.over("new")
     assert "`public__orders__new` AS `t`" in found.over("new")
     assert len({slug(name) for name in ("orders", "v.orders", "v._orders", "v__.orders", "a__b", "a.b")}) == 6
+
+
+def test_a_history_is_read_as_of_a_moment() -> None:
+    made = config(
+        top="SELECT o.id, d.v FROM public.orders o JOIN dim d ASOF o.at ON d.id = o.dim_id",
+        dim=View(table="public.dim", shape="history"),
+    )
+    view = declare(made, "top")
+    assert (view.tables, view.views) == (("public.orders",), ("dim",))
+    times = ("valid_from", "valid_to", "valid_from_lsn", "valid_from_ordinal", "valid_to_lsn")
+    catalog = {
+        "public.orders": TableInfo(("id", "dim_id", "at"), ("id",)),
+        "dim": TableInfo(("id", "v", *times), ("id", "valid_from_lsn", "valid_from_ordinal")),
+    }
+    assert view.text is not None
+    found = declare_query(view.text, ["id"], catalog)
+    assert "`d`.`valid_from` <= `o`.`at`" in found.over("new")
+    assert "`v___dim__new` AS `d`" in found.over("new")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,27 @@
+"""What a rebuild says of how far it is."""
+
+from __future__ import annotations
+
+from spark_jobs.plan import Plan, TopicSize
+from spark_jobs.progress import told
+
+
+def test_time_left() -> None:
+    assert told("v", "read", 250, 0.25, 10.0) == {
+        "event": "progress",
+        "view": "v",
+        "stage": "read",
+        "rows": 250,
+        "share": 0.25,
+        "seconds_left": 30,
+    }
+    assert told("v", "read", 0, 0.0, 10.0)["seconds_left"] is None
+    assert told("v", "read", 1, 0.0001, 10.0)["seconds_left"] is None
+    assert told("v", "write", 9, 1.0, 10.0)["seconds_left"] == 0
+
+
+def test_plan() -> None:
+    plan = Plan("v", "search", "0/1", (TopicSize("a", 24_000, 1_500_000), TopicSize("b", 12_000, 500_000)))
+    assert (plan.records, plan.bytes, plan.seconds) == (36_000, 2_000_000, 18)
+    assert plan.to_dict()["topics"][0] == {"topic": "a", "records": 24_000, "bytes": 1_500_000}
+    assert list(plan.lines())[1] == "  a  at most 24000 records, some 1.5 MB"
