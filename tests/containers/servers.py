@@ -99,6 +99,25 @@ def _broker(network: Network, number: int, port: int) -> DockerContainer:
     return _publish(container, 19092, port)
 
 
+def opensearch(port: int) -> DockerContainer:
+    """A node without security that the host finds at `port`."""
+    container = DockerContainer("opensearchproject/opensearch:3")
+    container.with_envs(
+        OPENSEARCH_JAVA_OPTS="-Xms256m -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        DISABLE_SECURITY_PLUGIN="true",
+        DISABLE_INSTALL_DEMO_CONFIG="true",
+    )
+    container.with_env("discovery.type", "single-node")
+    return _publish(container, 9200, port)
+
+
+def registry(network: Network, port: int) -> DockerContainer:
+    """A schema registry in memory that containers find at registry:8080, and the host at `port`."""
+    container = DockerContainer("apicurio/apicurio-registry:3.3.3", network=network, network_aliases=["registry"])
+    container.with_env("JAVA_OPTS_APPEND", "-Xms64m -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    return _publish(container, 8080, port)
+
+
 def _publish(container: DockerContainer, inner: int, port: int) -> DockerContainer:
     container.ports[f"{inner}/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]  # the engine takes an address, too
     return container
@@ -122,8 +141,10 @@ class Daemon:
     All its settings are in its environment; `config` is the same for the host.
     """
 
-    def __init__(self, servers: Servers, dsn: str, prefix: str, **options: Any) -> None:
-        """`options` are the engine's, on top of ours."""
+    def __init__(
+        self, servers: Servers, dsn: str, prefix: str, registry: dict[str, str] | None = None, **options: Any
+    ) -> None:
+        """`registry` are the keys of its section, `options` are the engine's, on top of ours."""
         inner = urlsplit(servers.inner_dsn)._replace(path=urlsplit(dsn).path).geturl()
         source, sink = {"slot": prefix}, {"prefix": prefix, "partitions": 3}
         self.config = Config.model_validate(
@@ -132,6 +153,7 @@ class Daemon:
         settings: dict[str, dict[str, Any]] = {
             "SOURCE": {**source, "dsn": inner},
             "KAFKA": {**sink, "bootstrap": servers.inner_bootstrap},
+            "REGISTRY": registry or {},
         }
         (self._port,) = free_ports([None])
         self.container = _publish(DockerContainer("tailrace", network=servers.network), 9464, self._port)
