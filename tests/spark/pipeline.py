@@ -215,8 +215,9 @@ class Transaction:
     def _value(self, table: Table, row: Row, op: str) -> bytes:
         schema = self._pipeline.schemas[table.value_id]
         source = dict.fromkeys(("snapshot", "txId", "xmin", "lsn", "sequence"))
-        source |= {"version": "1", "connector": "t", "name": "t", "ts_ms": 0, "db": "d", "schema": "public"}
-        source |= {"table": table.relation.name, "commit_lsn": self._pipeline.lsn, "ordinal": self._ordinal}
+        source |= {"version": "1", "connector": "t", "name": "t", "db": "d", "schema": "public"}
+        source |= {"ts_ms": self._pipeline.lsn, "table": table.relation.name}
+        source |= {"commit_lsn": self._pipeline.lsn, "ordinal": self._ordinal}
         fields = _row_fields(schema)
         image = {fields[name]: value for name, value in row.items() if name in fields} if row else None
         gone = op in "dt"
