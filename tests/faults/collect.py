@@ -19,6 +19,9 @@ from tests.topics import TopicRecord, decode, parse_schemas, read_all
 
 _EVERY_S = 0.05
 
+_ELECTION_S = 1.0
+"""Until a broker that was paused knows that it leads no more: before, it says what it knew."""
+
 
 def collect(config: Config, dsn: str, bootstrap: str, samples: list[SlotSample]) -> Evidence:
     """Read the topics, the journal and the tables. The writers and the daemon have ended."""
@@ -86,6 +89,7 @@ class SlotWatch:
         self.samples: list[SlotSample] = []
         self._dsn = dsn
         self._slot = config.source.slot
+        self._several_brokers = "," in bootstrap
         self._partition = TopicPartition(Topics(config.kafka.prefix).progress, 0)
         self._consumer = Consumer(
             {
@@ -119,7 +123,7 @@ class SlotWatch:
             return  # the earliest sample of a value is the strictest
         while not self._stop.is_set():
             try:
-                _, end = self._consumer.get_watermark_offsets(self._partition, timeout=1)
+                end = self._end()
             except KafkaException:
                 # nor can the daemon have anything stored meanwhile; without a broker the answer comes at once, and
                 # each question costs librdkafka memory: asked without a break, gigabytes
@@ -127,6 +131,14 @@ class SlotWatch:
                 continue
             self.samples.append(SlotSample(parse_lsn(row[0]), end))
             return
+
+    def _end(self) -> int:
+        """Ask one broker; of several any may have been the leader, so they are asked again after an election."""
+        _, end = self._consumer.get_watermark_offsets(self._partition, timeout=1)
+        if self._several_brokers:
+            self._stop.wait(_ELECTION_S)
+            end = max(end, self._consumer.get_watermark_offsets(self._partition, timeout=1)[1])
+        return int(end)
 
     def stop(self) -> None:
         """Return when no more samples come."""

@@ -56,6 +56,7 @@ def test_late_rows_are_counted_and_listed(bench: Callable[..., Bench]) -> None:
     # Killed before it could tell anybody: the same batch again.
     again = made.kept(name)
     assert before is not None
+    assert again.batch.target.live() is not None
     again.batch.advance(before, newest(made), Report())
     assert len(listed(made, name)) == 1
     with pipeline.transaction() as tx:

@@ -48,7 +48,7 @@ def _following(config: Path) -> Iterator[psutil.Process]:
 
 
 def _ask(ui: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{ui}/api/v1/applications{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{ui}/api/v1/applications{path}", timeout=_PATIENCE_S) as answer:
         return json.load(answer)
 
 
