@@ -279,7 +279,8 @@ def assert_examples_are_right(shop: Shop) -> None:
     assert [price for _, price in names["dearest"]] == [price for (price,) in prices]
     assert parse_lsn(names["state"].lsn) <= parse_lsn(names["before"])
     assert names["changed"] == 10
-    assert names["facets"] == dict(labels)
+    assert names["facets"].items() <= dict(labels).items()
+    assert sorted(names["facets"].values()) == sorted(count for _, count in labels)[-5:]
     with pytest.raises(TailraceError, match="TR-562"):
         names["tailrace"].table("products", "FFFFFFFF/0")
     with pytest.raises(TailraceError, match="TR-561"):
