@@ -9,7 +9,7 @@ import pytest
 
 from tests.bank import TABLES, Writer, assert_equal, create_tables
 from tests.containers.servers import Daemon, Servers
-from tests.daemon import wait_for_state
+from tests.daemon import wait_for_state, wait_until
 from tests.verified import differing_keys
 
 _LOAD_S = 3.0
@@ -38,12 +38,13 @@ def test_nothing_is_lost_or_doubled(servers: Servers, database: str, prefix: str
         killed = {"daemon": daemon.container, "broker": servers.brokers[0], "postgres": servers.postgres}[victim]
         with _PatientWriter(database, 8, _ACCOUNTS).writing() as writer:
             time.sleep(_LOAD_S)
+            wait_until(lambda: writer.transactions > 100, 60)
             before = writer.transactions
             killed.get_wrapped_container().kill("SIGKILL")
             time.sleep(_LOAD_S)
             killed.get_wrapped_container().start()
             time.sleep(_LOAD_S)
-        assert writer.transactions > before > 100
+        assert writer.transactions > before
         servers.wait_until_ready()
         with psycopg.connect(database, autocommit=True) as connection:
             assert_equal(servers.bootstrap, daemon.config, connection)
