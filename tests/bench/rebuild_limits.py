@@ -39,7 +39,7 @@ def main(path: Path) -> None:
             run()
             return round(known.rows / (time.monotonic() - began))
 
-        read = rate(raw.select(F.sum(F.length("value"))).collect)
+        read = rate(lambda: raw.select(F.sum(F.length("value"))).collect())
         decode = rate(lambda: decoded.write.format("noop").mode("overwrite").save())
     print(json.dumps({"read": read, "read_and_decode": decode}))
 
