@@ -35,9 +35,12 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With TAILRACE_TESTS_NO_SKIP set, as CI does: what is skipped has failed, or nobody would see it gone."""
+    """With TAILRACE_TESTS_NO_SKIP set, as CI does: what is skipped has failed, or nobody would see it gone.
+
+    A test of unfinished work says so by xfail, with its issue.
+    """
     report = yield
-    if report.skipped and os.environ.get("TAILRACE_TESTS_NO_SKIP"):
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("TAILRACE_TESTS_NO_SKIP"):
         report.outcome = "failed"
     return report
 
