@@ -34,6 +34,7 @@ class SchemaIds:
         self._newest: dict[str, StoredSchema] = {}
         self._all: dict[str, list[str]] = {}
         self._by_id: dict[int, StoredSchema] = {}
+        self._last = 0
         for schema in stored:
             if schema.registered != (registry is not None):
                 raise _another_origin(schema)
@@ -62,7 +63,7 @@ class SchemaIds:
 
     def _numbered(self, subject: str, schema: str) -> StoredSchema:
         if self._registry is None:
-            return StoredSchema(max(self._by_id, default=0) + 1, subject, schema)
+            return StoredSchema(self._last + 1, subject, schema)
         found = StoredSchema(self._registry.register(subject, schema), subject, schema, registered=True)
         other = self._by_id.get(found.id, found)
         if other != found:
@@ -70,6 +71,7 @@ class SchemaIds:
         return found
 
     def _keep(self, stored: StoredSchema) -> None:
+        self._last = max(self._last, stored.id)
         self._by_id[stored.id] = stored
         self._newest[stored.subject] = stored
         self._all.setdefault(stored.subject, []).append(stored.schema)
