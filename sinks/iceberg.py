@@ -197,12 +197,6 @@ class IcebergTarget(Generations):
             row = known.get(row.parent_id)
         return found
 
-    def call(self, procedure: str, arguments: str) -> dict[str, Any]:
-        """Run one of Iceberg's procedures on the live table; return what it says."""
-        sql = f"CALL {quote(self._catalog)}.system.{procedure}(table => '{self._namespace}.{self._view}', {arguments})"
-        found: dict[str, Any] = self._session.sql(sql).collect()[0].asDict()
-        return found
-
     def tag(self, name: str, snapshot: int, retain_days: int | None = None) -> None:
         """Let a tag stand for a snapshot, which then does not expire; for so long, if a time is given."""
         retain = f" RETAIN {retain_days} DAYS" if retain_days else ""
@@ -259,10 +253,7 @@ class IcebergTarget(Generations):
         columns = {field.name: field.dataType.simpleString() for field in head}
         same = columns == self._types(self._view) and tuple(key) == self.key(live.generation)
         if place.table == self._view and same:
-            self._session.sql(
-                f"CALL {quote(self._catalog)}.system.set_current_snapshot("
-                f"table => '{self._namespace}.{self._view}', snapshot_id => {new})"
-            )
+            self.call("set_current_snapshot", f"snapshot_id => {new}")
         else:
             properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
             with self._carried(place):

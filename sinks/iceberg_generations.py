@@ -8,7 +8,7 @@ number was live before. What is dropped goes at once, snapshots and files: no ot
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,14 +142,25 @@ class Generations:
         for at in parents:
             owner = _owner(at, owners, parents)
             if at not in heads and (at not in reached or (owner is not None and owner not in kept)):
-                dead.append(str(at))
-        for start in range(0, len(dead), _AT_ONCE):
+                dead.append(at)
+        self.take_out(dead)
+
+    def take_out(self, snapshots: Sequence[int]) -> None:
+        """Expire these snapshots of the table, and no others."""
+        for start in range(0, len(snapshots), _AT_ONCE):
             # A time that is given takes precedence over the default, which would expire others by their age.
-            self._session.sql(
-                f"CALL {quote(self._warehouse.catalog)}.system.expire_snapshots("
-                f"table => '{self._warehouse.namespace}.{self._view}', older_than => TIMESTAMP '1970-01-01 00:00:00', "
-                f"snapshot_ids => array({', '.join(dead[start : start + _AT_ONCE])}))"
+            self.call(
+                "expire_snapshots",
+                "older_than => TIMESTAMP '1970-01-01 00:00:00', stream_results => true, "
+                f"snapshot_ids => array({', '.join(map(str, snapshots[start : start + _AT_ONCE]))})",
             )
+
+    def call(self, procedure: str, arguments: str) -> dict[str, Any]:
+        """Run one of Iceberg's procedures on the view's table; return what it says."""
+        catalog, table = quote(self._warehouse.catalog), f"{self._warehouse.namespace}.{self._view}"
+        sql = f"CALL {catalog}.system.{procedure}(table => '{table}', {arguments})"
+        found: dict[str, Any] = self._session.sql(sql).collect()[0].asDict()
+        return found
 
 
 def _owner(snapshot: int, owners: dict[int, int | None], parents: dict[int, int | None]) -> int | None:

@@ -31,9 +31,6 @@ _COMPACTION: Final = {
     "max-files-to-rewrite": 1000,
 }
 
-_AT_ONCE: Final = 10_000
-"""Snapshots named in one statement."""
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -81,14 +78,8 @@ def expire(
     kept = snapshots[first]
     target.tag(PINNED, kept.id)
     spared = target.referenced()
-    dead = [str(snapshot.id) for snapshot in snapshots[first + 1 :] if snapshot.id not in spared]
-    for start in range(0, len(dead), _AT_ONCE):
-        # A time that is given takes precedence over the default, which would expire others by their age.
-        target.call(
-            "expire_snapshots",
-            "older_than => TIMESTAMP '1970-01-01 00:00:00', stream_results => true, "
-            f"snapshot_ids => array({', '.join(dead[start : start + _AT_ONCE])})",
-        )
+    dead = [snapshot.id for snapshot in snapshots[first + 1 :] if snapshot.id not in spared]
+    target.take_out(dead)
     return {"snapshots_expired": len(dead)}
 
 
