@@ -61,6 +61,11 @@ class Applied:
     level_ms: int = 0
     history_from: HistoryFrom | None = None
 
+    @property
+    def level_since_ms(self) -> int:
+        """`level_ms`; of a state that does not say it, when its cut was committed on the source."""
+        return self.level_ms or self.cut.commit_ts_us // 1000
+
 
 class Target(Protocol):
     """Where one view lives (`sinks.iceberg`, `sinks.opensearch`); a generation is one build of it from offset 0.

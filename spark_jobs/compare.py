@@ -81,7 +81,7 @@ def compare(shared: Shared, view: KeptView, limit: int) -> Comparison:
         live = live_of(view)
         staged = staged_of(view, target.generations(), live)
         _check_begin(view, live, staged)
-        view.check_tombstones(staged, staged.level_ms or staged.cut.commit_ts_us // 1000, shared.cuts.wait())
+        view.check_tombstones(staged, staged.level_since_ms, shared.cuts.wait())
         staged = catch_up(shared, view, staged)
         deadline = time.monotonic() + _SAME_CUT_WAIT_S
         while True:

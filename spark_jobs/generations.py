@@ -64,7 +64,7 @@ def swap(shared: Shared, view: KeptView) -> Applied:
         found = view.batch.target.generations()
         live = live_of(view)
         staged = staged_of(view, found, live)
-        view.check_tombstones(staged, staged.level_ms or staged.cut.commit_ts_us // 1000, shared.cuts.wait())
+        view.check_tombstones(staged, staged.level_since_ms, shared.cuts.wait())
         applied = swap_in(shared, view, catch_up(shared, view, staged))
         keep(shared, view, live.generation)
         return applied
@@ -89,7 +89,7 @@ def rollback(shared: Shared, view: KeptView) -> Applied:
             )
         target.swap(before, target.key(before))
         applied = live_of(view)
-        view.publish(applied, applied.level_ms or applied.cut.commit_ts_us // 1000)
+        view.publish(applied, applied.level_since_ms)
         return applied
 
 

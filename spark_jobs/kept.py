@@ -145,7 +145,7 @@ class KeptView:
         if live is None:
             return None, 0
         if record is None or record.generation != live.generation or record.cut is None:
-            return live, live.level_ms or live.cut.commit_ts_us // 1000
+            return live, live.level_since_ms
         if record.snapshot_id != live.snapshot_id or record.cut.order < live.cut.order:
             return live, record.current_ms
         return replace(live, cut=record.cut), record.current_ms
