@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc.ops.wait import AppliedViews
+from schemas.closes import Closes
 from schemas.configfile import load
 from schemas.errors import TailraceError
 from schemas.lsn import format_lsn, parse_lsn
@@ -36,18 +37,12 @@ class Table:
     scan: DataScan
 
 
-class Views:
+class Views(Closes):
     """The views of a configuration: one Kafka consumer for any number of waits from any thread; close it in the end."""
 
     def __init__(self, config: Path | str | None = None) -> None:
         """Read `config`; without one, the file that the command `tailrace` would find. ConfigError if it is wrong."""
         self._applied = AppliedViews(load(Path(config) if config is not None else None))
-
-    def __enter__(self) -> Views:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._applied.close()

@@ -21,7 +21,7 @@ from cdc.copydata import XLOGDATA
 from cdc.tables import CapturedTable, Tables, record_limit
 from schemas.config import Config
 from schemas.deadletter import DeadLetter, Place, Texts
-from schemas.encoder import Record
+from schemas.envelope import Record
 from schemas.lsn import Position
 from schemas.refused import ColumnRefused
 from schemas.rowcodec import split_tuple

@@ -20,7 +20,8 @@ from cdc.copydata import XLOGDATA
 from cdc.pgoutput import POSTGRES_EPOCH_US
 from cdc.progress import Progress
 from cdc.tables import CapturedTable, Tables
-from schemas.encoder import Record, UnchangedToast
+from schemas.encoder import UnchangedToast
+from schemas.envelope import Record
 from schemas.errors import DecodeError
 from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.rowcodec import ColumnRefused

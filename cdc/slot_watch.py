@@ -21,9 +21,9 @@ import structlog
 from cdc.connect import connect
 from cdc.messages import OWN
 from cdc.ops.forecast import Alarm, Growth, Level, level_of, seconds_to_full
-from cdc.ops.health import Health
+from cdc.ops.health import Health, Stall
 from cdc.ops.source_state import SourceState, source_state
-from cdc.ops.stall import Stall, Standstill, cause_of
+from cdc.ops.stall import Standstill, cause_of
 from schemas.config import Config
 from schemas.errors import TailraceError
 from schemas.lsn import format_lsn, parse_lsn

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from cdc.toast_cache import Shape, ToastCache
 from cdc.toast_shape import ToastShape
 from schemas.copytext import split_copy
-from schemas.encoder import Record
-from schemas.envelope import FRAMING_SIZE
+from schemas.envelope import FRAMING_SIZE, Record
 from schemas.relation import Relation
 from schemas.rowcodec import split_tuple
 

@@ -18,8 +18,7 @@ from cdc.rows import RowPath
 from cdc.tables import CapturedTable, Tables
 from cdc.unchanged import Unchanged
 from schemas.deadletter import Place
-from schemas.encoder import Record
-from schemas.envelope import TRUNCATE_KEY
+from schemas.envelope import TRUNCATE_KEY, Record
 from schemas.errors import DecodeError
 from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.rowcodec import ColumnRefused

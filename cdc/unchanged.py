@@ -13,7 +13,7 @@ from cdc.progress import Progress
 from cdc.reread import Reread
 from cdc.tables import CapturedTable
 from cdc.toast_table import Texts
-from schemas.encoder import Record
+from schemas.envelope import Record
 from schemas.relation import Relation
 from schemas.rowcodec import split_tuple
 

@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError:
     from schemas import cython_shim as cython
 
-from schemas.envelope import framing
+from schemas.envelope import Record, framing
 from schemas.errors import DecodeError
 from schemas.refused import UNBOUNDED, ColumnRefused, RecordTooLarge
 from schemas.types import EXCLUDED, ValueType
@@ -46,10 +46,6 @@ class UnchangedToast(Exception):
     def __init__(self, columns: Sequence[int]) -> None:
         super().__init__("an unchanged TOAST value is not in the WAL")
         self.columns = columns
-
-
-Record = tuple[int, bytes, bytes | None]
-"""Part of the change (0 to 3), key (empty: the table has none), value or None for a tombstone."""
 
 
 def _long(number: int) -> bytes:

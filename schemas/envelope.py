@@ -23,6 +23,9 @@ SNAPSHOT_HEADER: Final = "tailrace.snapshot"
 TRUNCATE_KEY: Final = b"\x00\x00\x00\x00\x00truncate"
 """No row can have it: schema ids start at 1."""
 
+Record = tuple[int, bytes, bytes | None]
+"""Part of the change (0 to 3), key (empty: the table has none), value or None for a tombstone."""
+
 _FRAMING = struct.Struct(">BI")
 FRAMING_SIZE: Final = _FRAMING.size
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 from schemas.buffer import Buffer
 from schemas.copytext import split_copy
+from schemas.envelope import Record
 from schemas.putvalue import put_value
 from schemas.types import Kind, ValueType
 from schemas.values import date_days, time_micros
 from schemas.varint import zigzag
-
-if TYPE_CHECKING:
-    from schemas.encoder import Record
 
 Write = Callable[[bytes], bytes]
 """From the text of a value to its Avro bytes, the union mark in front. Raises one of `_REFUSED`."""

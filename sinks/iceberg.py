@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,9 +25,8 @@ from schemas.config import Warehouse
 from schemas.errors import StateError
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied, HistoryFrom
-from sinks.iceberg_generations import GENERATION, Generations, Place
+from sinks.iceberg_generations import GENERATION, Generations, Place, Snapshot
 from sinks.kinds import quote
-from sinks.upkeep import Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -302,16 +302,19 @@ class IcebergTarget(Generations):
             )
         return found
 
+    @cached_property
+    def _spark3_util(self) -> Any:
+        # Found once: for each part of such a name Java looks through all jars for a class that is called so.
+        jvm = self._session._jvm
+        assert jvm is not None
+        return jvm.org.apache.iceberg.spark.Spark3Util
+
     def _loaded(self, table: str) -> Any:
         """Load the table's metadata anew, through Iceberg's Java API: no Spark job. None if there is no table."""
         from pyspark.errors import AnalysisException
 
-        jvm = self._session._jvm
-        assert jvm is not None
         try:
-            return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
-                self._session._jsparkSession, self._table(table)
-            )
+            return self._spark3_util.loadIcebergTable(self._session._jsparkSession, self._table(table))
         except AnalysisException as error:
             if "NOT_FOUND" in (error.getCondition() or ""):
                 return None

@@ -8,11 +8,13 @@ number was live before. What is dropped goes at once, snapshots and files: no ot
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from schemas.config import Warehouse
+from schemas.progress import Cut
 from sinks.changes import Applied
 from sinks.kinds import quote
 
@@ -27,6 +29,16 @@ _AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot of the live generation; `cut` is None for a rewrite."""
+
+    id: int
+    timestamp_ms: int
+    cut: Cut | None
+    rewrite: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a generation lives: `table` in the catalog and `ref`, a branch of it; the live one is main."""
 
@@ -34,7 +46,7 @@ class Place:
     ref: str = "main"
 
 
-class Generations:
+class Generations(ABC):
     """The part of `sinks.iceberg.IcebergTarget` that deals with more than one generation."""
 
     _session: SparkSession
@@ -42,20 +54,20 @@ class Generations:
     _view: str
     _places: dict[int, Place]
 
-    def live(self) -> Applied | None:
-        raise NotImplementedError
+    @abstractmethod
+    def live(self) -> Applied | None: ...
 
-    def _applied(self, place: Place) -> Applied | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _applied(self, place: Place) -> Applied | None: ...
 
-    def _ancestors(self, place: Place) -> Iterator[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _ancestors(self, place: Place) -> Iterator[Any]: ...
 
-    def _loaded(self, table: str) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _loaded(self, table: str) -> Any: ...
 
-    def _table(self, table: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _table(self, table: str) -> str: ...
 
     def generations(self) -> dict[int, Applied]:
         """Return every generation that holds a cut, the live one among them."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin._metadata import ClusterMetadata
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
+from schemas.closes import Closes
 from schemas.config import Kafka
 from schemas.errors import SinkError
 from schemas.progress import PositionRecord, position_key
@@ -47,7 +47,7 @@ def read_schemas(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> list
     return list(found.values())
 
 
-class Reader:
+class Reader(Closes):
     """A consumer of one partition (of a topic that has only that one), without a group's offsets.
 
     Partition 0 is all there is: order over keys matters on these topics, so they are made with one partition.
@@ -72,14 +72,6 @@ class Reader:
             self._consumer = Consumer(options)
         except KafkaException as error:
             raise unusable(error.args[0]) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._consumer.close()
@@ -211,7 +203,7 @@ _PASSING: Final = (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN, Kafk
 """The client goes on trying after these; the deadline decides."""
 
 
-class PositionTail:
+class PositionTail(Closes):
     """The newest position record of a slot, kept at hand: one consumer, which then only reads what is new."""
 
     def __init__(self, kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT) -> None:
@@ -219,14 +211,6 @@ class PositionTail:
         self._key = position_key(slot)
         self._newest: PositionRecord | None = None
         self._assigned = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._reader.close()

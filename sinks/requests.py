@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import orjson
 from confluent_kafka import Message
 
+from schemas.closes import Closes
 from schemas.config import Kafka
 from schemas.requests import Outcome, Request, RequestRecord, request_key
 from schemas.topics import REQUESTS, Topics
@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.2
 """The daemon asks its client for something new at most this often."""
 
 
-class RequestTail:
+class RequestTail(Closes):
     """The requests of a slot that nobody has answered, in their order; `answered` are keys of others.
 
     Memory: the requests that are not answered yet.
@@ -72,7 +72,7 @@ class RequestTail:
         self._reader.close()
 
 
-class Ask:
+class Ask(Closes):
     """One request of a command: `send`, then `wait` for the answer."""
 
     def __init__(self, kafka: Kafka, slot: str) -> None:
@@ -85,12 +85,7 @@ class Ask:
         self._key = request_key(slot, self.id)
         self._reader = Reader(kafka, topic)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._reader.close()
 
     def send(self, request: Request) -> None:

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from schemas.progress import Cut
-
-if TYPE_CHECKING:
-    from sinks.iceberg import IcebergTarget
+from sinks.iceberg import IcebergTarget
+from sinks.iceberg_generations import Snapshot
 
 PINNED: Final = "pinned"
 
@@ -30,16 +28,6 @@ _COMPACTION: Final = {
     "min-input-files": 5,
     "max-files-to-rewrite": 1000,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A snapshot of the live generation; `cut` is None for a rewrite."""
-
-    id: int
-    timestamp_ms: int
-    cut: Cut | None
-    rewrite: bool
 
 
 def rebuild_pin(view: str, generation: int) -> str:

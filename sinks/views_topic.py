@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from schemas.closes import Closes
 from schemas.config import Kafka
 from schemas.errors import SinkError
 from schemas.progress import Cut
@@ -74,7 +74,7 @@ def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[s
         return tail.newest()
 
 
-class ViewsTail:
+class ViewsTail(Closes):
     """The newest record of every view, kept at hand: one consumer, which then only reads what is new.
 
     Memory: one record for each view.
@@ -84,14 +84,6 @@ class ViewsTail:
         self._reader = Reader(kafka, topics.views, timeout)
         self._newest: dict[str, ViewRecord] = {}
         self._assigned = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._reader.close()

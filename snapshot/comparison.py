@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
+
+from schemas.closes import Closes
 
 _SCHEMA: Final = """
 CREATE TABLE source (key BLOB PRIMARY KEY, row BLOB, copies INTEGER DEFAULT 1) WITHOUT ROWID;
@@ -70,7 +71,7 @@ class Outcome:
     differences: tuple[Difference, ...]
 
 
-class Comparison:
+class Comparison(Closes):
     """The temporary database; a context manager that leaves nothing behind."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -82,12 +83,7 @@ class Comparison:
         self._db.executescript(_SCHEMA)
         self._db.execute("BEGIN")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._db.close()
         self._folder.cleanup()
 

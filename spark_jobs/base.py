@@ -17,7 +17,7 @@ from sinks.changes import Applied
 from sinks.iceberg import IcebergTarget
 from spark_jobs.batch import Batch, Report
 from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, held
+from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
 from spark_jobs.views import Declared
 
 NAMESPACE: Final = "_base"
@@ -65,7 +65,7 @@ class BaseTables:
             base.forget()
             raise
         if not mine:
-            raise held(base)
+            raise not_free(base)
 
     def _make_anew(self, base: KeptView, seen: SeenCut) -> bool:
         """Fill a base table from offset 0; False if another process has written it since it could not go on here.
@@ -74,7 +74,7 @@ class BaseTables:
         """
         with base.lease.held(LEASE_WAIT_S) as mine:
             if not mine:
-                raise held(base)
+                raise not_free(base)
             if base.lease.changed:
                 return False
             batch = base.batch

@@ -1,4 +1,4 @@
-"""What the two scripts share: arguments, the session, one form for errors and for the lines that they print."""
+"""What the scripts share: arguments, the session, how they end."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import orjson
-
 from schemas.config import Config
 from schemas.configfile import load
-from schemas.errors import SinkError, TailraceError
 from schemas.topics import Topics
+from spark_jobs.lines import named
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -38,21 +35,6 @@ def run(main: Callable[[Config], None], path: Path | None) -> int:
         print(named(error), file=sys.stderr, flush=True)
         return named(error).exit_code
     return 0
-
-
-def named(error: Exception) -> TailraceError:
-    """Return our own error as it is; of any other only the kind, for its text may hold values of rows."""
-    if isinstance(error, TailraceError):
-        return error
-    if os.environ.get("TAILRACE_TRACE"):
-        traceback.print_exception(error)
-    condition = getattr(error, "getCondition", lambda: None)()
-    return SinkError(
-        "TR-527",
-        f"a Spark job failed with {type(error).__name__}" + (f" [{condition}]" if condition else ""),
-        detail="The batch changed nothing that its cut does not say; it is tried again from there.",
-        hint="Its full text may hold values of rows, so it is printed only with TAILRACE_TRACE=1 set.",
-    )
 
 
 @contextmanager
@@ -88,8 +70,3 @@ def stopping() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     return event
-
-
-def line(**values: Any) -> None:
-    """Print one JSON line on stderr."""
-    print(orjson.dumps(values).decode(), file=sys.stderr, flush=True)

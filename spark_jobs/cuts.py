@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from schemas.closes import Closes
 from schemas.config import Config
 from schemas.progress import Cut
 from schemas.topics import Topics
@@ -29,19 +28,14 @@ def advanced(applied: Applied, cut: Cut) -> bool:
     return cut.order > applied.cut.order
 
 
-class Cuts:
+class Cuts(Closes):
     """The newest state cut of the pipeline, from the end of the progress topic."""
 
     def __init__(self, config: Config) -> None:
         self._tail = PositionTail(config.kafka, Topics(config.kafka.prefix), config.source.slot)
         self._seen: SeenCut | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._tail.close()
 
     def newest(self, wait: float = 0.0) -> SeenCut | None:
@@ -55,8 +49,9 @@ class Cuts:
             self._seen = SeenCut(cut, now_ms() if fresh else 0)
         return self._seen
 
-    def wait(self) -> SeenCut:
-        """Return the newest state cut; wait until there is one."""
-        while (seen := self.newest(1.0)) is None:
-            pass
+    def wait(self, news_s: float = 1.0) -> SeenCut:
+        """Return the newest state cut, waiting up to `news_s` seconds for news, or until there is one."""
+        seen = self.newest(news_s)
+        while seen is None:
+            seen = self.newest(1.0)
         return seen

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from schemas.config import Config
 from schemas.lsn import Lsn, format_lsn, parse_lsn
 from spark_jobs.batch import Report
-from spark_jobs.command import line, named, opened, parser, run, stopping
+from spark_jobs.command import opened, parser, run, stopping
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import KeptView, Shared, Waiting
+from spark_jobs.lines import line, named
 from spark_jobs.open_view import open_view
 from spark_jobs.upkeep import Upkeep
 from spark_jobs.views.lower import in_order

@@ -20,9 +20,9 @@ from sinks.iceberg import IcebergTarget
 from sinks.upkeep import rebuild_pin
 from spark_jobs.base import BaseTables
 from spark_jobs.batch import Report
-from spark_jobs.command import named
 from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, Waiting, held
+from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, Waiting, not_free
+from spark_jobs.lines import named
 from spark_jobs.query.catalog import is_view
 from spark_jobs.views import Declared
 
@@ -133,7 +133,7 @@ class Inputs:
             raise self._waits(lower)
         try:
             if not lower.step(seen, Report(), LEASE_WAIT_S):
-                raise held(lower)
+                raise not_free(lower)
         except Waiting as error:
             lower.wait(error)
             raise self._waits(lower) from None

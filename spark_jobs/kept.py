@@ -19,18 +19,15 @@ from sinks.groups import Groups
 from sinks.lease import view_lease
 from sinks.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
 from spark_jobs.batch import Report
-from spark_jobs.command import line
 from spark_jobs.cuts import Cuts, SeenCut
+from spark_jobs.lines import line
 from spark_jobs.records import Records
 from spark_jobs.views import Declared
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
-SWAP_WAIT_S: Final = 600.0
-"""How long a rebuild waits for the batch that follow is in."""
-
 LEASE_WAIT_S: Final = 600.0
-"""How long a batch waits for another process that brings one of its inputs forward."""
+"""How long a rebuild waits for the batch that follow is in, and a batch for who brings one of its inputs forward."""
 
 HELD: Final = "TR-529"
 
@@ -55,12 +52,13 @@ class Waiting(StateError):
     """A batch cannot begin before a view that it reads goes on; nothing is wrong with this view itself."""
 
 
-def held(view: KeptView) -> StateError:
+def not_free(view: KeptView) -> StateError:
     """Return the error for a lease that another process has held for `LEASE_WAIT_S`."""
     return StateError(
         HELD,
         f'"{view.declared.name}": another process has held its lease for {LEASE_WAIT_S:.0f} s',
-        hint="Is another `tailrace views follow` or `rebuild` stuck?",
+        detail="What is live is as it was.",
+        hint="Is a `tailrace views follow` or `rebuild` stuck? Then repeat the command.",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from spark_jobs.batch import Report
-from spark_jobs.command import line
+from spark_jobs.lines import line
 
 EVERY_S: Final = 5.0
 _TELLING: Final = 0.01

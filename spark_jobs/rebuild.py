@@ -17,9 +17,10 @@ from schemas.config import Config
 from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from sinks.changes import Applied
-from spark_jobs.command import line, opened, parser, run
+from spark_jobs.command import opened, parser, run
 from spark_jobs.cuts import Cuts
 from spark_jobs.kept import KeptView, Shared
+from spark_jobs.lines import line
 from spark_jobs.open_view import open_view
 from spark_jobs.percolate import PercolateBatch
 from spark_jobs.plan import plan

@@ -12,14 +12,16 @@ from schemas.lsn import format_lsn
 from sinks.changes import Applied
 from sinks.lease import Lease, lease_folder
 from spark_jobs.batch import Report
-from spark_jobs.command import line
 from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import SWAP_WAIT_S, KeptView, Shared
+from spark_jobs.kept import LEASE_WAIT_S, KeptView, Shared, not_free
+from spark_jobs.lines import line
 from spark_jobs.plan import records_up_to
 from spark_jobs.progress import progress
 
 _CATCH_UPS: Final = 3
 """Each is shorter than the one before; what is left is done under the lease, while follow waits."""
+_NEWS_S: Final = 0.1
+"""The tail has what the broker has within milliseconds; a second of waiting for more only delays the swap."""
 
 
 @contextmanager
@@ -41,13 +43,9 @@ def alone(shared: Shared, view: KeptView) -> Iterator[None]:
 @contextmanager
 def held(view: KeptView) -> Iterator[None]:
     """Hold the view's lease: a running `follow` waits, and asks the target anew afterwards."""
-    with view.lease.held(SWAP_WAIT_S) as mine:
+    with view.lease.held(LEASE_WAIT_S) as mine:
         if not mine:
-            raise StateError(
-                "TR-529",
-                f'view "{view.declared.name}": another process has held its lease for {SWAP_WAIT_S:.0f} s',
-                hint="The live view is as it was. Is `tailrace views follow` stuck? Then repeat the command.",
-            )
+            raise not_free(view)
         try:
             yield
         finally:
@@ -79,7 +77,7 @@ def catch_up(shared: Shared, view: KeptView, applied: Applied) -> Applied:
     """Bring a generation beside the live one near the newest cut, while `follow` goes on."""
     for _ in range(_CATCH_UPS):
         before = applied
-        applied = advance(shared, view, applied, shared.cuts.wait(), applied.generation)
+        applied = advance(shared, view, applied, shared.cuts.wait(_NEWS_S), applied.generation)
         if applied.cut.order == before.cut.order:
             break
     return applied
@@ -90,7 +88,7 @@ def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
     target = view.batch.target
     with held(view):
         live, _ = view.load()
-        seen = shared.cuts.wait()
+        seen = shared.cuts.wait(_NEWS_S)
         while live is not None and seen.cut.order < live.cut.order:
             seen = shared.cuts.newest(wait=1.0) or seen
         applied = advance(shared, view, applied, seen, applied.generation)

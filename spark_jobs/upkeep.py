@@ -18,8 +18,8 @@ from sinks.iceberg import IcebergTarget
 from sinks.upkeep import commits_since_compaction, compact, expire
 from sinks.views_topic import ViewRecord, now_ms, read_views
 from spark_jobs.base import NAMESPACE
-from spark_jobs.command import line, named
 from spark_jobs.kept import KeptView, Shared
+from spark_jobs.lines import line, named
 from spark_jobs.views import declare
 
 _BASE_KEEP_MS: Final = 600_000

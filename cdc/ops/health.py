@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
 from cdc.ops.source_state import SourceState
-from cdc.ops.stall import Stall
 from schemas.errors import TailraceError
 from schemas.progress import PositionRecord
 from sinks.kafka import KafkaSink
@@ -23,6 +23,14 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 
 _TURN_S: Final = 120.0
 """The loop turns at least this often: a commit may wait twice 30 s for Kafka before it gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Since when (time.time()) nothing has moved, and why, in words."""
+
+    since: float
+    cause: str
 
 
 class Health:

@@ -64,11 +64,8 @@ def read_snapshots(config: Config) -> Snapshots:
         for name, state in sorted(reads.states.items())
         if state.oid != 0 or name in incomplete  # others have another name by now
     ]
-    tail = RequestTail(config.kafka, config.source.slot)
-    try:
+    with RequestTail(config.kafka, config.source.slot) as tail:
         return Snapshots(tuple(found), tail.waiting)
-    finally:
-        tail.close()
 
 
 def _snapshot(name: str, state: TableState, read: TableProgress | None, *, incomplete: bool) -> TableSnapshot:

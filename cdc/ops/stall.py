@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from cdc.ops.health import Health
-    from cdc.ops.source_state import SourceState
+from cdc.ops.health import Health
+from cdc.ops.source_state import SourceState
 
 _IDLE_WAITS: Final = ("walsenderwaitforwal", "walsendermain")
 _SEND_WAIT: Final = "walsenderwritedata"
 _LONG_CALL_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """Since when (time.time()) nothing has moved, and why, in words."""
-
-    since: float
-    cause: str
 
 
 class Standstill:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from cdc.ops.views import named
+from schemas.closes import Closes
 from schemas.config import Config
 from schemas.errors import DeadlineError, SinkError
 from schemas.lsn import format_lsn
@@ -19,7 +19,7 @@ _LOOK_S: Final = 0.1
 """How long one look at the topic may take, and so how late a waiter sees that it is over."""
 
 
-class AppliedViews:
+class AppliedViews(Closes):
     """What each view has applied, for any number of waiting threads: whoever is free reads for all.
 
     One consumer, opened by the first wait. Memory: one record for each view.
@@ -32,14 +32,6 @@ class AppliedViews:
         self._news = threading.Condition()
         self._reading = False
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all waits, with an error for who waits."""

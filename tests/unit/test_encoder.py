@@ -11,7 +11,8 @@ import fastavro
 import pytest
 
 from schemas.avro import key_schema, value_schema
-from schemas.encoder import Names, Record, TableEncoder, UnchangedToast
+from schemas.encoder import Names, TableEncoder, UnchangedToast
+from schemas.envelope import Record
 from schemas.errors import DecodeError
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.rowcodec import ColumnRefused

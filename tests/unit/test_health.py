@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-from cdc.ops.health import STATES, Health
+from cdc.ops.health import STATES, Health, Stall
 from cdc.ops.metrics import Metrics
-from cdc.ops.stall import Stall
 from schemas.errors import SinkError
 
 

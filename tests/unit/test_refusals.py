@@ -16,7 +16,8 @@ from schemas.avro import value_schema
 from schemas.columns import ColumnOptions
 from schemas.config import Config, Kafka, Source
 from schemas.deadletter import Place
-from schemas.encoder import Names, Record, TableEncoder
+from schemas.encoder import Names, TableEncoder
+from schemas.envelope import Record
 from schemas.errors import DecodeError, SourceError
 from schemas.lsn import Position
 from schemas.relation import Column, Relation, ReplicaIdentity
