@@ -56,7 +56,7 @@ class Shapes:
         source: Source,
         options: ColumnOptions,
         progress: Progress,
-        send: Callable[[bytes, bytes], None],
+        send: Callable[[bytes, bytes | None], None],
         states: dict[str, TableState],
     ) -> None:
         self.states = states
@@ -214,6 +214,12 @@ class Shapes:
         else:
             self.reads.planned(chunk, run)
         self._send(chunk_key(self._source.slot, chunk.table, run, chunk.n), orjson.dumps(value))
+
+    def forget_chunks(self, table: str) -> None:
+        """Drop the chunks of the run before: one with others has been planned, and the topic would grow by each run."""
+        if (before := self.reads.get(table)) is not None:
+            for n in range(before.chunks):
+                self._send(chunk_key(self._source.slot, table, before.run, n), None)
 
     def planned(self, relation: Relation, layout: Layout, lsn: int) -> None:
         """Note how a table lies that is read now, with everything that was committed before `lsn`."""

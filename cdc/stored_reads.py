@@ -54,14 +54,17 @@ def stored_reads(config: Config) -> StoredReads:
     with Reader(config.kafka, Topics(config.kafka.prefix).tables) as reader:
         for record in reader.all():
             key, value = record.key(), record.value()
-            if not isinstance(key, bytes) or not isinstance(value, bytes):
+            if not isinstance(key, bytes):
                 continue
             slot, kind, *name = orjson.loads(key)
             if slot != config.source.slot:
                 continue
-            if kind == "table":
+            if kind == "table" and value is not None:
                 found.states[name[0]] = TableState.from_json(value)
             elif kind == "chunk":
                 table, run, n = name
-                found.chunks[table, run, n] = orjson.loads(value)
+                if value is None:
+                    found.chunks.pop((table, run, n), None)
+                else:
+                    found.chunks[table, run, n] = orjson.loads(value)
     return found

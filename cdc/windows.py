@@ -186,6 +186,7 @@ class Windows:
             self._shapes.cannot_be_read(plan.table)
             self._done(plan.table)
             return
+        self._shapes.forget_chunks(plan.table)
         for chunk in plan.chunks:
             self._shapes.note_chunk(chunk, plan.run, done=False)
         # behind them: without transactions a part of these records may be all that there is at the next start

@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 from cdc.dev import postgres
 from cdc.dev.state import Servers
 from cdc.ops.snapshots import TableSnapshot, read_snapshots
+from cdc.stored_reads import stored_reads
 from schemas.config import Config
 from schemas.configfile import load
 from schemas.envelope import POSITION_HEADER
@@ -132,6 +133,7 @@ def test_read_again_while_cuts_stay_states(pipeline: Pipeline) -> None:
         assert (found.run, found.state, found.incomplete) == (2, "done", False)
         reread = {record.key for record in pipeline.records("t") if record.snapshot == 2}
         assert len(reread) == ROWS
+        assert {run for _, run, _ in stored_reads(pipeline.config).chunks} == {2}, "the topic grows by each run"
         assert daemon.stop() == 0
 
 
