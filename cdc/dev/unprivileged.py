@@ -19,6 +19,7 @@ NOBODY = 65534
 # Bits of the capability sets, from linux/capability.h; the narrow one first. Containers often have the
 # second only.
 _CAPABILITIES = (("dac_read_search", 2), ("dac_override", 1))
+_SETPCAP = 8
 
 
 def prefix(uid: int) -> list[str]:
@@ -33,20 +34,28 @@ def prefix(uid: int) -> list[str]:
             hint="apt-get install util-linux, or run as another user.",
         )
     command = [setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-    kept = kept_capability(Path("/proc/self/status"))
+    permitted = permitted_capabilities(Path("/proc/self/status"))
+    kept = kept_capability(permitted)
     if kept:
         command += [f"--inh-caps=-all,+{kept}", f"--ambient-caps=-all,+{kept}"]
+        if permitted >> _SETPCAP & 1:
+            # initdb looks for its postgres with access(2), which leaves capabilities out of account without this
+            command.append("--securebits=+no_setuid_fixup")
     return command
 
 
-def kept_capability(status: Path) -> str | None:
-    """Return the narrowest capability we have that lets a process in where only root may go."""
+def kept_capability(permitted: int) -> str | None:
+    """Return the narrowest of these capabilities that lets a process in where only root may go."""
+    return next((name for name, bit in _CAPABILITIES if permitted >> bit & 1), None)
+
+
+def permitted_capabilities(status: Path) -> int:
+    """Return the bits of what a process may do, as /proc has them; none where there is no /proc."""
     try:
         match = re.search(r"^CapPrm:\s*([0-9a-f]+)", status.read_text(), re.MULTILINE)
     except OSError:
-        return None
-    permitted = int(match[1], 16) if match else 0
-    return next((name for name, bit in _CAPABILITIES if permitted >> bit & 1), None)
+        return 0
+    return int(match[1], 16) if match else 0
 
 
 def own(folder: Path, uid: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -75,7 +76,16 @@ def test_the_narrow_capability_is_kept(tmp_path: Path) -> None:
     status_file = tmp_path / "status"
     for permitted, kept in (("6", "dac_read_search"), ("2", "dac_override"), ("0", None)):
         status_file.write_text(f"CapInh:\t0\nCapPrm:\t000000000000000{permitted}\n")
-        assert unprivileged.kept_capability(status_file) == kept
+        assert unprivileged.kept_capability(unprivileged.permitted_capabilities(status_file)) == kept
+
+
+def test_programs_are_found_where_only_root_may_go(tmp_path: Path) -> None:
+    program = tmp_path / "closed" / "program"
+    program.parent.mkdir(mode=0o700)
+    program.write_text("#!/bin/sh")
+    program.chmod(0o755)
+    ask = [sys.executable, "-c", "import os, sys; sys.exit(not os.access(sys.argv[1], os.X_OK))", str(program)]
+    assert subprocess.run([*unprivileged.prefix(unprivileged.NOBODY), *ask], check=False).returncode == 0
 
 
 def test_only_root_becomes_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
