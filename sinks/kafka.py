@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -37,6 +37,9 @@ QUEUE_BYTES = 50_331_648
 
 _MESSAGE_BYTES = 420
 """What librdkafka takes for a record beside key and value."""
+
+_PURGE_S = 2.0
+"""For librdkafka to report what it has given up; it waits for nobody then."""
 
 _MARKERS_S = 0.005
 """About how long the markers of a transaction take after the answer to its commit.
@@ -190,6 +193,9 @@ class KafkaSink:
     def abandon(self) -> None:
         """Let go of the producer without a word to the broker: an open transaction is aborted by whoever comes next."""
         self._producer.purge(blocking=False)
+        # until its report has been given, a record on its way keeps us, and so the producer with all its threads
+        with suppress(KafkaException, SystemError):
+            self._producer.flush(_PURGE_S)
         self.outbox.forget()
 
     def _open(self) -> None:

@@ -16,9 +16,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -78,6 +80,17 @@ class MemoryWatch:
         return [sample for sample in life if sample.at >= life[0].at + warm]
 
 
+def in_parts(life: list[Sample]) -> Iterator[str]:
+    """Say what a life took in each quarter of it: what is in flight goes up and down, growth would lift the least."""
+    began, ended = life[0].at, life[-1].at
+    yield f"memory of the longest life, {ended - began:.0f} s once warm, in MiB by its quarters:"
+    for quarter in range(4):
+        start = began + (ended - began) * quarter / 4
+        part = sorted(s.mib for s in life if start <= s.at <= start + (ended - began) / 4)
+        if part:
+            yield f"  least {part[0]:.1f}, median {median(part):.1f}, most {part[-1]:.1f}"
+
+
 def main() -> int:
     """Run it; 1 if anything is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
@@ -119,12 +132,8 @@ def soak(world: World, seed: int, seconds: float) -> int:
     print(log.stdout)
     print(f"{played.transactions} transactions, {len(played.evidence.journal)} changes checked")
     print(f"faults: {dict(sorted(played.faults.items()))}")
-    life = memory.longest_life()
-    first, last = life[0], life[-1]
-    print(
-        f"memory of the longest life, {last.at - first.at:.0f} s once warm: start {first.mib:.1f} MiB,"
-        f" end {last.mib:.1f} MiB, peak {max(sample.mib for sample in life):.1f} MiB"
-    )
+    for line in in_parts(memory.longest_life()):
+        print(line)
     (folder / "memory.csv").write_text("".join(f"{s.at:.0f},{s.pid},{s.mib:.1f}\n" for s in memory.samples))
     print(f"all samples: {folder / 'memory.csv'}")
     print(f"violations: {len(violations)}")
