@@ -82,14 +82,19 @@ class StoredQueries:
 
     def clear(self, columns: Mapping[str, str]) -> None:
         """Make the index anew."""
+        self.remove()
         with named_errors(self._search):
-            self._client.indices.delete(index=self._index, params={"ignore": 404})
             body = mapping(columns, [])
             properties = {**body["properties"], OWN: _STORED}
             mappings = {**body, "_meta": self._meta(columns, None), "properties": properties}
             self._client.indices.create(
                 index=self._index, body={"settings": {"index": _SETTINGS}, "mappings": mappings}
             )
+
+    def remove(self) -> None:
+        """Drop the index."""
+        with named_errors(self._search):
+            self._client.indices.delete(index=self._index, params={"ignore": 404})
 
     def store(self, changes: DataFrame, columns: Mapping[str, str], cut: Cut) -> None:
         """Bring the index to `cut`; `changes` are id, version, text (null: there is no such query now)."""

@@ -22,6 +22,7 @@ from spark_jobs.command import opened, parser, run
 from spark_jobs.compare import Comparison, compare
 from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
+from spark_jobs.percolate import PercolateBatch
 from spark_jobs.swap import alone, catch_up, held, keep, listed, live_of, staged_of, swap_in
 
 
@@ -94,7 +95,10 @@ def rollback(shared: Shared, view: KeptView) -> Applied:
 
 
 def drop(shared: Shared, view: KeptView, generation: int | None, confirmed: str | None) -> list[int]:
-    """Drop one generation beside the live one, or, `confirmed` with the view's name, all; return which."""
+    """Drop one generation beside the live one, or, `confirmed` with the view's name, all; return which.
+
+    Of a percolate view the topic stays: what was forwarded is others' by now.
+    """
     name, target = view.declared.name, view.batch.target
     with alone(shared, view), held(view):
         found = target.generations()
@@ -118,6 +122,8 @@ def drop(shared: Shared, view: KeptView, generation: int | None, confirmed: str 
                 hint=f"tailrace views drop {name} --confirm {name}",
             )
         target.remove()
+        if isinstance(view.batch, PercolateBatch):
+            view.batch.remove_queries()
         shared.views_topic.forget(name)
         return sorted(found)
 

@@ -30,10 +30,10 @@ from sinks.percolator import match
 from sinks.stored_queries import StoredQueries, UsersQueries
 from sinks.views_topic import now_ms
 from spark_jobs.batch import Report, check_definition, fill, own_cut, settled
-from spark_jobs.command import line
 from spark_jobs.cuts import SeenCut
 from spark_jobs.events import KEY, LSN, OP, ORDINAL, each_once, events, plain
 from spark_jobs.kept import Shared
+from spark_jobs.lines import line
 from spark_jobs.records import Every
 from spark_jobs.shapes import TableShapes
 from spark_jobs.views import Declared, check_shapes
@@ -87,6 +87,11 @@ class PercolateBatch:
     def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
         """Return the columns of the matches, and what tells them apart."""
         return COLUMNS, _ORDER
+
+    def remove_queries(self) -> None:
+        """Drop the index that is ours; one of the user's own stays."""
+        if isinstance(self._stored, StoredQueries):
+            self._stored.remove()
 
     def begin_anew(self, applied: Applied, seen: SeenCut) -> Applied:
         """Go on from the cut without what lies between, with all queries read again; matches so far stay."""

@@ -20,6 +20,7 @@ from sinks.kafka import KafkaSink
 from sinks.stored_queries import StoredQueries
 from sinks.views_read import read_view
 from spark_jobs.explain import explain_percolate
+from spark_jobs.generations import drop
 from spark_jobs.kept import KeptView
 from spark_jobs.rebuild import rebuild
 from spark_jobs.views import declare
@@ -289,6 +290,11 @@ def test_what_it_cannot_go_on_from(model: Model) -> None:
     model.stands()
     step(bench, bench.kept(name))
     agrees(model)
+    drop(bench.shared, bench.kept(name), None, name)
+    search = bench.config.search
+    assert search is not None
+    with OpenSearch(search.hosts) as client:
+        assert not client.indices.exists(index=f"{search.index_prefix}{name}-queries")
 
 
 def test_an_index_of_the_users(bench: Make, search_url: str) -> None:
