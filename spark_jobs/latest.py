@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -37,6 +38,35 @@ def newest(records: DataFrame) -> DataFrame:
     return records.groupBy("partition", "key").agg(
         F.max_by("value", "offset").alias("value"), F.max("offset").alias("offset")
     )
+
+
+_WORD: Final = 64
+"""Offsets that one number marks."""
+
+
+def newest_marks(records: DataFrame) -> DataFrame:
+    """Mark the offset of each key's last record, one bit each: partition, word, bits, and how many records it saw.
+
+    For spans that are large: only keys and offsets are grouped, by hash, where `newest` sorts and moves the values.
+    """
+    last = records.groupBy("partition", "key").agg(F.max("offset").alias("offset"), F.count("*").alias("seen"))
+    return last.groupBy("partition", _word()).agg(
+        F.bit_or(F.expr(f"shiftleft(1L, cast(offset % {_WORD} AS int))")).alias("bits"), F.sum("seen").alias("seen")
+    )
+
+
+def marked(records: DataFrame, marks: DataFrame) -> DataFrame:
+    """Keep what `newest_marks` has marked; both should be persisted."""
+    seen, kept = marks.agg(F.sum("seen"), F.sum(F.bit_count("bits"))).collect()[0]
+    if seen == kept:
+        return records
+    bit = F.expr(f"getbit(bits, cast(offset % {_WORD} AS int)) = 1")
+    words = marks.drop("seen")
+    return records.withColumn("word", _word()).join(words, ["partition", "word"]).where(bit).select(*records.columns)
+
+
+def _word() -> Column:
+    return F.expr(f"offset div {_WORD}").alias("word")
 
 
 def facts(latest: DataFrame) -> Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,9 +15,12 @@ from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
 from spark_jobs.events import EventFacts, positioned
 from spark_jobs.events import facts as event_facts
-from spark_jobs.latest import Facts, facts, newest
+from spark_jobs.latest import Facts, facts, marked, newest, newest_marks
 from spark_jobs.shapes import TableShapes, table_shapes
-from spark_jobs.source import records
+from spark_jobs.source import records, records_between
+
+_MANY: Final = 100_000
+"""Records of a span from which on its values stay where they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Records:
         span = (topic, tuple(start), tuple(end))
         if span not in self._spans:
             raw = records(self._session, self._kafka, topic, start, end)
-            self._spans[span] = None if raw is None else self._read(raw)
+            self._spans[span] = None if raw is None else self._read(raw, records_between(start, end))
         return self._spans[span]
 
     def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:
@@ -72,18 +76,25 @@ class Records:
             self._wholes[span] = None if raw is None else self._read_whole(raw)
         return self._wholes[span]
 
-    def _read(self, raw: DataFrame) -> Latest:
-        frame = newest(raw).persist()
+    def _read(self, raw: DataFrame, count: int) -> Latest:
+        if count < _MANY:
+            frame = self._kept(newest(raw))
+        else:
+            whole = self._kept(raw)
+            frame = marked(whole, self._kept(newest_marks(whole)))
         return Latest(self._named(frame), facts(frame))
 
     def _read_whole(self, raw: DataFrame) -> Every | None:
-        frame = positioned(raw).persist()
+        frame = self._kept(positioned(raw))
         name = self._named(frame)
         known = event_facts(frame)
         return None if known is None else Every(name, known)
 
+    def _kept(self, frame: DataFrame) -> DataFrame:
+        self._cached.append(frame.persist())
+        return frame
+
     def _named(self, frame: DataFrame) -> str:
-        self._cached.append(frame)
         self._count += 1
         name = f"tailrace_span_{self._count}"
         frame.createOrReplaceGlobalTempView(name)

@@ -21,6 +21,8 @@ _SETTINGS: Final = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.ui.enabled": "false",
+    # Plans are written out for that page all the same, at each step of each query: in the shorter form.
+    "spark.sql.ui.explainMode": "simple",
     "spark.ui.showConsoleProgress": "false",
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Final
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession
@@ -11,6 +13,12 @@ from schemas.config import Kafka
 from sinks.options import java_options
 
 EARLIEST = -2
+
+_POLL_RECORDS: Final = 5000
+"""Of one poll; the default of 500 costs half of the reading. Its bytes stay those of a fetch (1 MiB or one batch)."""
+
+_SLICE_RECORDS: Final = 25_000
+_SLICES_A_CORE: Final = 4
 
 
 def records(
@@ -29,13 +37,16 @@ def records(
     beginning. The last record is the one at ``end - 1`` or before it: the cleaner may have dropped that one.
     """
     ranges = {
-        partition: (start[partition] if partition < len(start) and start[partition] > 0 else EARLIEST, stop)
-        for partition, stop in enumerate(end)
-        if stop > (start[partition] if partition < len(start) else 0)
+        partition: (first if first > 0 else EARLIEST, stop)
+        for partition, (first, stop) in enumerate(_spans(start, end))
+        if stop > first
     }
     if not ranges:
         return None
     reader = session.read.format("kafka").option("assign", _json({topic: list(ranges)}))
+    reader = reader.option("kafka.max.poll.records", _POLL_RECORDS)
+    if (slices := _slices(session, records_between(start, end))) > len(ranges):
+        reader = reader.option("minPartitions", slices)
     for name, value in java_options(kafka).items():
         reader = reader.option(f"kafka.{name}", value)
     return (
@@ -46,6 +57,21 @@ def records(
         .load()
         .select("key", "value", "partition", "offset", *more)
     )
+
+
+def records_between(start: Sequence[int], end: Sequence[int]) -> int:
+    """Return how many records there are at most from `start` up to `end`."""
+    return sum(stop - first for first, stop in _spans(start, end))
+
+
+def _spans(start: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
+    """Return where each partition begins and ends; one that `start` does not know begins at 0."""
+    return list(zip(chain(start, repeat(0)), end, strict=False))
+
+
+def _slices(session: SparkSession, count: int) -> int:
+    """Return into how many tasks to cut so many records: three partitions on two cores would leave one idle."""
+    return min(count // _SLICE_RECORDS, _SLICES_A_CORE * session.sparkContext.defaultParallelism)
 
 
 def _json(value: object) -> str:

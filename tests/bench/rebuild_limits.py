@@ -1,6 +1,7 @@
-"""What a rebuild cannot be faster than: to read the topic of public.orders, and to read and decode it.
+"""What a rebuild cannot be faster than: to read the topic of public.orders, to read and decode it, and, of the
+documents of public.documents, to send them to the index once they are made.
 
-python -m tests.bench.rebuild_limits CONFIG
+    python -m tests.bench.rebuild_limits CONFIG
 """
 
 from __future__ import annotations
@@ -10,28 +11,34 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.ops.spark import job
+from schemas.config import Search
 from schemas.configfile import load
 from schemas.topics import Topics
+from sinks.bulk import connect, write_documents
+from sinks.changes import DELETED
+from sinks.documents import documents
+from sinks.opensearch import OpenSearchTarget
 from spark_jobs.command import opened
-from spark_jobs.latest import changes, facts
+from spark_jobs.kept import Shared
+from spark_jobs.latest import Facts, changes, facts
 from spark_jobs.source import records
+
+_CONNECTIONS = 2
 
 
 def main(path: Path) -> None:
     config = load(path)
     os.environ.update(job(config, "follow", []).environment)
     with opened(config) as shared:
-        topic = Topics(config.kafka.prefix).table("public", "orders")
-        end = shared.cuts.wait().cut.offsets[topic]
-        raw = records(shared.session, config.kafka, topic, [], end)
-        assert raw is not None
-        known = facts(raw)
-        decoded = changes(raw, known, shared.records.shapes(topic, known.schema_ids))
+        raw, known, decoded = _span(shared, "orders")
 
         def rate(run: Callable[[], object]) -> int:
             run()
@@ -39,9 +46,40 @@ def main(path: Path) -> None:
             run()
             return round(known.rows / (time.monotonic() - began))
 
-        read = rate(lambda: raw.select(F.sum(F.length("value"))).collect())
-        decode = rate(lambda: decoded.write.format("noop").mode("overwrite").save())
-    print(json.dumps({"read": read, "read_and_decode": decode}))
+        found = {
+            "read": rate(lambda: raw.select(F.sum(F.length("value"))).collect()),
+            "read_and_decode": rate(lambda: decoded.write.format("noop").mode("overwrite").save()),
+        }
+        if config.search is not None:
+            _, _, rows = _span(shared, "documents")
+            found["index"] = _index(config.search, rows.drop(DELETED))
+    print(json.dumps(found))
+
+
+def _span(shared: Shared, table: str) -> tuple[DataFrame, Facts, DataFrame]:
+    """Return a whole topic that has one record of each key, what is known of it, and its rows."""
+    topic = Topics(shared.config.kafka.prefix).table("public", table)
+    raw = records(shared.session, shared.config.kafka, topic, [], shared.cuts.wait().cut.offsets[topic])
+    assert raw is not None
+    known = facts(raw)
+    return raw, known, changes(raw, known, shared.records.shapes(topic, known.schema_ids))
+
+
+def _index(search: Search, rows: DataFrame) -> int:
+    """Documents per second by as many connections as there are tasks at once, until they can be searched."""
+    columns = {field.name: field.dataType for field in rows.schema}
+    target = OpenSearchTarget(search, "limit")
+    made = documents(rows, ["id"]).collect()
+    index = target.index(target.stage(columns, ["id"]))
+    send = partial(write_documents, search=search, index=index, version=1)
+    try:
+        began = time.monotonic()
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            list(pool.map(send, (made[number::_CONNECTIONS] for number in range(_CONNECTIONS))))
+        connect(search).indices.refresh(index=index)
+        return round(len(made) / (time.monotonic() - began))
+    finally:
+        target.remove()
 
 
 if __name__ == "__main__":
