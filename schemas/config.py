@@ -148,6 +148,11 @@ class Kafka(Section):
     secret_options: dict[str, SecretStr] = Field(
         default_factory=dict, description="the same for values that must not be shown, e.g. sasl.password"
     )
+    java_options: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="options of the Java client, through which Spark reads, in place of what is translated for it from"
+        " options and secret_options",
+    )
 
 
 class Snapshot(Section):

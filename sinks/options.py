@@ -52,7 +52,11 @@ def java_options(kafka: Kafka) -> dict[str, str]:
 
     Covers plain text, TLS with PEM files and SASL with PLAIN or SCRAM. An option about security that it
     cannot translate is a ConfigError: dropped in silence, it would look like a broker that is down.
+    `java_options`, if there are any, stand for all of them.
     """
+    if kafka.java_options:
+        given_java = {name: value.get_secret_value() for name, value in kafka.java_options.items()}
+        return {"bootstrap.servers": kafka.bootstrap, **given_java}
     given = client_options(kafka)
     java = {"bootstrap.servers": str(given.pop("bootstrap.servers"))}
     java |= {name: str(given[name]) for name in _SAME_NAME if name in given}
@@ -66,7 +70,7 @@ def java_options(kafka: Kafka) -> dict[str, str]:
         java["sasl.jaas.config"] = f"{_LOGIN[mechanism]} required username={user} password={password};"
     known = {*_SAME_NAME, *_TLS_FILES, "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"}
     for name in given:
-        if name.startswith(("ssl.", "sasl.")) and name not in known:
+        if name.startswith(("ssl.", "sasl.", "enable.ssl.", "enable.sasl.")) and name not in known:
             raise _untranslatable(name)
     return java
 
@@ -112,5 +116,6 @@ def _untranslatable(what: str) -> ConfigError:
         "TR-505",
         f"kafka.options: Spark's Kafka client has no counterpart of {what}",
         detail="The views read Kafka through the Java client, which names its options differently.",
-        hint='Give the Java client\'s own name in [spark.conf]: "spark.tailrace.kafka.NAME" = "VALUE".',
+        hint="Give all that the Java client needs under its own names in kafka.java_options:"
+        ' { "security.protocol" = ..., "ssl.truststore.location" = ... }',
     )

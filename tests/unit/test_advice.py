@@ -1,0 +1,72 @@
+"""What messages and pages tell people to type exists: commands with their options, and keys of the configuration."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import typer
+from pydantic import BaseModel
+
+from cdc.cli.main import app
+from schemas.config import Config
+
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("cdc", "schemas", "sinks", "snapshot", "spark_jobs")
+_SECTIONS = {name: field for name, field in Config.model_fields.items() if name != "views"}
+_COMMAND = re.compile(r"(?<![\w./'\"\[-])tailrace ((?:[a-z]+ )*[a-z]+|[a-z]+)((?: (?:--[a-z-]+|[A-Z0-9_./:-]+))*)")
+_KEY = re.compile(rf"(?<![\w./-])({'|'.join(_SECTIONS)})\.(?!log\b)([a-z_]+)\b(?![.(/])")
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """Give every string of the sources but docstrings, with a word in place of each value, and the pages' lines."""
+    for package in _PACKAGES:
+        for file in (_ROOT / package).rglob("*.py"):
+            tree = ast.parse(file.read_text())
+            inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+            documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in inner | documentation:
+                    yield f"{file.relative_to(_ROOT)}:{node.lineno}", _text(node)
+    for page in ("README.md", "sinks/README.md", "spark_jobs/README.md"):
+        for number, line in enumerate((_ROOT / page).read_text().splitlines(), 1):
+            yield f"{page}:{number}", line
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) for part in node.values)
+    return str(node.value) if isinstance(node, ast.Constant) else "NAME"
+
+
+_TEXTS = list(_texts())
+
+
+def test_commands_are_there() -> None:
+    seen = 0
+    for place, text in _TEXTS:
+        for words, rest in _COMMAND.findall(text):
+            command, left = typer.main.get_command(app), words.split()
+            while left and left[0] in getattr(command, "commands", {}):
+                command = command.commands[left.pop(0)]  # type: ignore[attr-defined]
+            if left == words.split() or (not left and hasattr(command, "commands")):
+                continue  # the name in a sentence
+            seen += 1
+            assert not hasattr(command, "commands"), f"{place}: tailrace {words}"
+            known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+            assert {word for word in rest.split() if word.startswith("--")} <= known, f"{place}: {words}{rest}"
+    assert seen > 50
+
+
+def test_keys_are_there() -> None:
+    seen = 0
+    for place, text in _TEXTS:
+        for section, key in _KEY.findall(text):
+            seen += 1
+            kinds = (_SECTIONS[section].annotation, *get_args(_SECTIONS[section].annotation))
+            (model,) = (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
+            assert key in model.model_fields, f"{place}: {section}.{key}"
+    assert seen > 50
