@@ -7,14 +7,21 @@ import signal
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from cdc.dev import java
 from cdc.dev.state import Servers, start_servers, stop_servers
 from schemas.errors import ConfigError
 from tests import apicurio
 from tests.servers import fresh_database
+from tests.spread import Spread
+
+if TYPE_CHECKING:
+    from tests.containers.servers import Servers as ContainerServers
 
 # Nothing a test writes must survive a power cut, and each fsync costs milliseconds.
 _POSTGRES = {"fsync": "off"}
@@ -31,6 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Let SIGTERM (of `timeout`, of a CI that gives up) end the run as Ctrl-C does: the servers end with it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """Let `--dist loadfile` keep the files that share a Spark session on one worker."""
+    return Spread(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,37 +67,71 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+def in_containers(request: pytest.FixtureRequest) -> bool:
+    """Whether the command line wants the servers in containers."""
+    return bool(request.config.getoption("--servers") == "containers")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[None]:
+    """A container engine with all images; one that was started for us is ended again."""
+    from tests.containers.engine import running_engine
+
+    with running_engine():
+        yield
+
+
+@pytest.fixture(scope="session")
+def container_servers(engine: None) -> Iterator[ContainerServers]:
+    """PostgreSQL and three brokers, in containers."""
+    from tests.containers.servers import servers as started
+
+    with started() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest, in_containers: bool) -> Servers:
     """PostgreSQL and Kafka: our own, in containers, or those that the command line names."""
     named = request.config.getoption("--servers")
     if named == "embedded":
         folder = request.getfixturevalue("state_dir")
-        yield start_servers(folder, search=False, postgres_settings=_POSTGRES, kafka_properties=_KAFKA)
-    elif named == "containers":
-        from tests.containers.engine import running_engine
-        from tests.containers.servers import servers as in_containers
-
-        with running_engine(), in_containers() as started:
-            yield Servers(started.dsn, started.dsn, started.bootstrap, None)
-    else:
-        dsn, bootstrap, *search = named.split()
-        yield Servers(dsn, dsn, bootstrap, search[0] if search else None)
+        return start_servers(folder, search=False, postgres_settings=_POSTGRES, kafka_properties=_KAFKA)
+    if in_containers:
+        started = request.getfixturevalue("container_servers")
+        return Servers(started.dsn, started.dsn, started.bootstrap, None)
+    dsn, bootstrap, *search = named.split()
+    return Servers(dsn, dsn, bootstrap, search[0] if search else None)
 
 
 @pytest.fixture(scope="session")
-def search_url(state_dir: Path, servers: Servers) -> str:
+def search_url(state_dir: Path, servers: Servers, in_containers: bool) -> Iterator[str]:
     """OpenSearch: the one that the command line names, or our own, started by the first test that asks for it."""
-    if servers.opensearch is not None:
-        return servers.opensearch
-    found = start_servers(state_dir)
-    if found.opensearch is None:
-        pytest.skip("; ".join(found.messages))
-    return found.opensearch
+    if in_containers:
+        from tests.containers.servers import opensearch
+
+        with opensearch() as url:
+            yield url
+    elif servers.opensearch is not None:
+        yield servers.opensearch
+    else:
+        found = start_servers(state_dir)
+        if found.opensearch is None:
+            pytest.skip("; ".join(found.messages))
+        yield found.opensearch
 
 
 @pytest.fixture(scope="session")
-def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def registry_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, in_containers: bool
+) -> Iterator[str]:
     """A schema registry, started by the first test that asks for it."""
+    if in_containers:
+        from tests.containers.servers import registry
+
+        with registry(request.getfixturevalue("container_servers").network) as (_, url):
+            yield url
+        return
     try:
         java.find_java("Apicurio", apicurio.JAVA)
     except ConfigError as missing:

@@ -25,13 +25,21 @@ from spark_jobs.records import Records
 from spark_jobs.session import open_session
 from tests.spark.pipeline import Pipeline
 
+ROUNDS = int(os.environ.get("TAILRACE_TEST_ROUNDS", "1"))
+"""How often is repeated what finds more each time; a batch of many views is seconds of Spark."""
+
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""With few rows, to compile a query takes longer than to run it; `test_end_to_end.py` and a local cluster compile."""
+
 _NAMESPACE = f"views_{uuid.uuid4().hex[:6]}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves the sockets that it collects through to the garbage collector."""
     for item in items:
         if "tests/spark/" in item.nodeid:
+            # For a machine on which much else runs: a test that is cut off leaves the session of all others broken.
+            item.add_marker(pytest.mark.timeout(1200))
+            # PySpark leaves the sockets that it collects through to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
@@ -52,6 +60,7 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
         "spark.driver.extraClassPath": connectors,
         "spark.driver.memory": "1500m",
         "spark.driver.extraJavaOptions": quick,
+        **INTERPRETED,
     }
     config = Config(source=Source(dsn="none"), warehouse=warehouse, spark=Spark(conf=settings))
     session = open_session(config, "local[2]")
@@ -124,7 +133,7 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
 
     yield make
     for cuts in opened:
-        cuts.__exit__(None, None, None)
+        cuts.close()
 
 
 def newest(bench: Bench) -> SeenCut:

@@ -50,7 +50,6 @@ class Prices:
         return found
 
 
-@pytest.mark.timeout(400)
 def test_a_row_keeps_what_stood_at_its_moment(bench: Callable[..., Bench]) -> None:
     suffix = uuid.uuid4().hex[:8]
     history, sales = f"price_{suffix}", f"sales_{suffix}"

@@ -81,9 +81,9 @@ class Shop:
         return load(self.file)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return tailrace(*arguments, "--config", str(self.file), timeout=240)
+        return tailrace(*arguments, "--config", str(self.file), timeout=600)
 
-    def wait_for_views(self, seconds: float = 240) -> None:
+    def wait_for_views(self, seconds: float = 600) -> None:
         """Return when every view holds what the source has now."""
         with psycopg.connect(self.dsn) as connection:
             target = wal_lsn(connection)
@@ -93,7 +93,7 @@ class Shop:
             if all(view.flushed_lsn is not None and view.flushed_lsn >= target for view in views):
                 return
             assert time.monotonic() < deadline, f"{views}\n{(self.folder / 'follow.log').read_text()[-3000:]}"
-            time.sleep(0.5)
+            time.sleep(1.0)
 
 
 @contextmanager
@@ -135,6 +135,14 @@ def write_views(
     file = write_config(folder, dsn, bootstrap, prefix, more + sections(folder) + index + views)
     file.write_text(file.read_text().replace("[source]\n", _HIDING))
     return file
+
+
+def small_shop(dsn: str) -> None:
+    """Make the demo shop with one order in seven: every kind of value is in it still, and rows are compared singly."""
+    create_shop(dsn)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("DELETE FROM order_items WHERE order_id % 7 > 0")
+        connection.execute("DELETE FROM orders WHERE id % 7 > 0")
 
 
 def as_hidden(customer: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +223,6 @@ def assert_verified(shop: Shop, *views: str) -> None:
         assert all(compared["left_rows"] > 0 for compared in result["comparisons"])
 
 
-@pytest.mark.timeout(600)
 def test_views_equal_the_source(
     servers: Servers,
     search_url: str,
@@ -224,10 +231,10 @@ def test_views_equal_the_source(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    create_shop(database)
+    small_shop(database)
     file = write_views(tmp_path, database, servers.bootstrap, prefix, search_url)
     shop = Shop(file, database, tmp_path, search_url)
-    work = ("cdc.dev.demo", "load", "--dsn", database, "--rate", "100")
+    work = ("cdc.dev.demo", "load", "--dsn", database, "--rate", "30")
     with (
         running(file) as daemon,
         process(tmp_path / "load.log", *work) as load_process,
@@ -300,12 +307,11 @@ def someone_else_changes(shop: Shop, order: int) -> None:
         )
 
 
-@pytest.mark.timeout(400)
 def test_slot_lost(servers: Servers, search_url: str, prefix: str, tmp_path: Path) -> None:
     """What the hint says, word for word, makes topics and views right again, though nobody will ever see the gap."""
     with own_postgres({"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"}) as server:
         dsn = postgres.dsn(server)
-        create_shop(dsn)
+        small_shop(dsn)
         file = write_views(tmp_path, dsn, servers.bootstrap, prefix, search_url, tables=["products"])
         shop = Shop(file, dsn, tmp_path, search_url)
         with process(tmp_path / "follow.log", "cdc.cli.main", "views", "follow", "--config", str(file)) as follow:
@@ -348,10 +354,9 @@ def assert_groups_name_cuts(shop: Shop) -> None:
     wait_until(all_level)
 
 
-@pytest.mark.timeout(300)
 def test_rebuild_from_compacted_topics(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
     """The cleaner has really been at work: most versions and all tombstones are gone."""
-    create_shop(database)
+    small_shop(database)
     short = "min_compaction_lag_ms = 1\ndelete_retention_ms = 1\n"
     file = write_views(tmp_path, database, servers.bootstrap, prefix, "", short)
     shop = Shop(file, database, tmp_path, "")

@@ -286,7 +286,6 @@ def test_what_a_rebuild_says(bench: Make, capsys: pytest.CaptureFixture[str], mo
 _SWAPS = 20
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", ["warehouse", "search"])
 def test_a_reader_during_swaps(request: pytest.FixtureRequest, bench: Make, target: Any) -> None:
     """Every transaction writes all rows: whoever reads sees all of them, of one transaction, and never an older one."""

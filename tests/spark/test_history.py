@@ -207,7 +207,6 @@ def kept(
             yield made
 
 
-@pytest.mark.timeout(600)
 def test_every_past_state_is_one_query(
     servers: Servers, spark: SparkSession, warehouse: Warehouse, database: str, prefix: str, tmp_path: Path
 ) -> None:

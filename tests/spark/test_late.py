@@ -25,7 +25,6 @@ def listed(bench: Bench, name: str) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, rows))
 
 
-@pytest.mark.timeout(300)
 def test_late_rows_are_counted_and_listed(bench: Callable[..., Bench]) -> None:
     name = f"minutes_{uuid.uuid4().hex[:8]}"
     query = "SELECT window.start AS start, count(*) AS n FROM public.orders GROUP BY window(at, '10 minutes')"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 import sqlglot
 from psycopg import sql
 
@@ -14,6 +13,7 @@ from cdc.dev.state import Servers
 from spark_jobs.query.parse import DIALECT
 from tests.daemon import running, write_config
 from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
+from tests.spark.conftest import INTERPRETED
 from tests.spark.shop import plain
 from tests.spark.test_end_to_end import Shop, end, process, sections, warehouse_rows
 
@@ -26,7 +26,6 @@ _ABOVE = {
 }
 
 
-@pytest.mark.timeout(900)
 def test_views_equal_postgresql(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         create(connection)
@@ -97,6 +96,7 @@ def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str) -> Path:
     above = "".join(f"[views.{name}]\nquery = '''{sql}'''\nkey = {key}\n" for name, (key, sql) in _ABOVE.items())
     upkeep = "[warehouse]\ncompact_after = 3\nkeep_s = 0\nupkeep_share = 0.5\n"
     kept = sections(folder).replace("[warehouse]\n", upkeep)
+    kept += "".join(f'"{name}" = "{value}"\n' for name, value in INTERPRETED.items())
     return write_config(folder, dsn, bootstrap, prefix, kept + above + views)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import SparkSession
 
@@ -22,7 +21,6 @@ _TYPES = {"int4": "int", "text": "string", "timestamp": "timestamp_ntz"}
 Tables = Mapping[str, dict[Key, Row]]
 
 
-@pytest.mark.timeout(1200)
 def test_spark_finds_what_changes_in_every_example(spark: SparkSession) -> None:
     engine, model, session = Engine(), ShopModel(5), spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", "1")

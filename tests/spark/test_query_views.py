@@ -19,7 +19,7 @@ from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import KeptView
 from spark_jobs.rebuild import rebuild
 from spark_jobs.records import Records
-from tests.spark.conftest import Bench, newest, step
+from tests.spark.conftest import ROUNDS, Bench, newest, step
 from tests.spark.pipeline import column
 from tests.spark.shop import Change, Shop
 
@@ -30,13 +30,12 @@ _NAMES = (
 )
 
 
-@pytest.mark.timeout(1200)
 def test_random_transactions(bench: Make, search_url: str) -> None:
     shop = Shop(bench, _NAMES, search_url, seed=3)
     shop.commit(shop.model.fill())
     shop.step()
     shop.check()
-    for _ in range(2):
+    for _ in range(ROUNDS):
         for _ in range(2):
             shop.commit(shop.model.change())
         shop.step()
@@ -46,7 +45,6 @@ def test_random_transactions(bench: Make, search_url: str) -> None:
     shop.check()
 
 
-@pytest.mark.timeout(600)
 def test_nothing_to_say_commits_nothing(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(bench, ["having"])
     shop.commit(shop.model.fill())
@@ -73,7 +71,6 @@ def test_nothing_to_say_commits_nothing(bench: Make, monkeypatch: pytest.MonkeyP
     assert shop.check()
 
 
-@pytest.mark.timeout(600)
 def test_a_batch_that_stopped_anywhere_is_done_again(bench: Make, search_url: str, monkeypatch: Any) -> None:
     """Both base tables may be ahead of the view, and documents of the batch in the index already."""
     shop = Shop(bench, ["two_keys", "two_keys@search"], search_url)
@@ -118,7 +115,6 @@ def _raise(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-@pytest.mark.timeout(600)
 def test_rebuild_and_another_query(bench: Make) -> None:
     shop = Shop(bench, ["inner"])
     shop.commit(shop.model.fill())
@@ -144,7 +140,6 @@ def test_rebuild_and_another_query(bench: Make) -> None:
     shop.check()
 
 
-@pytest.mark.timeout(600)
 def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
     """The slower one has an older cut; making it anew there would take the state from views at the newer one."""
     shop = Shop(bench, ["inner"])
@@ -174,7 +169,6 @@ def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
     assert (live.generation, live.cut.flushed_lsn) == (2, newest(shop.bench).cut.flushed_lsn)
 
 
-@pytest.mark.timeout(600)
 def test_full_refresh_holds_what_its_query_gives_now(bench: Make) -> None:
     """Also where the query's result depends on more than the tables: here on a setting of the session."""
     shop = Shop(bench, ["left"])
@@ -190,7 +184,6 @@ def test_full_refresh_holds_what_its_query_gives_now(bench: Make) -> None:
     assert list(read_view(shop.bench.config, name).rows) == [{"id": 1, "country": "z"}]
 
 
-@pytest.mark.timeout(600)
 def test_a_key_that_is_not_unique_after_all(bench: Make) -> None:
     """The texts '1' and '01' are equal to the number 1; what follows from the query takes them for one value."""
     shop = Shop(bench, ["left"])
@@ -220,7 +213,6 @@ def order(shop: Shop, number: int, status: str, customer_id: int | None = None) 
     return shop.model.put("orders", row)
 
 
-@pytest.mark.timeout(600)
 def test_documents_with_nested_lists(bench: Make, search_url: str) -> None:
     shop = Shop(bench, ["document", "document@search"], search_url)
     shop.commit(shop.model.fill())
@@ -257,7 +249,6 @@ def documents(shop: Shop) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.timeout(600)
 def test_columns_change(bench: Make) -> None:
     shop = Shop(bench, ["left"])
     pipeline, name = shop.bench.pipeline, shop.called("left")
@@ -301,7 +292,6 @@ def test_columns_change(bench: Make) -> None:
     assert rows == [{"id": 1, "country": 5, "amount": 5}, {"id": 2, "country": 6, "amount": rows[1]["amount"]}]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("query", "key", "code"),
     [

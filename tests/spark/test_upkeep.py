@@ -48,7 +48,6 @@ def data_files(shop: Shop, view: KeptView) -> int:
     return int(shop.bench.shared.session.sql(sql).collect()[0][0])
 
 
-@pytest.mark.timeout(900)
 def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_jobs.upkeep._BASE_KEEP_MS", 0)
     shop = Shop(bench, ["inner", "left"])

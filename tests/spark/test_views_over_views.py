@@ -19,7 +19,7 @@ from spark_jobs.kept import KeptView, Waiting
 from spark_jobs.rebuild import rebuild
 from tests.shop_engine import Engine, over_new
 from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
-from tests.spark.conftest import Bench, newest
+from tests.spark.conftest import ROUNDS, Bench, newest
 from tests.spark.pipeline import column
 from tests.spark.shop import plain
 
@@ -125,13 +125,12 @@ class Cascade:
         return read_views(self.bench.config.kafka, self.bench.pipeline.topics)[self.called(name)].error or ""
 
 
-@pytest.mark.timeout(900)
 def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cascade = Cascade(bench, search_url)
     cascade.commit(cascade.model.fill())
     cascade.step()
     cascade.check()
-    for _ in range(2):
+    for _ in range(ROUNDS):
         cascade.commit([*cascade.model.change(), *cascade.model.change()])
         assert not any(report.replaced for report in cascade.step().values())
         cascade.check()
@@ -171,7 +170,6 @@ def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.Monk
     cascade.check()
 
 
-@pytest.mark.timeout(900)
 def test_another_generation_below(bench: Make, search_url: str) -> None:
     cascade = Cascade(bench, search_url, seed=8)
     cascade.commit(cascade.model.fill())

@@ -54,10 +54,9 @@ def test_a_recycled_id_is_not_ended(tmp_path: Path) -> None:
 
 
 def test_a_zombie_is_dead() -> None:
-    child = subprocess.Popen(["/bin/true"])
-    time.sleep(0.3)
-    assert started_at(child.pid) is None
-    child.wait()
+    with subprocess.Popen(["/bin/true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert started_at(child.pid) is None
 
 
 def test_who_does_not_listen_is_killed(tmp_path: Path) -> None:
