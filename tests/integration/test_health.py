@@ -34,7 +34,8 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
-    more = f"[health]\nstall_s = {_STALL_S}\n"
+    # the port is not the default one: whoever is the next to start one elsewhere would take that and answer for ours
+    more = f'[health]\nlisten = "127.0.0.1:0"\nstall_s = {_STALL_S}\n'
     return write_config(tmp_path, database, servers.bootstrap, prefix, more, source="heartbeat_s = 1\n")
 
 
@@ -93,7 +94,7 @@ def test_an_address_that_is_taken(source: psycopg.Connection[Any], config_path: 
         other.bind(("127.0.0.1", 0))
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        config_path.write_text(config_path.read_text().replace("[health]", f'[health]\nlisten = "{address}"'))
+        config_path.write_text(config_path.read_text().replace("127.0.0.1:0", address))
         result = tailrace("run", cwd=config_path.parent)
     assert result.returncode == 3
     assert "ERROR  TR-112" in result.stderr
@@ -101,7 +102,7 @@ def test_an_address_that_is_taken(source: psycopg.Connection[Any], config_path: 
 
 
 def test_turned_off(source: psycopg.Connection[Any], config_path: Path) -> None:
-    config_path.write_text(config_path.read_text().replace("[health]", '[health]\nlisten = ""'))
+    config_path.write_text(config_path.read_text().replace("127.0.0.1:0", ""))
     with running(config_path) as daemon:
         wait_for_state(load(config_path), source)
         assert not events(daemon, "health and metrics")

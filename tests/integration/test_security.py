@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
 from schemas.configfile import load
+from sinks.views_read import read_view
 from tests.daemon import ask, running, tailrace, wait_for_state, wait_until, write_config
 from tests.integration.secured import Certificates, SecuredKafka, SecuredPostgres, secured
 from tests.servers import fresh_database
+from tests.spark.test_end_to_end import process, sections
 from tests.topics import latest, read_topic
 
 SOURCE_PASSWORD, KAFKA_PASSWORD, SALT = "Quince-7-Lantern", "Medlar-9-Anvil", "Walnut-4-Ember"
@@ -58,8 +63,14 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
-    with secured() as (certificates, postgres, kafka):
+def both(
+    request: pytest.FixtureRequest, in_containers: bool
+) -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
+    started = secured
+    if in_containers:
+        request.getfixturevalue("engine")
+        from tests.containers.secured import secured as started
+    with started() as (certificates, postgres, kafka):
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:
             connection.execute(f"CREATE ROLE tailrace LOGIN REPLICATION PASSWORD '{SOURCE_PASSWORD}'".encode())
             connection.execute("CREATE ROLE certified LOGIN REPLICATION")
@@ -105,6 +116,31 @@ def test_good_credentials_work_and_stay_secret(all_secured: Secured) -> None:
     assert latest(read_topic(all_secured.kafka.bootstrap, all_secured.prefix, "public.item")).keys() == {(1,)}
     everything = "\n".join([log, command, *answers, *(each.stdout + each.stderr for each in shown)])
     assert "streaming" in everything
+    assert [secret for secret in (SOURCE_PASSWORD, KAFKA_PASSWORD, SALT) if secret in everything] == []
+
+
+def test_views_are_filled_over_tls(all_secured: Secured) -> None:
+    """Spark reads by the Java client, whose options are others."""
+    config = all_secured.config()
+    views = f'{sections(all_secured.folder)}[views.item]\ntable = "public.item"\n'
+    config.write_text(config.read_text() + views)
+    with psycopg.connect(all_secured.database, autocommit=True) as connection, running(config):
+        connection.execute("INSERT INTO item SELECT g, g || '@b.example' FROM generate_series(1, 100) g")
+        wait_for_state(load(config), connection)
+    seen = set()
+    log = all_secured.folder / "rebuild.log"
+    with process(log, "cdc.cli.main", "views", "rebuild", "item", "--config", str(config)) as rebuild:
+        while rebuild.poll() is None:
+            with suppress(psutil.Error):
+                own = psutil.Process(rebuild.pid)
+                seen |= {" ".join(each.cmdline()) for each in [own, *own.children(recursive=True)]}
+            time.sleep(0.2)
+    assert rebuild.returncode == 0, log.read_text()
+    rows = {row["id"]: row["email"] for row in read_view(load(config), "item").rows}
+    assert rows.keys() == set(range(1, 101))
+    assert len(set(rows.values())) == 100
+    everything = "\n".join([log.read_text(), *seen])
+    assert "java" in everything
     assert [secret for secret in (SOURCE_PASSWORD, KAFKA_PASSWORD, SALT) if secret in everything] == []
 
 
