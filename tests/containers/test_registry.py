@@ -7,8 +7,9 @@ from pathlib import Path
 import psycopg
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
-from opensearchpy import OpenSearch
 
+from schemas.config import Search
+from sinks.bulk import connect
 from tests.containers.servers import REGISTRY_PATH, Daemon, Servers, registry
 from tests.daemon import tailrace, wait_for_state, write_config
 from tests.topics import latest, read_raw, read_topic
@@ -33,7 +34,7 @@ def test_ids_of_a_registry_and_documents_in_an_index(
             config = write_config(tmp_path, database, servers.bootstrap, prefix, more=f'{views}target = "search"\n')
             filled = tailrace("views", "rebuild", "item", "--config", str(config), timeout=240)
             assert filled.returncode == 0, filled.stderr
-            with OpenSearch(search_url) as client:
+            with connect(Search(hosts=[search_url])) as client:
                 hits = client.search(index=f"{prefix}-item")["hits"]["hits"]
             assert {hit["_source"]["name"] for hit in hits} == {"one", "two"}
 

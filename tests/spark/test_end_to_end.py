@@ -28,7 +28,6 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from opensearchpy import OpenSearch
 from opensearchpy.helpers import scan
 from psycopg.rows import dict_row
 from pyiceberg.catalog import load_catalog
@@ -37,11 +36,12 @@ from cdc.dev import postgres
 from cdc.dev.shop import TABLES, create_shop
 from cdc.dev.state import Servers
 from cdc.ops.read_status import read_status, wal_lsn
-from schemas.config import Config
+from schemas.config import Config, Search
 from schemas.configfile import load
 from schemas.errors import TailraceError
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
+from sinks.bulk import connect
 from sinks.views_topic import read_views
 from tests.daemon import (
     ROOT,
@@ -174,7 +174,7 @@ def warehouse_rows(shop: Shop, table: str) -> list[dict[str, Any]]:
 
 
 def search_rows(shop: Shop, alias: str) -> list[dict[str, Any]]:
-    with OpenSearch(shop.search) as client:
+    with connect(Search(hosts=[shop.search])) as client:
         return [hit["_source"] for hit in scan(client, index=f"{shop.config.kafka.prefix}-{alias}")]
 
 
@@ -297,7 +297,7 @@ def assert_examples_are_right(shop: Shop) -> None:
 def someone_else_changes(shop: Shop, order: int) -> None:
     """Delete a document and change another behind the views' backs."""
     prefix = shop.config.kafka.prefix
-    with OpenSearch(shop.search) as client:
+    with connect(Search(hosts=[shop.search])) as client:
         client.delete(index=f"{prefix}-products_search", id="[7]", params={"refresh": "true"})
         client.update(
             index=f"{prefix}-orders_search",

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from opensearchpy import OpenSearch
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from cdc.ops.resume import resume
-from schemas.config import View
+from schemas.config import Search, View
 from schemas.errors import TailraceError
+from sinks.bulk import connect
 from sinks.opensearch_compare import Counts
 from sinks.views_read import read_view
 from sinks.views_topic import read_views
@@ -78,7 +78,7 @@ def someone_else_changes(made: Bench, spark: SparkSession) -> None:
         spark.sql(f"UPDATE {table} SET name = 'wrong', n = NULL WHERE id = 5")
         return
     index = f"{made.config.search.index_prefix}{name}"
-    with OpenSearch(made.config.search.hosts) as client:
+    with connect(made.config.search) as client:
         for number in (3, 4):
             client.delete(index=index, id=f"[{number}]")
         client.update(index=index, id="[5]", body={"doc": {"name": "wrong", "n": None}}, params={"refresh": "true"})
@@ -162,7 +162,7 @@ def assert_nothing_else(made: Bench, spark: SparkSession, generations: set[int])
     """What was dropped is gone with all that it took: snapshots in the warehouse, indexes in the search."""
     name = name_of(made)
     if made.config.search is not None:
-        with OpenSearch(made.config.search.hosts) as client:
+        with connect(made.config.search) as client:
             indexes = client.indices.get(index=f"{made.config.search.index_prefix}{name}-g*")
         assert {int(index.rpartition("-g")[2]) for index in indexes} == generations
         return
@@ -236,7 +236,7 @@ def test_resume(bench: Make, search_url: str) -> None:
     index = f"{made.pipeline.kafka.prefix}-{name}-g1"
     stop = threading.Event()
     following = threading.Thread(target=follow_views, args=(made.shared, [made.kept(name)], stop, None), daemon=True)
-    with OpenSearch([search_url]) as client:
+    with connect(Search(hosts=[search_url])) as client:
         client.indices.put_settings(index=index, body={"index.blocks.write": True})
         following.start()
         try:
@@ -328,7 +328,7 @@ def warehouse_reader(made: Bench) -> Callable[[], list[int]]:
 
 
 def search_reader(made: Bench, url: str) -> Callable[[], list[int]]:
-    client = OpenSearch([url])
+    client = connect(Search(hosts=[url]))
     index = f"{made.pipeline.kafka.prefix}-{name_of(made)}"
 
     def read() -> list[int]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from opensearchpy import OpenSearch
 
-from schemas.config import View
+from schemas.config import Search, View
 from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from schemas.topics import Topics
+from sinks.bulk import connect
 from sinks.iceberg import IcebergTarget
 from sinks.kafka import KafkaSink
 from sinks.stored_queries import StoredQueries
@@ -293,7 +293,7 @@ def test_what_it_cannot_go_on_from(model: Model) -> None:
     drop(bench.shared, bench.kept(name), None, name)
     search = bench.config.search
     assert search is not None
-    with OpenSearch(search.hosts) as client:
+    with connect(search) as client:
         assert not client.indices.exists(index=f"{search.index_prefix}{name}-queries")
 
 
@@ -305,7 +305,7 @@ def test_an_index_of_the_users(bench: Make, search_url: str) -> None:
     made.pipeline.idle()
     view = made.kept(name)
     step(made, view)
-    with OpenSearch([search_url]) as client:
+    with connect(Search(hosts=[search_url])) as client:
         fields = {"n": {"type": "long"}, "q": {"type": "percolator"}}
         client.indices.create(index=mine, body={"mappings": {"properties": fields}})
         client.index(index=mine, id="big", body={"q": at_least(5)})

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from opensearchpy import OpenSearch
 
 from schemas.config import Search
 from schemas.errors import ConfigError
 from schemas.lsn import Position
 from schemas.progress import Cut
 from sinks import percolator, stored_queries
+from sinks.bulk import connect
 from sinks.percolator import match
 from sinks.stored_queries import StoredQueries, UsersQueries, store_queries
 
@@ -121,7 +121,7 @@ def test_an_index_of_the_users(search_url: str, prefix: str) -> None:
     with pytest.raises(ConfigError, match=r"TR-593.*no percolator field"):
         index.opened()
     fields = {"n": {"type": "long"}, "x": {"properties": {"q": {"type": "percolator"}}}}
-    with OpenSearch([search_url]) as client:
+    with connect(Search(hosts=[search_url])) as client:
         body = {"settings": {"number_of_shards": 3}, "mappings": {"properties": fields}}
         client.indices.create(index=f"{prefix}-mine", body=body)
         for n in range(20):
