@@ -23,12 +23,12 @@ from cdc.dev.state import Servers, start_servers, stop_servers
 def own_servers(*, search: bool = False) -> Iterator[tuple[Servers, Path]]:
     """Start PostgreSQL and Kafka, and OpenSearch for `search`, in a new folder for temporary files.
 
-    Give them and their state folder in it.
+    Give them and their state folder in it. OpenSearch is not the small one: what it takes for a document is measured.
     """
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
         state_dir = Path(folder) / "state"
         os.chmod(folder, 0o755)
-        servers = start_servers(state_dir, search=search)
+        servers = start_servers(state_dir, search=search, search_java=())
         try:
             yield servers, state_dir
         finally:
