@@ -51,7 +51,7 @@ class StoredReads:
 def stored_reads(config: Config) -> StoredReads:
     """Read the tables topic."""
     found = StoredReads()
-    with Reader(config.kafka, Topics(config.kafka.prefix).tables) as reader:
+    with Reader(config.kafka, Topics(config.kafka.prefix).tables, once=True) as reader:
         for record in reader.all():
             key, value = record.key(), record.value()
             if not isinstance(key, bytes):

@@ -11,6 +11,9 @@ from confluent_kafka import KafkaError
 from schemas.config import Kafka
 from schemas.errors import ConfigError
 
+_BACKOFF_MS: Final = 20
+"""librdkafka waits half of it before its first connection, too; it doubles with each failure, up to 10 s."""
+
 
 def client_options(kafka: Kafka) -> dict[str, Any]:
     """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`.
@@ -19,7 +22,7 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
     ``{**client_options(kafka), "enable.idempotence": True}``.
     """
     secrets = {name: value.get_secret_value() for name, value in kafka.secret_options.items()}
-    return {"bootstrap.servers": kafka.bootstrap, **kafka.options, **secrets}
+    return {"bootstrap.servers": kafka.bootstrap, "reconnect.backoff.ms": _BACKOFF_MS, **kafka.options, **secrets}
 
 
 def unusable(error: KafkaError) -> ConfigError:

@@ -31,14 +31,14 @@ _STEP_GROWTH: Final = 8
 
 def read_position(kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT) -> PositionRecord | None:
     """Return the newest position record of `slot`, or None if there is none (or no topic) yet."""
-    with PositionTail(kafka, topics, slot, timeout) as tail:
+    with PositionTail(kafka, topics, slot, timeout, once=True) as tail:
         return tail.newest()
 
 
 def read_schemas(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> list[StoredSchema]:
     """Return all schemas of the pipeline, of each subject the newest last; none if there is no topic yet."""
     found: dict[int, StoredSchema] = {}
-    with Reader(kafka, topics.schemas, timeout) as reader:
+    with Reader(kafka, topics.schemas, timeout, once=True) as reader:
         for record in reader.all():
             if (raw := record.value()) is not None:
                 stored = StoredSchema.from_value(raw)
@@ -53,7 +53,8 @@ class Reader(Closes):
     Partition 0 is all there is: order over keys matters on these topics, so they are made with one partition.
     """
 
-    def __init__(self, kafka: Kafka, topic: str, timeout: float = TIMEOUT) -> None:
+    def __init__(self, kafka: Kafka, topic: str, timeout: float = TIMEOUT, *, once: bool = False) -> None:
+        """With `once`, what is there is all that will be read: the broker says at once that it is the end."""
         self._bootstrap = kafka.bootstrap
         self._topic = topic
         self._timeout = timeout
@@ -64,7 +65,7 @@ class Reader(Closes):
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 100,
+            "fetch.wait.max.ms": _END_MS if once else _NEWS_MS,
             "log_level": 0,  # what matters comes back as an error
             "error_cb": self._hear,
         }
@@ -133,6 +134,8 @@ class Reader(Closes):
         `more` go on from there.
         """
         self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        if start >= end:
+            return
         deadline = time.monotonic() + self._timeout
         while True:
             record = self._consumer.poll(0.1)
@@ -179,6 +182,10 @@ class Reader(Closes):
         )
 
 
+_NEWS_MS: Final = 100
+_END_MS: Final = 10
+"""How long the broker waits for something new before it answers that there is nothing."""
+
 _FIRST_ASK_S: Final = 1.0
 
 _REFUSED: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
@@ -206,8 +213,10 @@ _PASSING: Final = (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN, Kafk
 class PositionTail(Closes):
     """The newest position record of a slot, kept at hand: one consumer, which then only reads what is new."""
 
-    def __init__(self, kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT) -> None:
-        self._reader = Reader(kafka, topics.progress, timeout)
+    def __init__(
+        self, kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT, *, once: bool = False
+    ) -> None:
+        self._reader = Reader(kafka, topics.progress, timeout, once=once)
         self._key = position_key(slot)
         self._newest: PositionRecord | None = None
         self._assigned = False

@@ -70,7 +70,7 @@ class ViewRecord:
 
 def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[str, ViewRecord]:
     """Return the newest record of every view; none if there is no topic yet."""
-    with ViewsTail(kafka, topics, timeout) as tail:
+    with ViewsTail(kafka, topics, timeout, once=True) as tail:
         return tail.newest()
 
 
@@ -80,8 +80,8 @@ class ViewsTail(Closes):
     Memory: one record for each view.
     """
 
-    def __init__(self, kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> None:
-        self._reader = Reader(kafka, topics.views, timeout)
+    def __init__(self, kafka: Kafka, topics: Topics, timeout: float = TIMEOUT, *, once: bool = False) -> None:
+        self._reader = Reader(kafka, topics.views, timeout, once=once)
         self._newest: dict[str, ViewRecord] = {}
         self._assigned = False
 

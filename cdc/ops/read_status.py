@@ -73,7 +73,7 @@ def _read_source(config: Config) -> SourceStatus:
 def read_stored(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> tuple[PositionRecord | None, int]:
     """Return the newest position record and when Kafka took it (ms); None and 0 if there is none yet."""
     key = position_key(config.source.slot)
-    with Reader(config.kafka, Topics(config.kafka.prefix).progress, timeout) as reader:
+    with Reader(config.kafka, Topics(config.kafka.prefix).progress, timeout, once=True) as reader:
         low, high = reader.bounds() or (0, 0)
         step = _STEP
         while low < high:
