@@ -113,8 +113,7 @@ class IcebergTarget(Generations):
                     f"TBLPROPERTIES ({_pairs(properties)}) AS SELECT * FROM tailrace_rows"
                 )
             else:
-                self._evolve(place, rows)
-                columns = self._columns(place, rows)
+                columns = _columns(self._evolve(place, rows), rows)
                 self._session.sql(
                     f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(quote, columns))}) "
                     f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
@@ -124,9 +123,8 @@ class IcebergTarget(Generations):
     def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
         """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
-        self._evolve(place, changes.drop(DELETED))
+        columns = _columns(self._evolve(place, changes.drop(DELETED)), changes, prefix="s.")
         changes.createOrReplaceTempView("tailrace_changes")
-        columns = self._columns(place, changes, prefix="s.")
         # <=>: with =, a key that holds NULL would be inserted again and again.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
@@ -142,9 +140,8 @@ class IcebergTarget(Generations):
     def append(self, generation: int, rows: DataFrame, cut: Cut) -> Applied:
         """Add rows to a generation and bring it to `cut`."""
         place = self._places[generation]
-        self._evolve(place, rows)
+        columns = _columns(self._evolve(place, rows), rows)
         rows.createOrReplaceTempView("tailrace_rows")
-        columns = self._columns(place, rows)
         with self._properties(generation, cut):
             self._session.sql(
                 f"INSERT INTO {self._written(place)} ({', '.join(map(quote, columns))}) "
@@ -324,14 +321,15 @@ class IcebergTarget(Generations):
         schema = self._session.table(self._table(table)).schema
         return {field.name: field.dataType.simpleString() for field in schema}
 
-    def _evolve(self, place: Place, rows: DataFrame) -> None:
-        """Add columns and widen types; what Iceberg cannot change in place needs a generation of its own."""
+    def _evolve(self, place: Place, rows: DataFrame) -> dict[str, str]:
+        """Add columns and widen types, and return them all; what Iceberg cannot change needs another generation."""
         there = self._types(place.table)
         table = self._table(place.table)
         for field in rows.schema:
             name, kind = field.name, _type_name(field.dataType)
             if name not in there:
                 self._session.sql(f"ALTER TABLE {table} ADD COLUMN {quote(name)} {kind}")
+                there[name] = kind
             elif there[name] != kind:
                 if not _widens(there[name], kind):
                     raise StateError(
@@ -341,14 +339,8 @@ class IcebergTarget(Generations):
                         hint=f"tailrace views rebuild {self._view}",
                     )
                 self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {kind}")
-
-    def _columns(self, place: Place, rows: DataFrame, prefix: str = "") -> dict[str, str]:
-        """Return every column of the table with what goes into it: NULL where the source has it no more."""
-        given = set(rows.columns)
-        return {
-            name: prefix + quote(name) if name in given else f"CAST(NULL AS {kind})"
-            for name, kind in self._types(place.table).items()
-        }
+                there[name] = kind
+        return there
 
     @contextmanager
     def _properties(self, generation: int, cut: Cut, key: Sequence[str] | None = None) -> Iterator[None]:
@@ -387,6 +379,12 @@ class IcebergTarget(Generations):
 
     def _written(self, place: Place) -> str:
         return self._table(place.table) + ("" if place.ref == "main" else f".branch_{place.ref}")
+
+
+def _columns(types: Mapping[str, str], rows: DataFrame, prefix: str = "") -> dict[str, str]:
+    """Return every column of a table with what goes into it: NULL where the source has it no more."""
+    given = set(rows.columns)
+    return {name: prefix + quote(name) if name in given else f"CAST(NULL AS {kind})" for name, kind in types.items()}
 
 
 def _type_name(kind: DataType) -> str:
