@@ -243,7 +243,7 @@ def test_resume(bench: Make, search_url: str) -> None:
             wait_until(lambda: read_views(made.config.kafka, made.pipeline.topics)[name].error, 60)
             with pytest.raises(TailraceError, match="TR-576") as failed:
                 resume(made.config, name, 60)
-            assert "ERROR  TR-527" in failed.value.detail
+            assert "ERROR  TR-531" in failed.value.detail
             client.indices.put_settings(index=index, body={"index.blocks.write": None})
             assert made.pipeline.cut is not None
             assert resume(made.config, name, 60) == made.pipeline.cut.flushed_lsn
