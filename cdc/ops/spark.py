@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdc.dev.classes import archive_options
 from cdc.dev.jars import jars
-from cdc.dev.java import SPARK, find_java
+from cdc.dev.java import SPARK, Java, find_java
 from schemas.config import Config
 from schemas.errors import ConfigError
 
@@ -33,8 +35,12 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
     spark = config.spark
     home = _package("pyspark")
     scripts = _package("spark_jobs")
-    logging = f"-Dlog4j2.configurationFile={scripts / 'log4j2.properties'}"
     java = find_java("Spark", SPARK)
+    java_options = [
+        f"-Dlog4j2.configurationFile={scripts / 'log4j2.properties'}",
+        *_collector(config),
+        *_archive(java, home, write=script == "rebuild"),
+    ]
     settings = [part for name, value in spark.conf.items() for part in ("--conf", f"{name}={value}")]
     submit = (
         *("--master", spark.master),
@@ -51,7 +57,7 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
             "SPARK_HOME": str(home),
             "PYSPARK_SUBMIT_ARGS": shlex.join(submit),
             # beside spark.driver.extraJavaOptions, which are the user's
-            "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {logging}",
+            "SPARK_SUBMIT_OPTS": " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), *map(shlex.quote, java_options)]),
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYTHONPATH": _path(scripts),
         },
@@ -69,6 +75,17 @@ def plain_job(script: str, arguments: Sequence[str]) -> Job:
 def _path(scripts: Path) -> str:
     """Let the job find its own imports: Python puts only the script's folder on the path."""
     return os.pathsep.join(filter(None, [str(scripts.parent), os.environ.get("PYTHONPATH", "")]))
+
+
+def _collector(config: Config) -> tuple[str, ...]:
+    """Choose the collector that costs least for batches, unless somebody has chosen one: two would be an error."""
+    chosen = [config.spark.conf.get("spark.driver.extraJavaOptions", "")]
+    chosen += [os.environ.get(name, "") for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")]
+    return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
+
+
+def _archive(java: Java, home: Path, *, write: bool) -> tuple[str, ...]:
+    return archive_options(java, [home / "jars", *jars("spark")], write=write)
 
 
 def _connectors(master: str) -> tuple[str, ...]:

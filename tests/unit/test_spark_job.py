@@ -1,0 +1,50 @@
+"""What the JVM of a Spark job is started with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cdc.dev.classes import archive_options
+from cdc.dev.java import Java
+from cdc.ops.spark import _collector
+from schemas.config import Config, Source, Spark
+
+
+def config(**conf: str) -> Config:
+    return Config(source=Source(dsn="none"), spark=Spark(conf=conf))
+
+
+@pytest.fixture
+def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TAILRACE_CACHE", str(tmp_path / "cache"))
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"1")
+    return jar
+
+
+def test_an_archive_is_used_once_it_is_whole(jar: Path, tmp_path: Path) -> None:
+    java = Java(tmp_path / "jdk", 17)
+    assert archive_options(java, [jar], write=False) == ()
+    option = archive_options(java, [jar], write=True)[0]
+    assert option.startswith("-XX:ArchiveClassesAtExit=")
+    archive = Path(option.partition("=")[2])
+    archive.write_bytes(bytes(4096) + b"regions, while it is being written, or of one that was killed")
+    assert archive_options(java, [jar], write=True)[0] == option
+    archive.write_bytes(b"\xab\x0b\xba\xf0" + bytes(4096))
+    assert archive_options(java, [jar], write=False)[0] == f"-XX:SharedArchiveFile={archive}"
+    assert archive_options(Java(tmp_path / "another", 17), [jar], write=False) == ()
+    jar.write_bytes(b"2")
+    os.utime(jar, ns=(1, 1))
+    assert archive_options(java, [jar], write=False) == (), "of other jars"
+
+
+def test_one_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    assert _collector(config()) == ("-XX:+UseParallelGC",)
+    assert _collector(config(**{"spark.driver.extraJavaOptions": "-Da=b -XX:+UseG1GC"})) == ()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    assert _collector(config()) == ()
