@@ -64,7 +64,10 @@ def _kill_one_that_works(follow: psutil.Process, ui: int) -> None:
     while not (found := working()):
         assert time.monotonic() < deadline
     for process in follow.children(recursive=True):
-        arguments = process.cmdline()
+        try:
+            arguments = process.cmdline()
+        except psutil.Error:
+            continue  # Spark asks the system by programs that are soon gone
         if "--executor-id" in arguments and arguments[arguments.index("--executor-id") + 1] == found[0]:
             process.kill()
             return
