@@ -6,7 +6,7 @@ https://openjdk.org/jeps/350. A JVM takes no archive of another JDK or of other 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cdc.dev.jars import cache_folder
@@ -20,15 +20,21 @@ def archive_options(java: Java, jars: Iterable[Path], *, write: bool) -> tuple[s
 
     That takes it some 8 s and, in the cache folder, 200 MB.
     """
-    seen = [(str(jar), jar.stat().st_mtime_ns) for jar in sorted(jars)]
-    name = hashlib.sha256(repr((str(java.home), seen)).encode()).hexdigest()[:10]
-    archive = cache_folder() / "classes" / f"spark-{name}.jsa"
+    jars = sorted(jars)
+    place, state = _hash(jars), _hash([java.home, *(jar.stat().st_mtime_ns for jar in jars)])
+    archive = cache_folder() / "classes" / f"spark-{place}-{state}.jsa"
     if _whole(archive):
         return (f"-XX:SharedArchiveFile={archive}", *_SILENT)
     if not write:
         return ()
     archive.parent.mkdir(parents=True, exist_ok=True)
+    for old in archive.parent.glob(f"spark-{place}-*"):
+        old.unlink(missing_ok=True)
     return (f"-XX:ArchiveClassesAtExit={archive}", *_SILENT)
+
+
+def _hash(values: Sequence[object]) -> str:
+    return hashlib.sha256(" ".join(map(str, values)).encode()).hexdigest()[:10]
 
 
 def _whole(archive: Path) -> bool:
