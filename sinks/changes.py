@@ -88,7 +88,7 @@ class Target(Protocol):
     def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
         """Make `rows` the whole content as of `cut`; the generation may be another one afterwards."""
 
-    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
+    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
         """Apply changed and deleted rows, one per key."""
 
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:

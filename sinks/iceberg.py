@@ -39,6 +39,8 @@ INPUTS: Final = "tailrace.inputs"
 LEVEL: Final = "tailrace.level_ms"
 HISTORY_FROM: Final = "tailrace.history_from"
 
+_SMALL_RECORDS: Final = 500_000
+
 _PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
 _TABLE_PROPERTIES: Final = {
@@ -69,6 +71,8 @@ class IcebergTarget(Generations):
         self._namespace = warehouse.namespace
         self._view = view
         self._places: dict[int, Place] = {}
+        self._records = 0
+        """How many the generation held that was last looked at."""
         self.inputs: Mapping[str, int] = {}
         self.history_from: HistoryFrom | None = None
         """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
@@ -120,7 +124,7 @@ class IcebergTarget(Generations):
                 )
         return self._committed(place, generation, cut)
 
-    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
+    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
         """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
         columns = _columns(self._evolve(place, changes.drop(DELETED)), changes, prefix="s.")
@@ -128,7 +132,7 @@ class IcebergTarget(Generations):
         # <=>: with =, a key that holds NULL would be inserted again and again.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
-        with self._properties(generation, cut, key):
+        with self._properties(generation, cut, key), self._tasks(few=few):
             self._session.sql(
                 f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
                 f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
@@ -265,6 +269,7 @@ class IcebergTarget(Generations):
         for snapshot in self._ancestors(place):
             summary = snapshot.summary()
             if summary.get(CUT) is not None:
+                self._records = int(summary.get("total-records") or 0)
                 begins = summary.get(HISTORY_FROM)
                 return Applied(
                     int(summary.get(GENERATION)),
@@ -373,6 +378,19 @@ class IcebergTarget(Generations):
         finally:
             for name in values:
                 self._session.conf.unset(_PROPERTY + name)
+
+    @contextmanager
+    def _tasks(self, *, few: bool) -> Iterator[None]:
+        """Let few changes be matched with a small table in one task: each more costs as much as what it does."""
+        name = "spark.sql.shuffle.partitions"
+        before = str(self._session.conf.get(name))
+        if few and self._records <= _SMALL_RECORDS:
+            self._session.conf.set(name, "1")
+        try:
+            yield
+        finally:
+            # not unset: that would be Spark's own default
+            self._session.conf.set(name, before)
 
     def _table(self, table: str) -> str:
         return _quoted(self._catalog, self._namespace, table)

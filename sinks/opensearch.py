@@ -112,7 +112,7 @@ class OpenSearchTarget:
                 self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
         return self._apply(generation, rows, key, cut, None)
 
-    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
+    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
         """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
         types = {f.name: f.dataType.simpleString() for f in changes.schema if f.name != DELETED}
         with named_errors(self._search):
