@@ -44,12 +44,16 @@ def main(arguments: Sequence[str]) -> int:
 def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
     """Apply each new state cut to all views; with `until`, end once all are at or past it."""
     upkeep = Upkeep(shared)
+    levels: dict[str, int] = {}
+    for view in views:
+        levels[view.declared.name] = 1 + max((levels.get(lower, 0) for lower in view.declared.views), default=0)
     interval = shared.config.spark.trigger_interval_ms / 1000
     while not stop.is_set():
         began = time.monotonic()
         seen = shared.cuts.newest(wait=max(interval, 0.1))
         if seen is not None:
-            for view in views:
+            # those that are quick go first, for they would wait longer for the others than the others for them
+            for view in sorted(views, key=lambda view: (levels[view.declared.name], view.took_ms)):
                 if not stop.is_set() and not view.parked:
                     keep(view, seen)
             shared.records.release()

@@ -89,6 +89,8 @@ class KeptView:
         self._pause_s = 0.0
         self._next_try = 0.0
         self._said: str | None = None
+        self.took_ms = 0
+        """By the last batch, without its reading: that is done once for all views of a topic."""
         self._group_failed: str | None = None
 
     @property
@@ -127,6 +129,7 @@ class KeptView:
             if before is not None:
                 self.check_tombstones(before, self._current_ms, seen)
             self._applied = self.batch.advance(before, seen, report)
+            self.took_ms = report.milliseconds.get("apply", self.took_ms)
             self._current_ms = now_ms()
             # Said aloud only when there is something new to say.
             if before is None or before.cut.order != self._applied.cut.order or self._said:
