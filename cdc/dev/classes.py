@@ -27,9 +27,13 @@ def archive_options(java: Java, jars: Iterable[Path], *, write: bool) -> tuple[s
         return (f"-XX:SharedArchiveFile={archive}", *_SILENT)
     if not write:
         return ()
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    for old in archive.parent.glob(f"spark-{place}-*"):
-        old.unlink(missing_ok=True)
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        for old in archive.parent.glob(f"spark-{place}-*"):
+            old.unlink(missing_ok=True)
+    except OSError:
+        # the cache folder of an image may be read-only
+        return ()
     return (f"-XX:ArchiveClassesAtExit={archive}", *_SILENT)
 
 
@@ -42,5 +46,5 @@ def _whole(archive: Path) -> bool:
     try:
         with archive.open("rb") as file:
             return any(file.read(4))
-    except FileNotFoundError:
+    except OSError:
         return False

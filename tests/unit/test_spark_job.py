@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,9 @@ def test_an_archive_is_used_once_it_is_whole(jar: Path, tmp_path: Path) -> None:
     jar.write_bytes(b"2")
     os.utime(jar, ns=(1, 1))
     assert archive_options(java, [jar], write=False) == (), "of other jars"
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("no folder can be made here")
+    assert archive_options(java, [jar], write=True) == ()
 
 
 def test_one_collector(monkeypatch: pytest.MonkeyPatch) -> None:
