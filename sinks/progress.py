@@ -227,7 +227,8 @@ class PositionTail(Closes):
     def newest(self, wait: float = 0.0) -> PositionRecord | None:
         """Return the record with the greatest Position.
 
-        The first call reads to the end as it was when asked; later ones wait up to `wait` seconds for something new.
+        The first call reads to the end as it was when asked; later ones, or where that gave nothing, wait up to `wait`
+        seconds for something new: what has just been committed is readable some milliseconds later.
         """
         if self._assigned:
             self._keep(self._reader.more(wait))
@@ -243,8 +244,11 @@ class PositionTail(Closes):
             self._keep(self._reader.span(start, high))
             self._assigned = True
             if self._newest is not None or start == low:
-                return self._newest
+                break
             step *= _STEP_GROWTH
+        if self._newest is None and wait:
+            self._keep(self._reader.more(wait))
+        return self._newest
 
     def _keep(self, records: Iterator[Message]) -> None:
         for record in records:
