@@ -89,7 +89,7 @@ class Target(Protocol):
         """Make `rows` the whole content as of `cut`; the generation may be another one afterwards."""
 
     def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
-        """Apply changed and deleted rows, one per key."""
+        """Apply changed and deleted rows, one per key; `few`: a task would cost more than what it does with them."""
 
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
         """Note that nothing changed up to `cut`."""
