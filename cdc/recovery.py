@@ -46,11 +46,8 @@ def is_mended(config: Config, error: TailraceError) -> bool:
     """Whether a person has asked for what makes the topics right again after `error`."""
     if error.code not in MENDED:
         return False
-    tail = RequestTail(config.kafka, config.source.slot)
-    try:
+    with RequestTail(config.kafka, config.source.slot) as tail:
         return tail.asks_for_recovery
-    finally:
-        tail.close()
 
 
 def drop(connection: psycopg.Connection, name: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cdc.dev.classes import archive_options
 from cdc.dev.jars import jars
-from cdc.dev.java import SPARK, Java, find_java
+from cdc.dev.java import SPARK, find_java
 from schemas.config import Config
 from schemas.errors import ConfigError
 
@@ -36,16 +36,17 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
     home = _package("pyspark")
     scripts = _package("spark_jobs")
     java = find_java("Spark", SPARK)
+    connectors = jars("spark")
     java_options = [
         f"-Dlog4j2.configurationFile={scripts / 'log4j2.properties'}",
         *_collector(config),
-        *_archive(java, home, write=script == "rebuild"),
+        *archive_options(java, [home / "jars", *connectors], write=script == "rebuild"),
     ]
     settings = [part for name, value in spark.conf.items() for part in ("--conf", f"{name}={value}")]
     submit = (
         *("--master", spark.master),
         *("--driver-memory", spark.driver_memory),
-        *_connectors(spark.master),
+        *_class_path(spark.master, connectors),
         *settings,
         "pyspark-shell",
     )
@@ -84,13 +85,9 @@ def _collector(config: Config) -> tuple[str, ...]:
     return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
 
 
-def _archive(java: Java, home: Path, *, write: bool) -> tuple[str, ...]:
-    return archive_options(java, [home / "jars", *jars("spark")], write=write)
-
-
-def _connectors(master: str) -> tuple[str, ...]:
+def _class_path(master: str, connectors: Sequence[Path]) -> tuple[str, ...]:
     """In one process they need only be on the class path; `--jars` would copy them to the executor inside."""
-    files = [str(path) for path in jars("spark")]
+    files = [str(path) for path in connectors]
     local = master.startswith("local") and not master.startswith("local-cluster")
     return ("--driver-class-path", os.pathsep.join(files)) if local else ("--jars", ",".join(files))
 
