@@ -1,10 +1,13 @@
 """What an interleaved snapshot does to the stream beside it: latency of changes, and the WAL that the slot holds.
 
-    python -m tests.bench.interleaved [--rows 2000000] [--rate 500] [--output FOLDER]
+    python -m tests.bench.interleaved [--rows 2000000] [--rate 500] [--pace BYTES] [--output FOLDER]
 
 A table of 12 columns and `--rows` rows is read in windows (`snapshot.mode = "interleaved"`) while pgbench commits
 `--rate` small transactions a second on other tables, as in `tests.bench.latency`, whose figures these are. Twice a
 second the source is asked how far behind its WAL the slot is. With --output, interleaved.json and interleaved.svg.
+
+PostgreSQL moves `restart_lsn` only with what it notes each 15 s of the transactions that run, so whether held WAL grows
+shows only in a read of minutes: --pace is `snapshot.max_bytes_per_s`; 1500000 makes 2 million rows last some three.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pygal
@@ -35,18 +38,30 @@ from tests.servers import own_servers
 
 # of the table whose rows tell the latency only those count that the stream brings
 _SNAPSHOT = '[snapshot]\nmode = "interleaved"\nwhere = { "public.event" = "false" }\n'
+_PACE = "max_bytes_per_s = {}\n"
 _LONGEST_S = 3600
 _BEFORE_S = 3.0
 _HELD = (
     "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8,"
-    " pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8 FROM pg_replication_slots WHERE slot_name = %s"
+    " pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,"
+    " pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::int8 FROM pg_replication_slots WHERE slot_name = %s"
 )
 
 
-def measure(servers: Servers, folder: Path, rows: int, rate: int) -> dict[str, Any]:
+class Sample(NamedTuple):
+    """Seconds since the read began, and bytes of WAL: held by the slot, unconfirmed, written since the database is."""
+
+    at: float
+    held: int
+    unconfirmed: int
+    written: int
+
+
+def measure(servers: Servers, folder: Path, rows: int, rate: int, pace: int | None) -> dict[str, Any]:
     """Read the table beside the load; return the figures."""
+    more = _SNAPSHOT + (_PACE.format(pace) if pace else "")
     dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
-    path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", _SNAPSHOT)
+    path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
     config = load(path)
     script = folder / "transaction.sql"
     script.write_text(latency._TRANSACTION)
@@ -60,7 +75,7 @@ def measure(servers: Servers, folder: Path, rows: int, rate: int) -> dict[str, A
     Producer({"bootstrap.servers": servers.bootstrap, "transactional.id": "first"}).init_transactions(30)
     pgbench = [str(binaries() / "pgbench"), "-n", "-M", "prepared", "-c", "4", "-j", "1", "-R", str(rate)]
     pgbench += ["-T", str(_LONGEST_S), "-f", str(script), "-d", dsn]
-    samples: list[tuple[float, int, int]] = []
+    samples: list[Sample] = []
     spans: list[float] = []
     with subprocess.Popen(pgbench, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as load_process:
         time.sleep(_BEFORE_S)
@@ -99,19 +114,20 @@ def measure(servers: Servers, folder: Path, rows: int, rate: int) -> dict[str, A
         "rows_per_second": round(rows / (ended - began)),
         "transactions_per_second": round(len(late) / (ended - began), 1),
         **latency._percentiles([seconds for _, seconds in late]),
-        "held_wal_bytes": _held([restart for _, restart, _ in samples]),
-        "unconfirmed_wal_bytes": _held([confirmed for _, _, confirmed in samples]),
-        "samples": [{"at": round(at, 2), "held": held, "unconfirmed": behind} for at, held, behind in samples],
+        "held_wal_bytes": _held([each.held for each in samples]),
+        "unconfirmed_wal_bytes": _held([each.unconfirmed for each in samples]),
+        "written_wal_bytes": samples[-1].written - samples[0].written,
+        "samples": [{**each._asdict(), "at": round(each.at, 2)} for each in samples],
         "by_second": [latency._percentiles(second) for second in by_second if len(second) > 1],
     }
 
 
-def _sample(dsn: str, slot: str, began: float, stop: threading.Event, samples: list[tuple[float, int, int]]) -> None:
+def _sample(dsn: str, slot: str, began: float, stop: threading.Event, samples: list[Sample]) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         while not stop.wait(0.5):
             row = connection.execute(_HELD, (slot,)).fetchone()
             if row is not None:
-                samples.append((time.time() - began, *row))
+                samples.append(Sample(time.time() - began, *row))
 
 
 def _held(samples: list[int]) -> dict[str, int]:
@@ -141,10 +157,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rate", type=int, default=500)
+    parser.add_argument("--pace", type=int, metavar="BYTES")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     with own_servers() as (servers, state_dir):
-        result = measure(servers, state_dir.parent, arguments.rows, arguments.rate)
+        result = measure(servers, state_dir.parent, arguments.rows, arguments.rate, arguments.pace)
     report = {"machine": platform.platform(), "cpus": os.cpu_count(), **result}
     short = {name: value for name, value in report.items() if name not in ("samples", "by_second")}
     print(json.dumps(short, indent=2))
