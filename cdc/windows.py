@@ -31,6 +31,7 @@ from schemas.layout import Asked
 from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.relation import Relation
 from schemas.topics import Topics
+from snapshot.pace import Pace
 from snapshot.plan import Chunk, plan_chunks
 from snapshot.window import Plan, Window
 from snapshot.window_reader import WindowReader
@@ -85,6 +86,7 @@ class Windows:
         self._ask_for_wal_end = ask_for_wal_end
         self._closed: Window | None = None
         self._asked_at = 0.0
+        self._pace = Pace(config.snapshot.max_bytes_per_s)
         dsn = config.source.dsn.get_secret_value()
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
         self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
@@ -156,6 +158,8 @@ class Windows:
             if self._reader.waits and now - self._asked_at > _ASK_S:
                 self._asked_at = now
                 self._ask_for_wal_end()
+            return
+        if self._pace.rest():
             return
         for name, read in self.reads.items():
             asked = self._asked(name)
@@ -290,6 +294,7 @@ class Windows:
         copied = sum(map(len, window.lines))
         self._shapes.note_chunk(window.chunk, run, done=True, rows=len(window.lines), copied=copied)
         self._assembler.sent(sender.position)
+        self._pace.read(copied)
         read.left.remove(window.chunk)
         rate = self._asked(window.chunk.table).rate
         if rate:

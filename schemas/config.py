@@ -166,7 +166,10 @@ class Snapshot(Section):
     workers: int = Field(2, ge=1, le=32, description="connections that COPY at the same time")
     chunk_bytes: int = Field(16_777_216, ge=8192, description="size of table, with TOAST, that one COPY reads")
     max_bytes_per_s: int | None = Field(
-        None, ge=1024, description="how fast the first copy reads, as bytes of COPY's text; default: as fast as it can"
+        None,
+        ge=1024,
+        description="how fast tables are read, in the first copy and beside the stream, as bytes of COPY's text;"
+        " default: as fast as it can",
     )
     where: dict[str, Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict,

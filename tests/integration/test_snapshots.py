@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,23 @@ def test_read_again_while_cuts_stay_states(pipeline: Pipeline) -> None:
         reread = {record.key for record in pipeline.records("t") if record.snapshot == 2}
         assert len(reread) == ROWS
         assert {run for _, run, _ in stored_reads(pipeline.config).chunks} == {2}, "the topic grows by each run"
+        assert daemon.stop() == 0
+
+
+def test_not_read_faster_beside_the_stream_than_allowed(pipeline: Pipeline) -> None:
+    """Beyond half a second's worth, and what the last window brings."""
+    allowed, copied = 20_000, sum(len(f"{g}\t{g}\trow {g}\n") for g in range(1, ROWS + 1))
+    text = pipeline.path.read_text()
+    pipeline.path.write_text(
+        text.replace("[snapshot]\n", f'[snapshot]\nmode = "interleaved"\nmax_bytes_per_s = {allowed}\n')
+    )
+    with running(pipeline.path) as daemon:
+        wait_for(pipeline.config, lambda record: record.is_state)
+        pipeline.equal("t")
+        (begin,), (end,) = (events(daemon, name) for name in ("table is read in windows", "table copied"))
+        took = datetime.fromisoformat(end["timestamp"]) - datetime.fromisoformat(begin["timestamp"])
+        last = copied / begin["chunks"] * 1.5
+        assert took.total_seconds() > (copied - last) / allowed - 0.5
         assert daemon.stop() == 0
 
 
