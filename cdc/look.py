@@ -34,6 +34,7 @@ def look(config: Config, connection: psycopg.Connection, *, owned: bool) -> Foun
         for schema, table in publication.table_names(connection, publications, source.tables)
     }
     cut = stored.here if stored is not None else None
+    seen = topic_bounds(kafka, {topics.schemas, topics.tables, *tables, *(cut.offsets if cut else ())})
     return Found(
         slot_name=source.slot,
         publication_name=source.publication,
@@ -46,5 +47,6 @@ def look(config: Config, connection: psycopg.Connection, *, owned: bool) -> Foun
         stored=stored,
         publications=publications,
         tables=tables,
-        topics=topic_bounds(kafka, {topics.schemas, topics.tables, *tables, *(cut.offsets if cut else ())}),
+        topics=seen.topics,
+        brokers=seen.brokers,
     )

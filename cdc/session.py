@@ -8,9 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Final
 
 import psycopg
 import structlog
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from cdc import recovery, slot
 from cdc.captured import capture
@@ -24,7 +26,7 @@ from cdc.outage import KafkaOutage, RegistryOutage
 from cdc.pipeline import Pipeline
 from cdc.progress import before_slot, new_origin, origin_behind_gap
 from cdc.schema_ids import check_registry
-from cdc.start import EPOCH, Start, decide
+from cdc.start import EPOCH, Found, Start, decide
 from cdc.stored_reads import StoredReads, stored_reads
 from cdc.stream import Stream
 from cdc.wal import Wal
@@ -41,6 +43,9 @@ from sinks.registry import REGISTRY_FAILED
 
 log = structlog.get_logger()
 
+_SETTLED_S: Final = 10.0
+"""For how long what several brokers say must be a reason to refuse."""
+
 
 class Session:
     """Owner of a slot. `begun`: the slot and what goes with it are there, so that a fault may pass by itself."""
@@ -51,6 +56,7 @@ class Session:
         self._health = health or Health(config.source.slot)
         self._columns = ColumnOptions(config.source)
         self._connection = connect(config.source.dsn.get_secret_value())
+        self._found: Found
         self._wal: Wal | None = None
         self._sink: KafkaSink | None = None
         self._opened = ExitStack()
@@ -84,8 +90,7 @@ class Session:
 
     def _go_on(self) -> None:
         """Go on from what slot and topics hold, or begin. StateError if they do not fit together."""
-        self._found = look(self._config, self._connection, owned=False)
-        start = decide(self._found)
+        start = self._decide(owned=False)
         if self._found.slot is None:
             _log_notes(start)
             self._first_start()
@@ -94,13 +99,30 @@ class Session:
             # without one we shall not go on
             self._own_slot(publications.names if publications else [self._config.source.publication])
             self._fence()
-            self._found = look(self._config, self._connection, owned=True)
-            start = decide(self._found)
+            start = self._decide(owned=True)
             assert start.origin is not None
             _log_notes(start)
             self._captured = capture(self._config, self._connection, self._columns)
             self._open(start.origin, stored_reads(self._config))
         self._stream = Stream(self._pipeline)
+
+    def _decide(self, *, owned: bool) -> Start:
+        """Look at what there is and decide. StateError if it has to be refused.
+
+        With several brokers it has to be so for a while: one that has just come back may not know of all topics yet.
+        """
+
+        def settled(state: RetryCallState) -> bool:
+            return self._found.brokers == 1 or stop_after_delay(_SETTLED_S)(state)
+
+        again = Retrying(retry=retry_if_exception_type(StateError), stop=settled, wait=wait_fixed(0.5), reraise=True)
+
+        def look_and_decide() -> Start:
+            self._found = look(self._config, self._connection, owned=owned)
+            return decide(self._found)
+
+        start: Start = again(look_and_decide)
+        return start
 
     def _first_start(self) -> None:
         """Make the slot and copy all tables as of its consistent point."""

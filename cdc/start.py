@@ -73,7 +73,7 @@ class Found:
     """All that a start is decided by. `tables` are the captured ones by their topic, `topics` those that exist.
 
     `owned`: nobody else writes. Until then the slot may be ahead of the position for a moment, since the answer to a
-    commit comes before it can be read.
+    commit comes before it can be read. `brokers`: of several, one may not know of all topics yet.
     """
 
     slot_name: str
@@ -88,6 +88,7 @@ class Found:
     publications: Publications | None
     tables: Mapping[str, str]
     topics: Mapping[str, Sequence[Bounds]]
+    brokers: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,19 @@ class Bounds:
     end: int
 
 
-def topic_bounds(kafka: Kafka, topics: Collection[str]) -> dict[str, list[Bounds]]:
-    """Return the bounds of every partition of those of `topics` that exist. SinkError if Kafka does not say."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The bounds of every partition of the topics that exist, and how many brokers there are."""
+
+    topics: dict[str, list[Bounds]]
+    brokers: int
+
+
+def topic_bounds(kafka: Kafka, topics: Collection[str]) -> Seen:
+    """Return the bounds of those of `topics` that exist. SinkError if Kafka does not say.
+
+    With several brokers, one that has just come back may not know of all topics yet.
+    """
     try:
         return _topic_bounds(AdminClient(client_options(kafka)), topics)
     except KafkaException as error:
@@ -39,17 +50,17 @@ def topic_bounds(kafka: Kafka, topics: Collection[str]) -> dict[str, list[Bounds
     stop=stop_after_delay(TIMEOUT),
     reraise=True,
 )
-def _topic_bounds(admin: AdminClient, topics: Collection[str]) -> dict[str, list[Bounds]]:
-    there = admin.list_topics(timeout=TIMEOUT).topics
+def _topic_bounds(admin: AdminClient, topics: Collection[str]) -> Seen:
+    known = admin.list_topics(timeout=TIMEOUT)
+    there = known.topics
     partitions = [
         TopicPartition(topic, partition) for topic in topics if topic in there for partition in there[topic].partitions
     ]
-    if not partitions:
-        return {}
-    earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    first = admin.list_offsets(dict.fromkeys(partitions, earliest), request_timeout=TIMEOUT)
-    end = admin.list_offsets(dict.fromkeys(partitions, latest), request_timeout=TIMEOUT)
     found: dict[str, list[Bounds]] = {}
-    for each in sorted(partitions, key=lambda each: (each.topic, each.partition)):
-        found.setdefault(each.topic, []).append(Bounds(first[each].result().offset, end[each].result().offset))
-    return found
+    if partitions:
+        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        first = admin.list_offsets(dict.fromkeys(partitions, earliest), request_timeout=TIMEOUT)
+        end = admin.list_offsets(dict.fromkeys(partitions, latest), request_timeout=TIMEOUT)
+        for each in sorted(partitions, key=lambda each: (each.topic, each.partition)):
+            found.setdefault(each.topic, []).append(Bounds(first[each].result().offset, end[each].result().offset))
+    return Seen(found, len(known.brokers))

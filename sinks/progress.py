@@ -149,7 +149,9 @@ class Reader(Closes):
                 if (record.offset() or 0) + 1 >= end:
                     return
             elif error.code() == KafkaError._PARTITION_EOF:
-                return
+                # a leader that was elected a moment ago may not know yet how much of its log is committed
+                if (record.offset() or 0) >= end:
+                    return
             elif not error.retriable() and error.code() not in _PASSING:
                 raise self._failed(error)
             # now, for whoever takes the records may need long
@@ -198,6 +200,8 @@ _NO_LEADER: Final = (
     KafkaError.LEADER_NOT_AVAILABLE,
     # said by its leader of a topic that another broker knows of already
     KafkaError.UNKNOWN_TOPIC_OR_PART,
+    # said by a leader that was elected a moment ago (KIP-207)
+    KafkaError.OFFSET_NOT_AVAILABLE,
 )
 """A topic that was made a moment ago, or whose broker has just gone."""
 

@@ -11,7 +11,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from cdc import recovery
 from cdc.dev import postgres
 from cdc.dev.server import Server, stop
 from cdc.dev.state import Servers
+from cdc.look import look
 from cdc.session import Session
+from cdc.start import Found
 from schemas.config import Config
 from schemas.configfile import load
 from schemas.errors import TailraceError
@@ -140,6 +143,25 @@ def assert_topic_equals(pipeline: Pipeline, table: str) -> Daemon:
     ids = pipeline.connection.execute(f"SELECT id FROM {table} ORDER BY id".encode()).fetchall()
     assert sorted(latest(records)) == ids
     return daemon
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_of_several_brokers_one_may_not_know_the_topics_yet(
+    stopped: Pipeline, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """As the first of the answers: a broker that is behind for just so long cannot be had."""
+    answers = iter([True] if comes_back else repeat(True))
+
+    def behind(*arguments: Any, **options: Any) -> Found:
+        found = look(*arguments, **options)
+        return replace(found, brokers=3, topics={} if next(answers, False) else found.topics)
+
+    monkeypatch.setattr("cdc.session.look", behind)
+    monkeypatch.setattr("cdc.session._SETTLED_S", 2.0)
+    if comes_back:
+        start_and_stop(stopped.config)
+    else:
+        stopped.refused("TR-424", 6, "schemas")
 
 
 # Slots

@@ -48,6 +48,7 @@ _HEALTHY = Found(
         "app.tailrace.schemas": [Bounds(0, 2)],
         "app.tailrace.tables": [Bounds(0, 2)],
     },
+    brokers=1,
 )
 
 _EMPTY = {topic: [Bounds(0, 0)] * len(bounds) for topic, bounds in _HEALTHY.topics.items()}
