@@ -19,14 +19,14 @@ from tests.containers.servers import (
     variables,
     wait_until_connected,
 )
-from tests.integration.secured import Certificates, SecuredKafka, SecuredPostgres, secured_listeners
+from tests.integration.secured import Both, Certificates, SecuredKafka, SecuredPostgres, secured_listeners
 
 _KEYS = Path("/tls")
 _FIRST_PORT = 9101
 
 
 @contextmanager
-def secured() -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
+def secured() -> Iterator[Both]:
     """Start both with a CA of their own; all ends with the block."""
     with tempfile.TemporaryDirectory(prefix="tailrace-secured-") as name, Network() as network:
         folder = Path(name)

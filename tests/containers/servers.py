@@ -28,7 +28,7 @@ from tests.faults.cluster import replicated
 _PATIENCE_S = 120
 _PASSWORD = "Quince-7-Lantern"
 _CLUSTER_ID = "dGFpbHJhY2UtaW1hZ2VzIQ"
-_FEW_RIGHTS: dict[str, Any] = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
+FEW_RIGHTS: dict[str, Any] = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Daemon:
         for section, keys in settings.items():
             for key, value in keys.items():
                 self.container.with_env(f"TAILRACE__{section}__{key.upper()}", str(value))
-        self.container.with_kwargs(**{**_FEW_RIGHTS, **options})
+        self.container.with_kwargs(**{**FEW_RIGHTS, **options})
 
     def __enter__(self) -> Daemon:
         self.container.start()

@@ -112,7 +112,6 @@ def up(folder: Path) -> Iterator[Compose]:
         compose.run("down", "--volumes", "--timeout", "2")
 
 
-@pytest.mark.xfail(reason="issue 8: seen to pass on a busy machine, on a quiet one not yet", strict=False)
 @pytest.mark.timeout(900)
 def test_views_are_right_though_workers_die_in_mid_batch(engine: None, tmp_path: Path) -> None:
     with up(tmp_path) as compose:

@@ -30,9 +30,11 @@ from cryptography.hazmat.primitives.serialization import (
 from cdc.dev import kafka, postgres, unprivileged
 from cdc.dev.process import Process, free_ports
 from cdc.dev.server import Server, stop
-from tests.daemon import wait_until
+from tests.daemon import wait_until, write_config
 from tests.postgres_versions import install
+from tests.servers import fresh_database
 
+SOURCE_PASSWORD, KAFKA_PASSWORD, SALT = SECRETS = "Quince-7-Lantern", "Medlar-9-Anvil", "Walnut-4-Ember"
 _YEAR = timedelta(days=365)
 
 
@@ -138,6 +140,71 @@ def _users(admin: AdminClient) -> dict[str, Any]:
     return dict(found.result(10))
 
 
+@dataclass(frozen=True)
+class Secured:
+    """The servers, with a user in each, and a database of which the source's users may read all."""
+
+    certificates: Certificates
+    postgres: SecuredPostgres
+    kafka: SecuredKafka
+    folder: Path
+    prefix: str
+    database: str
+
+    def dsn(self, user: str, **options: object) -> str:
+        """A connection string by which the server must be who it says it is; `options` are libpq's, over that."""
+        checked = {"sslmode": "verify-full", "sslrootcert": self.certificates.ca, **options}
+        values = "&".join(f"{name}={value}" for name, value in checked.items())
+        database = self.database.rpartition("/")[2]
+        return f"postgresql://{user}@localhost:{self.postgres.port}/{database}?hostaddr=127.0.0.1&{values}"
+
+    def config(self, dsn: str = "", listener: str = "good", password: str = KAFKA_PASSWORD, **options: str) -> Path:
+        """A tailrace.toml with all that is right, but for what is given; `options` are librdkafka's."""
+        given = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "tailrace",
+            "ssl.ca.location": self.certificates.ca,
+            **options,
+        }
+        lines = ", ".join(f'"{name}" = "{value}"' for name, value in given.items())
+        return write_config(
+            self.folder,
+            dsn or self.dsn(f"tailrace:{SOURCE_PASSWORD}"),
+            self.kafka.secured[listener],
+            self.prefix,
+            source=f'hash_salt = "{SALT}"\nhash = ["public.item.email"]\n',
+            more=f'options = {{ {lines} }}\nsecret_options = {{ "sasl.password" = "{password}" }}\n'
+            '[health]\nlisten = "127.0.0.1:0"\n',
+        )
+
+
+Both = tuple[Certificates, SecuredPostgres, SecuredKafka]
+
+
+def add_users(servers: Both) -> None:
+    """Make the users that both servers let in."""
+    _, postgres, kafka = servers
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE tailrace LOGIN REPLICATION PASSWORD '{SOURCE_PASSWORD}'".encode())
+        connection.execute("CREATE ROLE certified LOGIN REPLICATION")
+    kafka.add_user("tailrace", KAFKA_PASSWORD)
+
+
+@contextmanager
+def secured_database(servers: Both, folder: Path, prefix: str) -> Iterator[Secured]:
+    """Make a database with a table that the source's users may read."""
+    certificates, postgres, kafka = servers
+    with fresh_database(postgres.dsn) as database:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(
+                "CREATE TABLE item (id int PRIMARY KEY, email text);"
+                "GRANT SELECT ON item TO tailrace, certified; CREATE PUBLICATION tailrace FOR TABLE item"
+            )
+        yield Secured(certificates, postgres, kafka, folder, prefix, database)
+    postgres.show("good")
+
+
 _SCRAM_LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 
@@ -155,7 +222,7 @@ def secured_listeners(certificates: Certificates) -> dict[str, str]:
 
 
 @contextmanager
-def secured() -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
+def secured() -> Iterator[Both]:
     """Start both with a CA of their own; all ends with the block."""
     started: list[Server] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-secured-") as name:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -14,83 +13,36 @@ import pytest
 
 from schemas.configfile import load
 from sinks.views_read import read_view
-from tests.daemon import ask, running, tailrace, wait_for_state, wait_until, write_config
-from tests.integration.secured import Certificates, SecuredKafka, SecuredPostgres, secured
-from tests.servers import fresh_database
+from tests.daemon import ask, running, tailrace, wait_for_state, wait_until
+from tests.integration.secured import (
+    KAFKA_PASSWORD,
+    SECRETS,
+    SOURCE_PASSWORD,
+    Both,
+    Secured,
+    add_users,
+    secured,
+    secured_database,
+)
 from tests.spark.test_end_to_end import process, sections
 from tests.topics import latest, read_topic
 
-SOURCE_PASSWORD, KAFKA_PASSWORD, SALT = "Quince-7-Lantern", "Medlar-9-Anvil", "Walnut-4-Ember"
-
-
-@dataclass(frozen=True)
-class Secured:
-    """The servers, with a user in each, and a database of which the source's users may read all."""
-
-    certificates: Certificates
-    postgres: SecuredPostgres
-    kafka: SecuredKafka
-    folder: Path
-    prefix: str
-    database: str
-
-    def dsn(self, user: str, **options: object) -> str:
-        """A connection string by which the server must be who it says it is; `options` are libpq's, over that."""
-        checked = {"sslmode": "verify-full", "sslrootcert": self.certificates.ca, **options}
-        values = "&".join(f"{name}={value}" for name, value in checked.items())
-        database = self.database.rpartition("/")[2]
-        return f"postgresql://{user}@localhost:{self.postgres.port}/{database}?hostaddr=127.0.0.1&{values}"
-
-    def config(self, dsn: str = "", listener: str = "good", password: str = KAFKA_PASSWORD, **options: str) -> Path:
-        """A tailrace.toml with all that is right, but for what is given; `options` are librdkafka's."""
-        given = {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": "tailrace",
-            "ssl.ca.location": self.certificates.ca,
-            **options,
-        }
-        lines = ", ".join(f'"{name}" = "{value}"' for name, value in given.items())
-        return write_config(
-            self.folder,
-            dsn or self.dsn(f"tailrace:{SOURCE_PASSWORD}"),
-            self.kafka.secured[listener],
-            self.prefix,
-            source=f'hash_salt = "{SALT}"\nhash = ["public.item.email"]\n',
-            more=f'options = {{ {lines} }}\nsecret_options = {{ "sasl.password" = "{password}" }}\n'
-            '[health]\nlisten = "127.0.0.1:0"\n',
-        )
-
 
 @pytest.fixture(scope="module")
-def both(
-    request: pytest.FixtureRequest, in_containers: bool
-) -> Iterator[tuple[Certificates, SecuredPostgres, SecuredKafka]]:
+def both(request: pytest.FixtureRequest, in_containers: bool) -> Iterator[Both]:
     started = secured
     if in_containers:
         request.getfixturevalue("engine")
         from tests.containers.secured import secured as started
-    with started() as (certificates, postgres, kafka):
-        with psycopg.connect(postgres.dsn, autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE tailrace LOGIN REPLICATION PASSWORD '{SOURCE_PASSWORD}'".encode())
-            connection.execute("CREATE ROLE certified LOGIN REPLICATION")
-        kafka.add_user("tailrace", KAFKA_PASSWORD)
-        yield certificates, postgres, kafka
+    with started() as servers:
+        add_users(servers)
+        yield servers
 
 
 @pytest.fixture
-def all_secured(
-    both: tuple[Certificates, SecuredPostgres, SecuredKafka], tmp_path: Path, prefix: str
-) -> Iterator[Secured]:
-    certificates, postgres, kafka = both
-    with fresh_database(postgres.dsn) as database:
-        with psycopg.connect(database, autocommit=True) as connection:
-            connection.execute(
-                "CREATE TABLE item (id int PRIMARY KEY, email text);"
-                "GRANT SELECT ON item TO tailrace, certified; CREATE PUBLICATION tailrace FOR TABLE item"
-            )
-        yield Secured(certificates, postgres, kafka, tmp_path, prefix, database)
-    postgres.show("good")
+def all_secured(both: Both, tmp_path: Path, prefix: str) -> Iterator[Secured]:
+    with secured_database(both, tmp_path, prefix) as found:
+        yield found
 
 
 def test_good_credentials_work_and_stay_secret(all_secured: Secured) -> None:
@@ -116,7 +68,7 @@ def test_good_credentials_work_and_stay_secret(all_secured: Secured) -> None:
     assert latest(read_topic(all_secured.kafka.bootstrap, all_secured.prefix, "public.item")).keys() == {(1,)}
     everything = "\n".join([log, command, *answers, *(each.stdout + each.stderr for each in shown)])
     assert "streaming" in everything
-    assert [secret for secret in (SOURCE_PASSWORD, KAFKA_PASSWORD, SALT) if secret in everything] == []
+    assert [secret for secret in SECRETS if secret in everything] == []
 
 
 def test_views_are_filled_over_tls(all_secured: Secured) -> None:
@@ -141,7 +93,7 @@ def test_views_are_filled_over_tls(all_secured: Secured) -> None:
     assert len(set(rows.values())) == 100
     everything = "\n".join([log.read_text(), *seen])
     assert "java" in everything
-    assert [secret for secret in (SOURCE_PASSWORD, KAFKA_PASSWORD, SALT) if secret in everything] == []
+    assert [secret for secret in SECRETS if secret in everything] == []
 
 
 def test_client_certificate_in_place_of_a_password(all_secured: Secured) -> None:
@@ -204,4 +156,4 @@ def _assert_refused(config: Path, exit_code: int, error: str, reason: str) -> No
     assert refused.returncode == exit_code, refused.stderr
     assert f"ERROR  {error}" in refused.stderr
     assert reason in refused.stderr
-    assert not any(secret in refused.stderr for secret in (SOURCE_PASSWORD, KAFKA_PASSWORD, SALT))
+    assert not any(secret in refused.stderr for secret in SECRETS)
