@@ -27,6 +27,7 @@ from schemas.progress import Cut
 from sinks.changes import DELETED, Applied, HistoryFrom
 from sinks.iceberg_generations import GENERATION, Generations, Place, Snapshot
 from sinks.kinds import quote
+from sinks.one_task import in_one_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,6 +78,11 @@ class IcebergTarget(Generations):
         self.history_from: HistoryFrom | None = None
         """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the generation that was last looked at can well be gone through in one task."""
+        return self._records <= _SMALL_RECORDS
 
     def live(self) -> Applied | None:
         """Return generation and cut of what readers see; None if nothing was ever applied."""
@@ -132,7 +138,7 @@ class IcebergTarget(Generations):
         # <=>: with =, a key that holds NULL would be inserted again and again.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
-        with self._properties(generation, cut, key), self._tasks(few=few):
+        with self._properties(generation, cut, key), in_one_task(self._session, few=few and self.is_small):
             self._session.sql(
                 f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
                 f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
@@ -378,19 +384,6 @@ class IcebergTarget(Generations):
         finally:
             for name in values:
                 self._session.conf.unset(_PROPERTY + name)
-
-    @contextmanager
-    def _tasks(self, *, few: bool) -> Iterator[None]:
-        """Let few changes be matched with a small table in one task: each more costs as much as what it does."""
-        name = "spark.sql.shuffle.partitions"
-        before = str(self._session.conf.get(name))
-        if few and self._records <= _SMALL_RECORDS:
-            self._session.conf.set(name, "1")
-        try:
-            yield
-        finally:
-            # not unset: that would be Spark's own default
-            self._session.conf.set(name, before)
 
     def _table(self, table: str) -> str:
         return _quoted(self._catalog, self._namespace, table)

@@ -26,7 +26,8 @@ from spark_jobs.views import Declared, check_shapes
 _NEWER_CUTS = 5
 """How often a batch that took longer than the compaction lag starts over with a newer cut."""
 
-_FEW_ROWS = 10_000
+FEW_ROWS = 10_000
+"""Up to so many changed rows cost less than the tasks that they could be spread over."""
 
 R = TypeVar("R")
 
@@ -83,7 +84,7 @@ class Batch:
             done = self.target.unchanged(applied, cut)
         else:
             rows = changes(latest.rows(self.session), latest.facts, shapes)
-            few = latest.facts.rows <= _FEW_ROWS
+            few = latest.facts.rows <= FEW_ROWS
             done = self.target.merge(applied.generation, rows, shapes.key, cut, few=few)
         report.stage("apply")
         return done

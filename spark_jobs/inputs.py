@@ -105,6 +105,11 @@ class Inputs:
             if snapshot := self.snapshot(name, cut):
                 self._target(name).tag(rebuild_pin(self._view.name, generation), snapshot, _PIN_DAYS)
 
+    @property
+    def are_small(self) -> bool:
+        """Whether each can well be gone through in one task."""
+        return all(self._target(name).is_small for name in (*self._view.tables, *self._view.views))
+
     def layout(self, view: str) -> ViewLayout:
         """Return the columns and the key of a view that is read."""
         target = self._target(view)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from schemas.errors import ConfigError
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
-from spark_jobs.batch import Report, check_definition, fill, own_cut, read_whole, settled
+from sinks.one_task import in_one_task
+from spark_jobs.batch import FEW_ROWS, Report, check_definition, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import check_unique, difference
 from spark_jobs.inputs import Inputs
@@ -21,11 +23,14 @@ from spark_jobs.late import LateRows
 from spark_jobs.query.catalog import TableInfo
 from spark_jobs.query.declared import DeclaredQuery, declare
 from spark_jobs.query.late import EventTime, event_times
-from spark_jobs.query.rewrite import State
+from spark_jobs.query.rewrite import State, Step
 from spark_jobs.records import Every, Latest
 from spark_jobs.shapes import TableShapes
 from spark_jobs.states import Layout, States
 from spark_jobs.views import Declared, check_shapes
+
+_FEW_UNITS = 100_000
+"""Up to so many are sent to each task that restricts a table to them."""
 
 
 @dataclass(slots=True)
@@ -38,6 +43,8 @@ class QueryBatch:
     shared: Shared
     inputs: Inputs
     _cached: list[DataFrame] = field(default_factory=list)
+    _found: tuple[Mapping[str, TableInfo], DeclaredQuery] | None = None
+    """What the query was last read with, and as."""
 
     def advance(
         self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
@@ -128,7 +135,9 @@ class QueryBatch:
             layout = self.inputs.layout(view)
             catalog[view] = TableInfo(tuple(layout.columns), layout.key)
         assert self.view.text is not None
-        found = declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
+        if self._found is None or self._found[0] != catalog:
+            self._found = catalog, declare(self.view.text, self.view.key or (), catalog, self.view.refresh)
+        found = self._found[1]
         self._event_times(found)
         return found
 
@@ -148,23 +157,40 @@ class QueryBatch:
             # Computed again, the rows of the old cut may be others than those that the view holds.
             report.replaced = True
             return self.target.replace(applied.generation, self._rows(query, cut), query.key, cut)
-        states = self._states(query, {"old": applied.cut, "new": cut})
-        for table in tables:
-            shapes = self.shared.records.shapes(topics[table])
-            states.images(table, changed[topics[table]], shapes, self._keep)
-        for view in views:
-            states.differing(view, self._keep)
-        steps = query.steps([*tables, *views])
-        report.late = self._note_late(query, tables, applied.cut, cut)
-        for step in steps:
-            self._keep(self._sql(step.sql())).createOrReplaceTempView(step.name)
-        before, after = (self.session.table(step.name) for step in steps[-2:])
-        check_unique(after, query.key, self.view.name)
-        changes = self._keep(difference(before, after, query.key))
-        report.rows = changes.count()
+        facts = [changed[topics[table]].facts for table in tables]
+        few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
+        with in_one_task(self.session, few=few and inputs.are_small):
+            states = self._states(query, {"old": applied.cut, "new": cut})
+            for table in tables:
+                states.images(table, changed[topics[table]], self.shared.records.shapes(topics[table]), few=few)
+            for view in views:
+                states.differing(view, self._keep)
+            report.late = self._note_late(query, tables, applied.cut, cut)
+            before, after, few = self._affected(query.steps([*tables, *views]), few)
+            check_unique(after, query.key, self.view.name)
+            changes = self._keep(difference(before, after, query.key))
+            report.rows = changes.count()
         if not report.rows:
             return self.target.unchanged(applied, cut)
-        return self.target.merge(applied.generation, changes, query.key, cut)
+        return self.target.merge(applied.generation, changes, query.key, cut, few=few)
+
+    def _affected(self, steps: Sequence[Step], few: bool) -> tuple[DataFrame, DataFrame, bool]:
+        """Take the steps; return the affected rows before and after, and whether what has changed still is `few`.
+
+        Few units are sent to where they are looked for; rows are put in one partition, so that nothing has to be moved
+        to compare them.
+        """
+        for step in steps:
+            found = self._sql(step.sql())
+            if few and step.is_units:
+                found = self._keep(found)
+                few = found.count() <= _FEW_UNITS
+                found = F.broadcast(found) if few else found
+            else:
+                found = self._keep(found.repartition(1) if few else found)
+            found.createOrReplaceTempView(step.name)
+        before, after = (self.session.table(step.name) for step in steps[-2:])
+        return before, after, few
 
     def _event_times(self, query: DeclaredQuery) -> tuple[EventTime, ...]:
         """Return what lateness is told by; none if nobody has asked."""
@@ -207,7 +233,7 @@ class QueryBatch:
             table: self.shared.records.shapes(topic) for table, topic in self.view.topic_of.items()
         }
         layouts |= {view: self.inputs.layout(view) for view in self.view.views}
-        states = States(self.session, layouts)
+        states = States(self.session, layouts, self.shared.records)
         for name in query.tables:
             for which, cut in cuts.items():
                 states.whole(name, which, self.inputs.at(name, cut))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,6 +54,7 @@ class Records:
         self._topics = Topics(kafka.prefix)
         self._spans: dict[object, Latest | None] = {}
         self._wholes: dict[object, Every | None] = {}
+        self._made: dict[object, str] = {}
         self._cached: list[DataFrame] = []
         self._names: list[str] = []
         self._stored: list[StoredSchema] = []
@@ -76,23 +77,30 @@ class Records:
             self._wholes[span] = None if raw is None else self._read_whole(raw)
         return self._wholes[span]
 
+    def once(self, what: object, make: Callable[[], DataFrame]) -> str:
+        """Return the name of a global view: who asks for `what` first in a round has it made."""
+        if what not in self._made:
+            self._made[what] = f"global_temp.{self._named(make())}"
+        return self._made[what]
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Put a frame into Spark's cache until the round ends."""
+        self._cached.append(frame.persist())
+        return frame
+
     def _read(self, raw: DataFrame, count: int) -> Latest:
         if count < _MANY:
-            frame = self._kept(newest(raw))
+            frame = self.keep(newest(raw))
         else:
-            whole = self._kept(raw)
-            frame = marked(whole, self._kept(newest_marks(whole)))
+            whole = self.keep(raw)
+            frame = marked(whole, self.keep(newest_marks(whole)))
         return Latest(self._named(frame), facts(frame))
 
     def _read_whole(self, raw: DataFrame) -> Every | None:
-        frame = self._kept(positioned(raw))
+        frame = self.keep(positioned(raw))
         name = self._named(frame)
         known = event_facts(frame)
         return None if known is None else Every(name, known)
-
-    def _kept(self, frame: DataFrame) -> DataFrame:
-        self._cached.append(frame.persist())
-        return frame
 
     def _named(self, frame: DataFrame) -> str:
         self._count += 1
@@ -110,6 +118,7 @@ class Records:
         for frame in self._cached:
             frame.unpersist()
         self._spans.clear()
+        self._made.clear()
         self._cached.clear()
 
     def forget_shapes(self) -> None:

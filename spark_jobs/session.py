@@ -24,6 +24,14 @@ _SETTINGS: Final = {
     # Plans are written out for that page all the same, at each step of each query: in the shorter form.
     "spark.sql.ui.explainMode": "simple",
     "spark.ui.showConsoleProgress": "false",
+    # What has ended is kept for that page all the same, by default a thousand of each: of the batches of a few queries
+    # that is most of the heap.
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "40",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "10",
+    # The 100 classes of the default are fewer than one round of six views compiles: each batch would compile all anew.
+    "spark.sql.codegen.cache.maxEntries": "2000",
 }
 
 _LOCAL: Final = {

@@ -10,11 +10,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from sinks.changes import DELETED
 from sinks.kinds import quote
 from spark_jobs.difference import difference
 from spark_jobs.latest import changes
 from spark_jobs.query.rewrite import State, state
-from spark_jobs.records import Latest
+from spark_jobs.records import Latest, Records
 from spark_jobs.shapes import TableShapes
 
 Keep = Callable[[DataFrame], DataFrame]
@@ -34,41 +35,69 @@ class Layout(Protocol):
 class States:
     """Temporary views of one session; a later batch replaces them."""
 
-    def __init__(self, session: SparkSession, layouts: Mapping[str, Layout]) -> None:
+    def __init__(self, session: SparkSession, layouts: Mapping[str, Layout], records: Records) -> None:
         self._session = session
         self._layouts = layouts
+        self._records = records
+        self._wholes: dict[tuple[str, State], object] = {}
 
     def whole(self, table: str, which: State, source: str) -> None:
         """Name the whole table at a cut, with its present columns; `source` stands for it in FROM.
 
-        Spark's cache tells two snapshots of one table apart, which Iceberg before 1.11 did not (iceberg#15741).
+        It is looked up once for all views of a round. Spark's cache tells two snapshots of one table apart, which
+        Iceberg before 1.11 did not (iceberg#15741).
         """
-        frame = self._session.sql(f"SELECT * FROM {source}")
-        there = set(frame.columns)
-        columns = [
-            f"CAST({quote(name) if name in there else 'NULL'} AS {kind.simpleString()}) AS {quote(name)}"
-            for name, kind in self._layouts[table].columns.items()
-        ]
-        frame.selectExpr(*columns).createOrReplaceTempView(state(table, which))
+        columns = {name: kind.simpleString() for name, kind in self._layouts[table].columns.items()}
+        self._wholes[table, which] = what = (source, *columns.items())
 
-    def images(self, table: str, changed: Latest, shapes: TableShapes, keep: Keep) -> None:
-        """Name the rows of the changed keys in both states; after a truncate these are all rows."""
+        def make() -> DataFrame:
+            frame = self._session.sql(f"SELECT * FROM {source}")
+            there = set(frame.columns)
+            return frame.selectExpr(
+                *(
+                    f"CAST({quote(name) if name in there else 'NULL'} AS {kind}) AS {quote(name)}"
+                    for name, kind in columns.items()
+                )
+            )
+
+        self._once(what, make).createOrReplaceTempView(state(table, which))
+
+    def images(self, table: str, changed: Latest, shapes: TableShapes, *, few: bool) -> None:
+        """Name the rows of the changed keys in both states; after a truncate these are all rows.
+
+        They are the same for all views that stand at the same cut, and so found once for all of a round. With `few`
+        they go to where they are joined, which need not be moved then.
+        """
         if changed.facts.truncated:
             self._name(table, *self._both(table))
-        else:
-            self._restrict(table, changes(changed.rows(self._session), changed.facts, shapes), keep)
+            return
+        keep, what, (old, _) = self._records.keep, (changed.name, self._wholes[table, "old"]), self._both(table)
+        hint = F.broadcast if few else _as_it_is
+        found = self._once(("changes", what), lambda: keep(changes(changed.rows(self._session), changed.facts, shapes)))
+        before = self._once(("before", what), lambda: keep(self._of_keys(table, old, hint(self._keys(table, found)))))
+        self._name(table, hint(before), hint(found.where(~F.col(DELETED)).drop(DELETED)))
+
+    def _once(self, what: object, make: Callable[[], DataFrame]) -> DataFrame:
+        return self._session.table(self._records.once(what, make))
 
     def differing(self, view: str, keep: Keep) -> None:
         """Name the rows of a view that are not the same in both states: both states are read whole."""
         self._restrict(view, difference(*self._both(view), self._layouts[view].key), keep)
 
     def _restrict(self, table: str, rows: DataFrame, keep: Keep) -> None:
-        key = self._layouts[table].key
-        keys = keep(rows.select(*(F.col(quote(name)).alias(f"tailrace_k{number}") for number, name in enumerate(key))))
-        # A view's key may hold NULL.
-        same = [F.col(quote(name)).eqNullSafe(F.col(f"tailrace_k{number}")) for number, name in enumerate(key)]
-        old, new = (keep(whole.join(keys, reduce(Column.__and__, same), "left_semi")) for whole in self._both(table))
+        keys = keep(self._keys(table, rows))
+        old, new = (keep(self._of_keys(table, whole, keys)) for whole in self._both(table))
         self._name(table, old, new)
+
+    def _keys(self, table: str, rows: DataFrame) -> DataFrame:
+        key = self._layouts[table].key
+        return rows.select(*(F.col(quote(name)).alias(f"tailrace_k{number}") for number, name in enumerate(key)))
+
+    def _of_keys(self, table: str, rows: DataFrame, keys: DataFrame) -> DataFrame:
+        # A view's key may hold NULL.
+        key = enumerate(self._layouts[table].key)
+        same = [F.col(quote(name)).eqNullSafe(F.col(f"tailrace_k{number}")) for number, name in key]
+        return rows.join(keys, reduce(Column.__and__, same), "left_semi")
 
     def _both(self, table: str) -> tuple[DataFrame, DataFrame]:
         return self._session.table(state(table, "old")), self._session.table(state(table, "new"))
@@ -76,3 +105,7 @@ class States:
     def _name(self, table: str, old: DataFrame, new: DataFrame) -> None:
         old.createOrReplaceTempView(state(table, "before"))
         new.createOrReplaceTempView(state(table, "after"))
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame

@@ -33,6 +33,7 @@ State = Literal["old", "new"]
 _IMAGE: Final[dict[State, str]] = {"old": "before", "new": "after"}
 E = TypeVar("E", bound=exp.Expr)
 _UNITS: Final = "tailrace_units"
+_OF_UNITS: Final = "__units"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Step:
     name: str
     query: exp.Query
     why: str
+
+    @property
+    def is_units(self) -> bool:
+        """Whether it gives units, not rows."""
+        return self.name.endswith(_OF_UNITS)
 
     def sql(self, dialect: str = DIALECT, *, pretty: bool = False) -> str:
         return self.query.sql(dialect, identify=True, pretty=pretty)
@@ -72,7 +78,7 @@ class _Rewriter:
             for source in block.sources:
                 if not isinstance(source.read, str) and source.tables & self._changed:
                     yield from self.images(source.read)
-            yield Step(f"{block.name}__units", self._units(block), f"units of {block.name} that may have changed")
+            yield Step(f"{block.name}{_OF_UNITS}", self._units(block), f"units of {block.name} that may have changed")
         for which in _IMAGE:
             parts = [self._restricted(block, which) for block in blocks]
             rows: exp.Query = parts[0]
@@ -124,7 +130,7 @@ class _Rewriter:
             exp.NullSafeEQ(this=exp.column(f"u{number}", _UNITS, quoted=True), expression=part.copy())
             for number, part in enumerate(self._unit(block))
         ]
-        units = exp.to_table(f"{block.name}__units").as_(_UNITS)
+        units = exp.to_table(f"{block.name}{_OF_UNITS}").as_(_UNITS)
         chosen = exp.Exists(this=exp.select("1").from_(units).where(*same))
         found = at(block.select, which)
         return found.where(chosen, copy=False)
