@@ -162,7 +162,8 @@ class QueryBatch:
         with in_one_task(self.session, few=few and inputs.are_small):
             states = self._states(query, {"old": applied.cut, "new": cut})
             for table in tables:
-                states.images(table, changed[topics[table]], self.shared.records.shapes(topics[table]), few=few)
+                shapes, beyond = self.shared.records.shapes(topics[table]), applied.unfinished is not None
+                states.images(table, changed[topics[table]], shapes, few=few, beyond=beyond)
             for view in views:
                 states.differing(view, self._keep)
             report.late = self._note_late(query, tables, applied.cut, cut)

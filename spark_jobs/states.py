@@ -62,20 +62,23 @@ class States:
 
         self._once(what, make).createOrReplaceTempView(state(table, which))
 
-    def images(self, table: str, changed: Latest, shapes: TableShapes, *, few: bool) -> None:
+    def images(self, table: str, changed: Latest, shapes: TableShapes, *, few: bool, beyond: bool) -> None:
         """Name the rows of the changed keys in both states; after a truncate these are all rows.
 
         They are the same for all views that stand at the same cut, and so found once for all of a round. With `few`
-        they go to where they are joined, which need not be moved then.
+        they go to where they are joined, which need not be moved then. `beyond`: what has changed was read past the
+        new state, so that newer rows than its own are among it.
         """
         if changed.facts.truncated:
             self._name(table, *self._both(table))
             return
-        keep, what, (old, _) = self._records.keep, (changed.name, self._wholes[table, "old"]), self._both(table)
+        keep, what, (old, new) = self._records.keep, (changed.name, self._wholes[table, "old"]), self._both(table)
         hint = F.broadcast if few else _as_it_is
         found = self._once(("changes", what), lambda: keep(changes(changed.rows(self._session), changed.facts, shapes)))
-        before = self._once(("before", what), lambda: keep(self._of_keys(table, old, hint(self._keys(table, found)))))
-        self._name(table, hint(before), hint(found.where(~F.col(DELETED)).drop(DELETED)))
+        keys = hint(self._keys(table, found))
+        before = self._once(("before", what), lambda: keep(self._of_keys(table, old, keys)))
+        after = self._of_keys(table, new, keys) if beyond else found.where(~F.col(DELETED)).drop(DELETED)
+        self._name(table, hint(before), hint(after))
 
     def _once(self, what: object, make: Callable[[], DataFrame]) -> DataFrame:
         return self._session.table(self._records.once(what, make))
