@@ -159,10 +159,12 @@ class QueryBatch:
             return self.target.replace(applied.generation, self._rows(query, cut), query.key, cut)
         facts = [changed[topics[table]].facts for table in tables]
         few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
+        # documents of a batch that was cut short are ended at its own cut, with what has changed up to a newer one
+        beyond = applied.unfinished is not None
         with in_one_task(self.session, few=few and inputs.are_small):
             states = self._states(query, {"old": applied.cut, "new": cut})
             for table in tables:
-                shapes, beyond = self.shared.records.shapes(topics[table]), applied.unfinished is not None
+                shapes = self.shared.records.shapes(topics[table])
                 states.images(table, changed[topics[table]], shapes, few=few, beyond=beyond)
             for view in views:
                 states.differing(view, self._keep)

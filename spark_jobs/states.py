@@ -85,12 +85,9 @@ class States:
 
     def differing(self, view: str, keep: Keep) -> None:
         """Name the rows of a view that are not the same in both states: both states are read whole."""
-        self._restrict(view, difference(*self._both(view), self._layouts[view].key), keep)
-
-    def _restrict(self, table: str, rows: DataFrame, keep: Keep) -> None:
-        keys = keep(self._keys(table, rows))
-        old, new = (keep(self._of_keys(table, whole, keys)) for whole in self._both(table))
-        self._name(table, old, new)
+        old, new = self._both(view)
+        keys = keep(self._keys(view, difference(old, new, self._layouts[view].key)))
+        self._name(view, keep(self._of_keys(view, old, keys)), keep(self._of_keys(view, new, keys)))
 
     def _keys(self, table: str, rows: DataFrame) -> DataFrame:
         key = self._layouts[table].key
