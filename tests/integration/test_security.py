@@ -84,7 +84,7 @@ def test_views_are_filled_over_tls(all_secured: Secured) -> None:
     with process(log, "cdc.cli.main", "views", "rebuild", "item", "--config", str(config)) as rebuild:
         while rebuild.poll() is None:
             for each in [psutil.Process(rebuild.pid), *psutil.Process(rebuild.pid).children(recursive=True)]:
-                # each by itself: what Spark's script leaves behind as a zombie has no command, but lasts as long as the JVM
+                # each by itself: a zombie that Spark's script leaves has no command, but lasts as long as the JVM
                 with suppress(psutil.Error):
                     seen.add(" ".join(each.cmdline()))
             time.sleep(0.2)
