@@ -5,8 +5,9 @@ the changed keys in either. A nested query has ``before`` and ``after`` too: its
 
 A unit is affected if one of its combinations came or went, and then a changed row is in that combination:
 
-* of a source that is joined by its rows: the block with the source's ``before`` over the others' ``old``, and with
-  its ``after`` over the others' ``new``;
+* of a source that is joined by its rows: the block with the source's ``before`` and ``after`` over the ``new`` of those
+  that stand before it and the ``old`` of those behind it. For how often a combination is there is a product, one factor
+  for each source, and the difference of two products is the sum of just these terms;
 * of a source that others are only held against (LEFT, SEMI and ANTI JOIN, a subquery): what is before it in the
   block, in both states, where it meets any row of its ``before`` and ``after``: then a row beside it comes or goes.
 
@@ -16,7 +17,7 @@ only makes more units affected, never fewer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
@@ -91,26 +92,36 @@ class _Rewriter:
             query
             for source in block.sources
             if source.tables & self._changed
-            for which in _IMAGE
-            for query in [self._affected(block, source, which)]
+            for query in self._affected(block, source)
         ]
         found: exp.Query = parts[0]
         for part in parts[1:]:
             found = exp.union(found, part, distinct=True)
         return found
 
-    def _affected(self, block: Block, source: Source, which: State) -> exp.Select:
-        """Return the units whose combinations a changed row of one source is in, or beside, in one state."""
+    def _affected(self, block: Block, source: Source) -> Iterator[exp.Select]:
+        """Give the units whose combinations a changed row of one source is in, or beside."""
         needed = set().union(*(aliases(part) for part in unit(block, self._keys)))
-        query = self._projected(block)
-        if source.how == "inner":
-            plan = joined(block, needed | {source.alias})
+        if source.how != "inner":
+            yield from (self._beside(block, source, needed, which) for which in _IMAGE)
+            return
+        plan = joined(block, needed | {source.alias})
+        if all(each.how == "inner" for _, each, _ in plan):
+            number = block.sources.index(source)
+            states = _states(block.sources[:number], "new") | _states(block.sources[number:], "old")
+            yield _from(self._projected(block), plan, states, {source.alias: _either(source)})
+            return
+        # what is beside a combination is that of its own state
+        for which in _IMAGE:
             images = {source.alias: _image(source, _IMAGE[which])}
-            return _from(query, plan, which, images)
+            yield _from(self._projected(block), plan, _states(block.sources, which), images)
+
+    def _beside(self, block: Block, source: Source, needed: Collection[str], which: State) -> exp.Select:
+        """Return the units of what is before a source in one state, where it meets a changed row of it."""
         beside = set().union(*(aliases(part) for part in source.on)) - {source.alias}
-        query = _from(query, joined(block, needed | beside), which, {})
-        either = exp.union(_all(_image(source, "before")), _all(_image(source, "after")), distinct=False)
-        met = exp.select("1").from_(either.subquery(exp.to_identifier(source.alias, quoted=True)))
+        states = _states(block.sources, which)
+        query = _from(self._projected(block), joined(block, {*needed, *beside}), states, {})
+        met = exp.select("1").from_(_either(source))
         # What holds of groups or windows cannot be asked of combinations.
         on = [part.copy() for part in source.on if not any(map(_over_rows, part.walk()))]
         return query.where(exp.Exists(this=met.where(*on)), copy=False)
@@ -172,10 +183,19 @@ def _all(table: exp.Expr) -> exp.Select:
     return exp.Select(expressions=[exp.Star()], from_=exp.From(this=table))
 
 
-def _from(query: exp.Select, plan: Joined, which: State, images: dict[str, exp.Expr]) -> exp.Select:
-    """Give `query` a FROM with the sources of a plan in one state, some as images, and the plan's conditions."""
+def _either(source: Source) -> exp.Expr:
+    both = exp.union(_all(_image(source, "before")), _all(_image(source, "after")), distinct=False)
+    return both.subquery(exp.to_identifier(source.alias, quoted=True))
+
+
+def _states(sources: Sequence[Source], which: State) -> dict[str, State]:
+    return dict.fromkeys((source.alias for source in sources), which)
+
+
+def _from(query: exp.Select, plan: Joined, states: Mapping[str, State], images: Mapping[str, exp.Expr]) -> exp.Select:
+    """Give `query` a FROM with the sources of a plan in their states, some as images, and the plan's conditions."""
     for number, (read, source, on) in enumerate(plan):
-        this = images.get(source.alias) or at(read, which)
+        this = images.get(source.alias) or at(read, states[source.alias])
         conditions = [part.copy() for part in on]
         if number == 0:
             query.set("from_", exp.From(this=this))

@@ -77,11 +77,20 @@ def _only_before(source: Any, image: str) -> exp.Expr:
     return _IMAGE(source, "before")
 
 
+def _others_new(sources: Any, which: Any) -> Any:
+    return _STATES(sources, "new")
+
+
+def _others_old(sources: Any, which: Any) -> Any:
+    return _STATES(sources, "old")
+
+
 def _key_alone(block: Any, keys: Any) -> tuple[exp.Expr, ...]:
     return tuple(units._rows(block, keys)) if block.windows else _UNIT(block, keys)
 
 
 _AT, _IMAGE, _FROM, _UNIT = rewrite.at, rewrite._image, rewrite._from, units.unit
+_STATES = rewrite._states
 _RESTRICTED, _SUBQUERY = rewrite._Rewriter._restricted, blocks._Reader._subquery
 
 
@@ -91,6 +100,8 @@ _RESTRICTED, _SUBQUERY = rewrite._Rewriter._restricted, blocks._Reader._subquery
         (rewrite, "at", _one_state),
         (rewrite, "_image", _only_before),
         (rewrite, "_from", _left_as_inner),
+        (rewrite, "_states", _others_new),
+        (rewrite, "_states", _others_old),
         (rewrite, "unit", _key_alone),
         (rewrite._Rewriter, "_restricted", _plain_equality),
         (blocks._Reader, "_subquery", _without_unknown),
