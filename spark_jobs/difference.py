@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
 
@@ -13,15 +14,22 @@ from schemas.errors import StateError
 from sinks.changes import DELETED
 from sinks.kinds import quote
 
+TIMES: Final = "tailrace_times"
 
-def difference(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return the rows of `after` that are not in `before`, and the keys that are only there, with `DELETED`."""
+
+def difference(before: DataFrame, after: DataFrame, key: Sequence[str], *, counted: bool = False) -> DataFrame:
+    """Return the rows of `after` that are not in `before`, and the keys that are only there, with `DELETED`.
+
+    If `counted`, `TIMES` says how often a row's key stands in `after`, and all rows of one that does twice are given.
+    """
+    one, same_key = F.lit(1), Window.partitionBy(*map(quote, key))
     sides = [
         frame.select(
             *(F.col(quote(name)).alias(f"{side}{number}") for number, name in enumerate(key)),
             F.struct("*").alias(side),
+            times.alias(f"{side}_times"),
         )
-        for frame, side in ((before, "b"), (after, "a"))
+        for frame, side, times in ((before, "b", one), (after, "a", F.count("*").over(same_key) if counted else one))
     ]
     same = reduce(Column.__and__, (F.col(f"b{n}").eqNullSafe(F.col(f"a{n}")) for n in range(len(key))))
     both = sides[0].join(sides[1], same, "full_outer")
@@ -35,7 +43,7 @@ def difference(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataF
         ),
     )
     numbers = {name: number for number, name in enumerate(key)}
-    return both.where(gone | F.col("b").isNull() | ~equal).select(
+    return both.where(gone | F.col("b").isNull() | ~equal | (F.col("a_times") > 1)).select(
         *(
             (
                 F.when(gone, F.col(f"b{numbers[name]}")).otherwise(F.col("a")[name])
@@ -47,6 +55,7 @@ def difference(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataF
             for name, kind in kinds.items()
         ),
         gone.alias(DELETED),
+        *([F.col("a_times").alias(TIMES)] if counted else []),
     )
 
 
@@ -65,13 +74,11 @@ def comparable(value: Column, kind: DataType) -> Column:
     return value
 
 
-def check_unique(rows: DataFrame, key: Sequence[str], view: str) -> None:
-    """StateError if a key stands twice."""
-    twice = rows.groupBy(*map(quote, key)).count().where("count > 1")
-    if twice.take(1):
-        raise StateError(
-            "TR-549",
-            f'view "{view}": its key ({", ".join(key)}) is not unique in the rows of its query',
-            detail="At least one key has several rows.",
-            hint=f"Give [views.{view}] a key that tells its rows apart.",
-        )
+def not_unique(key: Sequence[str], view: str) -> StateError:
+    """Return the error for a key that stands twice."""
+    return StateError(
+        "TR-549",
+        f'view "{view}": its key ({", ".join(key)}) is not unique in the rows of its query',
+        detail="At least one key has several rows.",
+        hint=f"Give [views.{view}] a key that tells its rows apart.",
+    )

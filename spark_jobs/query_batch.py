@@ -13,10 +13,11 @@ from pyspark.sql.types import DataType
 from schemas.errors import ConfigError
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
+from sinks.kinds import quote
 from sinks.one_task import in_one_task
 from spark_jobs.batch import FEW_ROWS, Report, check_definition, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
-from spark_jobs.difference import check_unique, difference
+from spark_jobs.difference import TIMES, difference, not_unique
 from spark_jobs.inputs import Inputs
 from spark_jobs.kept import Shared
 from spark_jobs.late import LateRows
@@ -170,12 +171,13 @@ class QueryBatch:
                 states.differing(view, self._keep)
             report.late = self._note_late(query, tables, applied.cut, cut)
             before, after, few = self._affected(query.steps([*tables, *views]), few)
-            check_unique(after, query.key, self.view.name)
-            changes = self._keep(difference(before, after, query.key))
-            report.rows = changes.count()
+            changes = self._keep(difference(before, after, query.key, counted=True))
+            report.rows, most = changes.agg(F.count("*"), F.max(TIMES)).collect()[0]
+            if most and most > 1:
+                raise not_unique(query.key, self.view.name)
         if not report.rows:
             return self.target.unchanged(applied, cut)
-        return self.target.merge(applied.generation, changes, query.key, cut, few=few)
+        return self.target.merge(applied.generation, changes.drop(TIMES), query.key, cut, few=few)
 
     def _affected(self, steps: Sequence[Step], few: bool) -> tuple[DataFrame, DataFrame, bool]:
         """Take the steps; return the affected rows before and after, and whether what has changed still is `few`.
@@ -183,7 +185,7 @@ class QueryBatch:
         Few units are sent to where they are looked for; rows are put in one partition, so that nothing has to be moved
         to compare them.
         """
-        for step in steps:
+        for step in steps[:-2]:
             found = self._sql(step.sql())
             if few and step.is_units:
                 found = self._keep(found)
@@ -192,8 +194,8 @@ class QueryBatch:
             else:
                 found = self._keep(found.repartition(1) if few else found)
             found.createOrReplaceTempView(step.name)
-        before, after = (self.session.table(step.name) for step in steps[-2:])
-        return before, after, few
+        before, after = (self._sql(step.sql()) for step in steps[-2:])
+        return (before.repartition(1), after.repartition(1), few) if few else (before, after, few)
 
     def _event_times(self, query: DeclaredQuery) -> tuple[EventTime, ...]:
         """Return what lateness is told by; none if nobody has asked."""
@@ -224,7 +226,8 @@ class QueryBatch:
     def _rows(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
         """Compute the whole query, once: what is checked is what is written. What it is too large for goes to disk."""
         rows = self._keep(self._whole(query, cut))
-        check_unique(rows, query.key, self.view.name)
+        if rows.groupBy(*map(quote, query.key)).count().where("count > 1").take(1):
+            raise not_unique(query.key, self.view.name)
         return rows
 
     def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
