@@ -32,6 +32,9 @@ _SETTINGS: Final = {
     "spark.sql.ui.retainedExecutions": "10",
     # The 100 classes of the default are fewer than one round of six views compiles: each batch would compile all anew.
     "spark.sql.codegen.cache.maxEntries": "2000",
+    # Each sort and each aggregation begins with a page, by default one of 16 MiB of this heap: a batch of few rows is
+    # dozens of them, and half of its garbage.
+    "spark.buffer.pageSize": "2m",
 }
 
 _LOCAL: Final = {
