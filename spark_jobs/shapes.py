@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import orjson
+from pyspark import SparkContext
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
@@ -61,7 +63,8 @@ class Shape:
     def _decode(self, raw: Column, reader: str) -> Column:
         body = F.substring(raw, FRAMING_SIZE + 1, 2**31 - 1)
         mine = F.substring(raw, 1, FRAMING_SIZE) == F.lit(bytearray(framing(self.id)))
-        return F.when(mine, from_avro(body, self.writer, {**_OPTIONS, "avroSchema": reader}))
+        options = _literal_map({**_OPTIONS, "avroSchema": reader})
+        return F.when(mine, F.call_function("from_avro", body, F.lit(self.writer), options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,31 @@ class TableShapes:
                 hint="Read the table anew, so that every row has the new type: tailrace snapshot start TABLE",
             )
         return value.cast(new)
+
+
+def _literal_map(values: dict[str, str]) -> Column:
+    """Return a map that has been evaluated.
+
+    `from_avro` of PySpark makes an expression of its options, which Spark evaluates whenever it compares plans: it has
+    state, so that two threads that do so find keys twice, or miss some.
+    """
+    literal, utils, kind = _spark_classes()
+    return Column(utils.column(literal.create(_jvm().PythonUtils.toScalaMap(values), kind)))
+
+
+@cache
+def _spark_classes() -> tuple[Any, Any, Any]:
+    # found once: for each part of such a name Java looks through all jars for a class that is called so
+    spark = _jvm().org.apache.spark.sql
+    types = spark.types.DataTypes
+    kind = types.createMapType(types.StringType, types.StringType, False)
+    return spark.catalyst.expressions.Literal, spark.classic.ExpressionUtils, kind
+
+
+def _jvm() -> Any:
+    context = SparkContext._active_spark_context
+    assert context is not None
+    return context._jvm
 
 
 def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchema]) -> TableShapes:

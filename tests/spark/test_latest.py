@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
 
 from schemas.envelope import framing
 from spark_jobs.latest import facts, marked, newest, newest_marks
+from spark_jobs.shapes import Shape
 
 
 def test_a_large_span_keeps_the_same_records(spark: SparkSession) -> None:
@@ -34,3 +38,18 @@ def test_a_large_span_keeps_the_same_records(spark: SparkSession) -> None:
             assert len(got) == len(expected)
             assert {(bytes(key), value and bytes(value), *at) for key, value, *at in got} == expected
         assert facts(large) == facts(small)
+
+
+def test_threads_that_plan_the_same_rows_do_not_meddle(spark: SparkSession) -> None:
+    """Views that are kept at the same time build on the rows of one of them."""
+    schema = '{"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}'
+    shape = Shape(3, schema, schema, {"id": "id"}, {"id": IntegerType()})
+    raw = spark.createDataFrame([(framing(3) + b"\x02",)], "value binary")
+    rows = raw.select(shape.decode(F.col("value")).alias("row"))
+
+    def plan(_: int) -> str:
+        return str(rows.crossJoin(rows)._jdf.queryExecution().analyzed().canonicalized())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(plan, range(400)))) == 1
+    assert rows.collect() == [((1,),)]
