@@ -329,6 +329,7 @@ class Spark(Section):
 
     master: str = Field("local[2]", description="--master of spark-submit")
     trigger_interval_ms: int = Field(1000, ge=0, description="least time between two batches of follow")
+    views_at_once: int = Field(2, ge=1, description="views that follow brings forward at the same time")
     driver_memory: str = Field("1500m", description="heap of the driver")
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
 

@@ -13,6 +13,7 @@ Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches ``g{n}`
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,6 +42,9 @@ LEVEL: Final = "tailrace.level_ms"
 HISTORY_FROM: Final = "tailrace.history_from"
 
 _SMALL_RECORDS: Final = 500_000
+
+_FIRST_USE: Final = threading.Lock()
+"""Of two sessions that make a catalog's own tables, or a namespace, at the same time one fails."""
 
 _PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
@@ -77,7 +81,8 @@ class IcebergTarget(Generations):
         self.inputs: Mapping[str, int] = {}
         self.history_from: HistoryFrom | None = None
         """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
-        session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
+        with _FIRST_USE:
+            session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
 
     @property
     def is_small(self) -> bool:

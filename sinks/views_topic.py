@@ -6,6 +6,7 @@ that changed no row, and when a view was last known to be at the newest cut.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ class ViewsTopic:
     def __init__(self, kafka: Kafka, topics: Topics) -> None:
         self._kafka = kafka
         self._topic = topics.views
+        self._lock = threading.Lock()
         ensure_topics(kafka, [TopicSpec(self._topic, 1, _SETTINGS)])
         self._producer = Producer(
             {
@@ -147,12 +149,14 @@ class ViewsTopic:
             if error is not None:
                 failed.append(error)
 
-        try:
-            self._producer.produce(self._topic, value, key, on_delivery=delivered)
-        except (BufferError, KafkaException) as error:
-            raise self._refused(str(error)) from None
-        if self._producer.flush(TIMEOUT) or failed:
-            raise self._refused(failed[0].str() if failed else f"no answer within {TIMEOUT:.0f} s")
+        # another thread's flush would take our report, and might not have handed it over when ours returns
+        with self._lock:
+            try:
+                self._producer.produce(self._topic, value, key, on_delivery=delivered)
+            except (BufferError, KafkaException) as error:
+                raise self._refused(str(error)) from None
+            if self._producer.flush(TIMEOUT) or failed:
+                raise self._refused(failed[0].str() if failed else f"no answer within {TIMEOUT:.0f} s")
 
     def _refused(self, reason: str) -> SinkError:
         return SinkError(

@@ -32,10 +32,7 @@ class BaseTables:
 
     def advance(self, topics: Iterable[str], seen: SeenCut) -> list[Applied]:
         """Bring the base tables of `topics` to the cut; return where they are then: some may be further."""
-        kept = [self._kept(topic) for topic in topics]
-        for base in kept:
-            self._step(base, seen)
-        return [base.applied for base in kept if base.applied is not None]
+        return [self._step(self._kept(topic), seen) for topic in topics]
 
     def renew(self, topics: Iterable[str], seen: SeenCut) -> None:
         """Bring base tables to the cut, too; one that cannot go on from where it stands is made anew.
@@ -51,11 +48,12 @@ class BaseTables:
                 if not self._make_anew(base, seen):
                     self._step(base, seen)
 
-    def _step(self, base: KeptView, seen: SeenCut) -> None:
-        if base.applied is not None and base.applied.cut.order == seen.cut.order:
-            return
+    def _step(self, base: KeptView, seen: SeenCut) -> Applied:
+        applied = base.applied
+        if applied is not None and applied.cut.order == seen.cut.order:
+            return applied
         try:
-            mine = base.step(seen, Report(), LEASE_WAIT_S)
+            applied = base.step(seen, Report(), LEASE_WAIT_S)
         except StateError as error:
             base.forget()
             # A base table has no name that a command takes; its views' rebuild makes it anew.
@@ -64,8 +62,9 @@ class BaseTables:
         except Exception:
             base.forget()
             raise
-        if not mine:
+        if applied is None:
             raise not_free(base)
+        return applied
 
     def _make_anew(self, base: KeptView, seen: SeenCut) -> bool:
         """Fill a base table from offset 0; False if another process has written it since it could not go on here.
@@ -95,9 +94,7 @@ class BaseTables:
 
     def _kept(self, topic: str) -> KeptView:
         known = self._shared.bases.get(topic)
-        if known is None:
-            known = self._shared.bases[topic] = _open(self._shared, topic)
-        return known
+        return known or self._shared.bases.setdefault(topic, _open(self._shared, topic))
 
 
 def _open(shared: Shared, topic: str) -> KeptView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from schemas.closes import Closes
@@ -34,20 +35,22 @@ class Cuts(Closes):
     def __init__(self, config: Config) -> None:
         self._tail = PositionTail(config.kafka, Topics(config.kafka.prefix), config.source.slot)
         self._seen: SeenCut | None = None
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         self._tail.close()
 
     def newest(self, wait: float = 0.0) -> SeenCut | None:
         """Return the newest state cut, waiting up to `wait` seconds for news; None if there is none yet."""
-        record = self._tail.newest(wait)
-        if record is None or (cut := record.state) is None:
-            return None
-        if self._seen is None or cut.order > self._seen.cut.order:
-            # Found at the start behind records that are no state, its age is not known.
-            fresh = record.is_state or self._seen is not None
-            self._seen = SeenCut(cut, now_ms() if fresh else 0)
-        return self._seen
+        with self._lock:
+            record = self._tail.newest(wait)
+            if record is None or (cut := record.state) is None:
+                return None
+            if self._seen is None or cut.order > self._seen.cut.order:
+                # Found at the start behind records that are no state, its age is not known.
+                fresh = record.is_state or self._seen is not None
+                self._seen = SeenCut(cut, now_ms() if fresh else 0)
+            return self._seen
 
     def wait(self, news_s: float = 1.0) -> SeenCut:
         """Return the newest state cut, waiting up to `news_s` seconds for news, or until there is one."""

@@ -10,7 +10,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 
 from schemas.config import Config
 from schemas.lsn import Lsn, format_lsn, parse_lsn
@@ -44,23 +47,38 @@ def main(arguments: Sequence[str]) -> int:
 def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
     """Apply each new state cut to all views; with `until`, end once all are at or past it."""
     upkeep = Upkeep(shared)
-    levels: dict[str, int] = {}
-    for view in views:
-        levels[view.declared.name] = 1 + max((levels.get(lower, 0) for lower in view.declared.views), default=0)
+    levels = in_levels(views)
     interval = shared.config.spark.trigger_interval_ms / 1000
-    while not stop.is_set():
-        began = time.monotonic()
-        seen = shared.cuts.newest(wait=max(interval, 0.1))
-        if seen is not None:
-            # those that are quick go first, for they would wait longer for the others than the others for them
-            for view in sorted(views, key=lambda view: (levels[view.declared.name], view.took_ms)):
-                if not stop.is_set() and not view.parked:
-                    keep(view, seen)
-            shared.records.release()
-            upkeep.turn(stop)
-        if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
-            return
-        stop.wait(max(0.0, interval - (time.monotonic() - began)))
+
+    def turn(view: KeptView, seen: SeenCut) -> None:
+        if not stop.is_set() and not view.parked:
+            keep(view, seen)
+
+    # a batch of few changes is planned and committed for longer than it runs: another uses what it leaves idle
+    with ThreadPoolExecutor(shared.config.spark.views_at_once, "views") as pool:
+        while not stop.is_set():
+            began = time.monotonic()
+            seen = shared.cuts.newest(wait=max(interval, 0.1))
+            if seen is not None:
+                for level in levels:
+                    # those that are quick go first: they would wait longer for the others than the others for them
+                    list(pool.map(turn, sorted(level, key=lambda view: view.took_ms), repeat(seen)))
+                shared.records.release()
+                upkeep.turn(stop)
+            if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
+                return
+            stop.wait(max(0.0, interval - (time.monotonic() - began)))
+
+
+def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
+    """Return the views, each in a list behind those of the views that it reads; these come first in `views`."""
+    at: dict[str, int] = {}
+    levels: dict[int, list[KeptView]] = defaultdict(list)
+    for view in views:
+        name = view.declared.name
+        at[name] = max((1 + at[lower] for lower in view.declared.views if lower in at), default=0)
+        levels[at[name]].append(view)
+    return [levels[number] for number in sorted(levels)]
 
 
 def keep(view: KeptView, seen: SeenCut) -> None:

@@ -6,7 +6,6 @@ this process or beside another one that does; the lease of each decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,12 +37,11 @@ class ViewLayout:
 
 
 class Inputs:
-    """The inputs of one view; `open_view` opens a view that nobody in this job has opened yet."""
+    """The inputs of one view; the views among them are open."""
 
-    def __init__(self, shared: Shared, view: Declared, open_view: Callable[[str], KeptView]) -> None:
+    def __init__(self, shared: Shared, view: Declared) -> None:
         self._shared: Final = shared
         self._view: Final = view
-        self._open: Final = open_view
         self._bases: Final = BaseTables(shared, view.name)
 
     def advance(self, seen: SeenCut) -> SeenCut:
@@ -124,7 +122,7 @@ class Inputs:
         return target
 
     def _lower(self, name: str) -> KeptView:
-        return self._shared.views.get(name) or self._open(name)
+        return self._shared.views[name]
 
     def _stands(self, name: str) -> Applied:
         applied = self._lower(name).applied
@@ -132,13 +130,13 @@ class Inputs:
         return applied
 
     def _step(self, lower: KeptView, seen: SeenCut) -> Applied:
-        if lower.applied is not None and lower.applied.cut.order == seen.cut.order:
-            return lower.applied
+        applied = lower.applied
+        if applied is not None and applied.cut.order == seen.cut.order:
+            return applied
         if lower.parked:
             raise self._waits(lower)
         try:
-            if not lower.step(seen, Report(), LEASE_WAIT_S):
-                raise not_free(lower)
+            applied = lower.step(seen, Report(), LEASE_WAIT_S)
         except Waiting as error:
             lower.wait(error)
             raise self._waits(lower) from None
@@ -147,8 +145,9 @@ class Inputs:
                 raise
             lower.park(named(error))
             raise self._waits(lower) from None
-        assert lower.applied is not None
-        return lower.applied
+        if applied is None:
+            raise not_free(lower)
+        return applied
 
     def _waits(self, lower: KeptView) -> Waiting:
         return Waiting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -83,6 +84,7 @@ class KeptView:
         self.declared = declared
         self.lease = view_lease(shared.config, declared.name)
         self._open_batch = open_batch
+        self._lock = threading.Lock()
         self._batch: ViewBatch | None = None
         self._applied: Applied | None = None
         self._current_ms = 0
@@ -118,26 +120,29 @@ class KeptView:
             self._batch = self._open_batch(self._shared.session.newSession())
         return self._batch
 
-    def step(self, seen: SeenCut, report: Report, wait_s: float = 0) -> bool:
-        """Bring the view to the cut, under the lease; False if another process holds it for longer than `wait_s`."""
-        with self.lease.held(wait_s) as mine:
+    def step(self, seen: SeenCut, report: Report, wait_s: float = 0) -> Applied | None:
+        """Bring the view to the cut, under the lease; None if another process holds it for longer than `wait_s`.
+
+        Of several threads that ask, one does it, the others find it done.
+        """
+        with self._lock, self.lease.held(wait_s) as mine:
             if not mine:
-                return False
+                return None
             if self.lease.changed or self._applied is None:
                 self._applied, self._current_ms = self.load()
             before = self._applied
             if before is not None:
                 self.check_tombstones(before, self._current_ms, seen)
-            self._applied = self.batch.advance(before, seen, report)
+            applied = self._applied = self.batch.advance(before, seen, report)
             self.took_ms = report.milliseconds.get("apply", self.took_ms)
             self._current_ms = now_ms()
             # Said aloud only when there is something new to say.
-            if before is None or before.cut.order != self._applied.cut.order or self._said:
-                self.publish(self._applied)
+            if before is None or before.cut.order != applied.cut.order or self._said:
+                self.publish(applied)
                 report.stage("publish")
             self._pause_s = 0.0
             self._said = None
-        return True
+        return applied
 
     def load(self) -> tuple[Applied | None, int]:
         """Ask the target for what is live; the views topic may know a later cut that changed no row."""

@@ -14,7 +14,8 @@ from schemas.errors import SinkError, TailraceError
 
 def line(**values: Any) -> None:
     """Print one JSON line on stderr."""
-    print(orjson.dumps(values).decode(), file=sys.stderr, flush=True)
+    # in one piece: several views are kept at once
+    print(f"{orjson.dumps(values).decode()}\n", end="", file=sys.stderr, flush=True)
 
 
 def named(error: Exception) -> TailraceError:

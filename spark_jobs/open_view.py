@@ -19,14 +19,19 @@ from spark_jobs.views import Declared, declare
 
 
 def open_view(shared: Shared, name: str) -> KeptView:
-    """Return the view `name`, ready for its first batch. ConfigError if it asks for what cannot be kept."""
+    """Return the view `name`, ready for its first batch, and open those that it reads.
+
+    ConfigError if it asks for what cannot be kept.
+    """
     view = declare(shared.config, name)
+    for lower in view.views:
+        if lower not in shared.views:
+            open_view(shared, lower)
 
     def open_batch(session: SparkSession) -> ViewBatch:
         target = open_target(shared.config, session, view)
         if view.text is not None:
-            inputs = Inputs(shared, view, lambda lower: open_view(shared, lower))
-            return QueryBatch(view, target, session, shared, inputs)
+            return QueryBatch(view, target, session, shared, Inputs(shared, view))
         if view.shape != "current":
             assert isinstance(target, IcebergTarget)  # `declare` has checked it
             if view.shape == "percolate":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -46,7 +47,10 @@ class Every:
 
 
 class Records:
-    """What all views share: the cached spans of one round, the schemas, the session that holds the cache."""
+    """What all views share: the cached spans of one round, the schemas, the session that holds the cache.
+
+    Views that are kept at the same time take turns here: what one has read is there for the next.
+    """
 
     def __init__(self, session: SparkSession, kafka: Kafka) -> None:
         self._session = session
@@ -60,28 +64,32 @@ class Records:
         self._stored: list[StoredSchema] = []
         self._shapes: dict[str, TableShapes] = {}
         self._count = 0
+        self._lock = threading.RLock()
 
     def latest(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Latest | None:
         """Return the newest record of each key in a span, all read when this returns; None if it is empty."""
-        span = (topic, tuple(start), tuple(end))
-        if span not in self._spans:
-            raw = records(self._session, self._kafka, topic, start, end)
-            self._spans[span] = None if raw is None else self._read(raw, records_between(start, end))
-        return self._spans[span]
+        with self._lock:
+            span = (topic, tuple(start), tuple(end))
+            if span not in self._spans:
+                raw = records(self._session, self._kafka, topic, start, end)
+                self._spans[span] = None if raw is None else self._read(raw, records_between(start, end))
+            return self._spans[span]
 
     def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:
         """Return all records of a span, read when this returns; None if it is empty. What is too large goes to disk."""
-        span = (topic, tuple(start), tuple(end))
-        if span not in self._wholes:
-            raw = records(self._session, self._kafka, topic, start, end, ("timestamp", "headers"))
-            self._wholes[span] = None if raw is None else self._read_whole(raw)
-        return self._wholes[span]
+        with self._lock:
+            span = (topic, tuple(start), tuple(end))
+            if span not in self._wholes:
+                raw = records(self._session, self._kafka, topic, start, end, ("timestamp", "headers"))
+                self._wholes[span] = None if raw is None else self._read_whole(raw)
+            return self._wholes[span]
 
     def once(self, what: object, make: Callable[[], DataFrame]) -> str:
         """Return the name of a global view: who asks for `what` first in a round has it made."""
-        if what not in self._made:
-            self._made[what] = f"global_temp.{self._named(make())}"
-        return self._made[what]
+        with self._lock:
+            if what not in self._made:
+                self._made[what] = f"global_temp.{self._named(make())}"
+            return self._made[what]
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Put a frame into Spark's cache until the round ends."""
@@ -135,15 +143,16 @@ class Records:
 
         An id that is not the newest may be so by now: a registry gives a shape that comes back its old one.
         """
-        known = self._shapes.get(topic)
-        if known is None or not ids <= known.newest:
-            self._stored = read_schemas(self._kafka, self._topics)
-            known = self._shapes[topic] = table_shapes(self._session, topic, self._stored)
-        if missing := sorted(ids - known.ids):
-            raise SinkError(
-                "TR-523",
-                f'topic "{topic}": schema {missing[0]} of its records is not on the schemas topic',
-                detail=f"There are {len(self._stored)} schemas, {len(known.ids)} of them for this topic.",
-                hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
-            )
-        return known
+        with self._lock:
+            known = self._shapes.get(topic)
+            if known is None or not ids <= known.newest:
+                self._stored = read_schemas(self._kafka, self._topics)
+                known = self._shapes[topic] = table_shapes(self._session, topic, self._stored)
+            if missing := sorted(ids - known.ids):
+                raise SinkError(
+                    "TR-523",
+                    f'topic "{topic}": schema {missing[0]} of its records is not on the schemas topic',
+                    detail=f"There are {len(self._stored)} schemas, {len(known.ids)} of them for this topic.",
+                    hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
+                )
+            return known

@@ -11,6 +11,7 @@ import pytest
 from schemas.config import View
 from schemas.errors import SinkError, TailraceError
 from sinks.bulk import write_documents
+from sinks.changes import Applied
 from sinks.iceberg import IcebergTarget
 from sinks.views_read import read_view
 from sinks.views_topic import read_views
@@ -154,9 +155,9 @@ def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
     slower, faster = (BaseTables(replace(shop.bench.shared, bases={}), shop.called("inner")) for _ in range(2))
     step_ = slower._step
 
-    def overtaken(base: KeptView, seen: SeenCut) -> None:
+    def overtaken(base: KeptView, seen: SeenCut) -> Applied:
         try:
-            step_(base, seen)
+            return step_(base, seen)
         except TailraceError:
             slower._step = step_  # type: ignore[method-assign]
             faster.renew(topics, newest(shop.bench))
