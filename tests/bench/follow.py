@@ -8,6 +8,8 @@ Transactions of one change each are committed at a steady rate. A view shows a t
 topic names an LSN at or past it: that is written behind the commit to the table or the refresh of the index. Stages are
 medians of what the job's batches say of themselves. All is on one machine.
 
+At the end each view is compared with its query in PostgreSQL, row by row.
+
 The JVM compiles what batches run for some minutes, on the same cores: half of its time in the first two. So what is
 told is how it goes on after --warm-up seconds of the same load.
 """
@@ -25,8 +27,10 @@ import sys
 import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +40,12 @@ from confluent_kafka import Consumer, TopicPartition
 
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers
+from schemas.closes import Closes
 from schemas.config import Config
 from schemas.configfile import load
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
+from sinks.views_read import read_view
 from sinks.views_topic import ViewRecord
 from tests.bench.rebuild import Peak
 from tests.daemon import ROOT, running, wait_for_state, write_config
@@ -93,11 +99,12 @@ def change(dsn: str, rows: int, rate: int, seconds: float) -> Committed:
     return done
 
 
-class Watch:
-    """What the views topic says, with the time at which it was read; ends with `end`."""
+class Watch(Closes):
+    """What the views topic says, with the time at which it was read."""
 
     def __init__(self, config: Config) -> None:
         self.seen: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        self.failed: list[str] = []
         self._stop = threading.Event()
         self._consumer = Consumer({"bootstrap.servers": config.kafka.bootstrap, "group.id": "bench"})
         self._consumer.assign([TopicPartition(Topics(config.kafka.prefix).views, 0, 0)])
@@ -110,18 +117,41 @@ class Watch:
             if message is None or message.error() is not None:
                 continue
             record = ViewRecord.from_value(message.value() or b"")
-            assert record.error is None, record.error
+            if record.error is not None:
+                self.failed.append(record.error)
             if record.cut is not None:
                 self.seen[record.view].append((time.time(), record.cut.flushed_lsn))
 
     def reached(self, lsn: int, views: list[str]) -> bool:
-        """Whether all views show the LSN."""
+        """Whether all views show the LSN. AssertionError if one stands still."""
+        assert not self.failed, self.failed
         return all(self.seen[view] and self.seen[view][-1][1] >= lsn for view in views)
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._stop.set()
         self._thread.join()
         self._consumer.close()
+
+
+def check(connection: psycopg.Connection[Any], config: Config, name: str) -> None:
+    """Compare a view with what PostgreSQL gives for it. AssertionError if it differs."""
+    declared = config.views[name]
+    rows = connection.execute(f"SELECT * FROM ({declared.query or f'TABLE {declared.table}'}) AS it".encode())
+    columns = [column.name for column in rows.description or ()]
+    expected = Counter(tuple(map(_plain, row)) for row in rows)
+    found = Counter(tuple(_plain(row[name]) for name in columns) for row in read_view(config, name).rows)
+    assert found == expected, (
+        f"{name}: {(found - expected).total()} rows too many, {(expected - found).total()} missing"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as topics and views have it; all numbers here have two digits."""
+    if isinstance(value, Decimal):
+        return int(value.scaleb(2))
+    if isinstance(value, bytes):
+        return int.from_bytes(value, signed=True)
+    return round(value.timestamp() * 1_000_000) if isinstance(value, datetime) else value
 
 
 def latencies(committed: Committed, seen: list[tuple[float, int]], after: float) -> list[float]:
@@ -150,15 +180,20 @@ def measure(servers: Servers, folder: Path, names: list[str], arguments: argpars
             connection.execute(statement.encode(), {"rows": arguments.rows})
         with running(path), (folder / "follow.log").open("wb") as log:
             first = wait_for_state(config, connection, 300).flushed_lsn
-            watch = Watch(config)
-            with subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+            with (
+                Watch(config) as watch,
+                subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process,
+            ):
                 peak = Peak(process.pid)
-                wait_for_views(process, lambda: watch.reached(first, names), 600)
-                began = time.time()
-                committed = change(dsn, arguments.rows, arguments.rate, arguments.seconds + arguments.warm_up)
-                wait_for_views(process, lambda: watch.reached(committed[-1][0], names), 300)
-                watch.end()
-                process.terminate()
+                try:
+                    wait_for_views(process, lambda: watch.reached(first, names), 600)
+                    began = time.time()
+                    committed = change(dsn, arguments.rows, arguments.rate, arguments.seconds + arguments.warm_up)
+                    wait_for_views(process, lambda: watch.reached(committed[-1][0], names), 300)
+                finally:
+                    process.terminate()
+            for name in names:
+                check(connection, config, name)
     stages = _stages((folder / "follow.log").read_bytes(), names)
     after = began + arguments.warm_up
     found = {name: latencies(committed, watch.seen[name], after) for name in names}

@@ -53,8 +53,10 @@ def measure(servers: Servers, folder: Path, rows: int, arguments: argparse.Names
             connection.execute(statement.encode(), {"rows": rows})
         with running(path), (folder / "follow.log").open("wb") as log:
             reached = wait_for_state(config, connection, 900).flushed_lsn
-            watch = Watch(config)
-            with subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+            with (
+                Watch(config) as watch,
+                subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process,
+            ):
                 peak = Peak(process.pid)
                 wait_for_views(process, lambda: watch.reached(reached, _NAMES), 900)
                 for number in range(_WARM_UP + arguments.rounds):
@@ -67,7 +69,6 @@ def measure(servers: Servers, folder: Path, rows: int, arguments: argparse.Names
                     assert row is not None
                     reached = parse_lsn(row[0])
                     wait_for_views(process, lambda: watch.reached(reached, _NAMES), 300)  # noqa: B023
-                watch.end()
                 process.terminate()
         for text in (folder / "follow.log").read_bytes().splitlines():
             if text.startswith(b'{"event":"batch"'):
