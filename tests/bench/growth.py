@@ -41,7 +41,9 @@ def measure(servers: Servers, folder: Path, rows: int, arguments: argparse.Names
     """Bring views of a table of that size forward, round by round."""
     folder.mkdir()
     dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
-    more = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
+    # one after the other: what each costs by itself
+    more = "[spark]\nviews_at_once = 1\n"
+    more += f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
     more += "".join(f"[views.{name}]\n{VIEWS[name]}" for name in _NAMES)
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
     config = load(path)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from schemas.config import Config, Search, Source, View, Warehouse
 from schemas.errors import ConfigError
+from spark_jobs.follow import in_levels
 from spark_jobs.query.catalog import TableInfo, slug
 from spark_jobs.query.declared import declare as declare_query
 from spark_jobs.query.text import QueryText
@@ -35,6 +39,20 @@ def test_a_view_follows_from_all_topics_below_it() -> None:
     assert declare(made, "low").topics_read == ("tailrace.public.c",)
     assert in_order(made, made.views) == ["low", "mid", "top"]
     assert in_order(made, ["top", "low"]) == ["low", "top"]
+
+
+def test_a_view_is_kept_behind_those_that_it_reads() -> None:
+    made = config(
+        top="SELECT id FROM mid JOIN other USING (id)",
+        other="SELECT id FROM public.b",
+        mid="SELECT id FROM low",
+        low=View(table="public.c"),
+    )
+    kept: list[Any] = [SimpleNamespace(declared=declare(made, name)) for name in in_order(made, made.views)]
+    levels = [{view.declared.name for view in level} for level in in_levels(kept)]
+    assert levels == [{"low", "other"}, {"mid"}, {"top"}]
+    # what is not kept here is waited for where it is
+    assert [[view.declared.name for view in level] for level in in_levels(kept[-1:])] == [["top"]]
 
 
 def test_a_view_may_be_called_as_a_table_is() -> None:
