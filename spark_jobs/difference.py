@@ -22,14 +22,14 @@ def difference(before: DataFrame, after: DataFrame, key: Sequence[str], *, count
 
     If `counted`, `TIMES` says how often a row's key stands in `after`, and all rows of one that does twice are given.
     """
-    one, same_key = F.lit(1), Window.partitionBy(*map(quote, key))
+    times = F.count("*").over(Window.partitionBy(*map(quote, key))) if counted else F.lit(1)
     sides = [
         frame.select(
             *(F.col(quote(name)).alias(f"{side}{number}") for number, name in enumerate(key)),
             F.struct("*").alias(side),
-            times.alias(f"{side}_times"),
+            *more,
         )
-        for frame, side, times in ((before, "b", one), (after, "a", F.count("*").over(same_key) if counted else one))
+        for frame, side, more in ((before, "b", []), (after, "a", [times.alias(TIMES)]))
     ]
     same = reduce(Column.__and__, (F.col(f"b{n}").eqNullSafe(F.col(f"a{n}")) for n in range(len(key))))
     both = sides[0].join(sides[1], same, "full_outer")
@@ -43,7 +43,7 @@ def difference(before: DataFrame, after: DataFrame, key: Sequence[str], *, count
         ),
     )
     numbers = {name: number for number, name in enumerate(key)}
-    return both.where(gone | F.col("b").isNull() | ~equal | (F.col("a_times") > 1)).select(
+    return both.where(gone | F.col("b").isNull() | ~equal | (F.col(TIMES) > 1)).select(
         *(
             (
                 F.when(gone, F.col(f"b{numbers[name]}")).otherwise(F.col("a")[name])
@@ -55,7 +55,7 @@ def difference(before: DataFrame, after: DataFrame, key: Sequence[str], *, count
             for name, kind in kinds.items()
         ),
         gone.alias(DELETED),
-        *([F.col("a_times").alias(TIMES)] if counted else []),
+        *([F.col(TIMES)] if counted else []),
     )
 
 
