@@ -15,6 +15,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
+from cdc.dev.java import SMALL
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers, start_servers, stop_servers
 
@@ -23,12 +24,12 @@ from cdc.dev.state import Servers, start_servers, stop_servers
 def own_servers(*, search: bool = False) -> Iterator[tuple[Servers, Path]]:
     """Start PostgreSQL and Kafka, and OpenSearch for `search`, in a new folder for temporary files.
 
-    Give them and their state folder in it. OpenSearch is not the small one: what it takes for a document is measured.
+    Give them and their state folder in it. Those for `search` are not the small ones: what they take is measured, too.
     """
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
         state_dir = Path(folder) / "state"
         os.chmod(folder, 0o755)
-        servers = start_servers(state_dir, search=search, search_java=())
+        servers = start_servers(state_dir, search=search, java_options=() if search else SMALL)
         try:
             yield servers, state_dir
         finally:

@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -45,11 +45,16 @@ _PROPERTIES = {
 
 _START_SECONDS = 60.0
 
-# The serial collector is the small one.
-_JVM = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
+_JVM = ("-Xms128m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError")
 
 
-def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, record: Record) -> Server:
+def start(
+    folder: Path,
+    old: Server | None,
+    settings: Mapping[str, str] | None,
+    record: Record,
+    java_options: Sequence[str] = java.SMALL,
+) -> Server:
     """Return a broker that answers: the old one if it runs, else one on its data and its ports.
 
     `settings` are broker properties on top of ours.
@@ -67,6 +72,7 @@ def start(folder: Path, old: Server | None, settings: Mapping[str, str] | None, 
     command = [
         executable,
         *_JVM,
+        *java_options,
         f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
         "-cp",
         class_path,

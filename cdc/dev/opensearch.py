@@ -25,11 +25,8 @@ _START_SECONDS = 120.0
 
 _JVM = ("-Xms256m", "-Xmx1g", "-XX:+ExitOnOutOfMemoryError", "--enable-native-access=ALL-UNNAMED")
 
-SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Soon there, and 300 MB resident when idle; without them it takes half as long for a document."""
 
-
-def start(folder: Path, old: Server | None, record: Record, java_options: Sequence[str] = SMALL) -> Server:
+def start(folder: Path, old: Server | None, record: Record, java_options: Sequence[str] = java.SMALL) -> Server:
     """Return a node that answers: the old one if it runs, else one on its data and its ports."""
     if reusable(old, {}, _ready, _START_SECONDS):
         return old

@@ -55,12 +55,12 @@ def start_servers(
     search: bool = True,
     kafka_properties: Mapping[str, str] | None = None,
     postgres_settings: Mapping[str, str] | None = None,
-    search_java: Sequence[str] = opensearch.SMALL,
+    java_options: Sequence[str] = java.SMALL,
 ) -> Servers:
     """Return when PostgreSQL, Kafka and (with a JDK for it) OpenSearch answer; they outlive this process.
 
     Settings that differ from those a server runs with restart it; None means those it last ran with.
-    `search_java` are options of OpenSearch's JVM, if it is started now.
+    `java_options` are of the JVMs that are started now.
     """
     state_dir = state_dir.absolute()
     with locked(state_dir / _LOCK):
@@ -72,13 +72,15 @@ def start_servers(
             "postgres": partial(
                 postgres.start, state_dir / "postgres", state.get("postgres"), postgres_settings, state.record
             ),
-            "kafka": partial(kafka.start, state_dir / "kafka", state.get("kafka"), kafka_properties, state.record),
+            "kafka": partial(
+                kafka.start, state_dir / "kafka", state.get("kafka"), kafka_properties, state.record, java_options
+            ),
         }
         if search:
             try:
                 java.find_java("OpenSearch", java.OPENSEARCH)
                 jobs["opensearch"] = partial(
-                    opensearch.start, state_dir / "opensearch", state.get("opensearch"), state.record, search_java
+                    opensearch.start, state_dir / "opensearch", state.get("opensearch"), state.record, java_options
                 )
             except ConfigError as missing:
                 messages.append(f"search views are left out: {missing.message}. {missing.hint}")
