@@ -29,6 +29,7 @@ from sinks.changes import DELETED, Applied, HistoryFrom
 from sinks.iceberg_generations import GENERATION, Generations, Place, Snapshot
 from sinks.kinds import quote
 from sinks.one_task import in_one_task
+from sinks.temp_views import temp_view
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,8 +120,7 @@ class IcebergTarget(Generations):
     def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
         """Make `rows` the whole content of a generation as of `cut`."""
         place = self._places[generation]
-        rows.createOrReplaceTempView("tailrace_rows")
-        with self._properties(generation, cut, key):
+        with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, cut, key):
             if self._loaded(place.table) is None:
                 properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
                 self._session.sql(
@@ -139,11 +139,14 @@ class IcebergTarget(Generations):
         """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
         columns = _columns(self._evolve(place, changes.drop(DELETED)), changes, prefix="s.")
-        changes.createOrReplaceTempView("tailrace_changes")
         # <=>: with =, a key that holds NULL would be inserted again and again.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
-        with self._properties(generation, cut, key), in_one_task(self._session, few=few and self.is_small):
+        with (
+            temp_view(self._session, "tailrace_changes", changes),
+            self._properties(generation, cut, key),
+            in_one_task(self._session, few=few and self.is_small),
+        ):
             self._session.sql(
                 f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
                 f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
@@ -156,8 +159,7 @@ class IcebergTarget(Generations):
         """Add rows to a generation and bring it to `cut`."""
         place = self._places[generation]
         columns = _columns(self._evolve(place, rows), rows)
-        rows.createOrReplaceTempView("tailrace_rows")
-        with self._properties(generation, cut):
+        with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, cut):
             self._session.sql(
                 f"INSERT INTO {self._written(place)} ({', '.join(map(quote, columns))}) "
                 f"SELECT {', '.join(columns.values())} FROM tailrace_rows"

@@ -162,15 +162,17 @@ class QueryBatch:
         few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
         # documents of a batch that was cut short are ended at its own cut, with what has changed up to a newer one
         beyond = applied.unfinished is not None
-        with in_one_task(self.session, few=few and inputs.are_small):
-            states = self._states(query, {"old": applied.cut, "new": cut})
+        with (
+            in_one_task(self.session, few=few and inputs.are_small),
+            self._states(query, {"old": applied.cut, "new": cut}) as states,
+        ):
             for table in tables:
                 shapes = self.shared.records.shapes(topics[table])
                 states.images(table, changed[topics[table]], shapes, few=few, beyond=beyond)
             for view in views:
                 states.differing(view, self._keep)
             report.late = self._note_late(query, tables, applied.cut, cut)
-            before, after, few = self._affected(query.steps([*tables, *views]), few)
+            before, after, few = self._affected(query.steps([*tables, *views]), states, few)
             changes = self._keep(difference(before, after, query.key, counted=True))
             report.rows, most = changes.agg(F.count("*"), F.max(TIMES)).collect()[0]
             if most and most > 1:
@@ -179,7 +181,7 @@ class QueryBatch:
             return self.target.unchanged(applied, cut)
         return self.target.merge(applied.generation, changes.drop(TIMES), query.key, cut, few=few)
 
-    def _affected(self, steps: Sequence[Step], few: bool) -> tuple[DataFrame, DataFrame, bool]:
+    def _affected(self, steps: Sequence[Step], states: States, few: bool) -> tuple[DataFrame, DataFrame, bool]:
         """Take the steps; return the affected rows before and after, and whether what has changed still is `few`.
 
         Few units are sent to where they are looked for; rows are put in one partition, so that nothing has to be moved
@@ -193,7 +195,7 @@ class QueryBatch:
                 found = F.broadcast(found) if few else found
             else:
                 found = self._keep(found.repartition(1) if few else found)
-            found.createOrReplaceTempView(step.name)
+            states.name(step.name, found)
         before, after = (self._sql(step.sql()) for step in steps[-2:])
         return (before.repartition(1), after.repartition(1), few) if few else (before, after, few)
 
@@ -231,8 +233,8 @@ class QueryBatch:
         return rows
 
     def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
-        self._states(query, {"new": cut})
-        return self._sql(query.over("new"))
+        with self._states(query, {"new": cut}):
+            return self._sql(query.over("new"))
 
     def _states(self, query: DeclaredQuery, cuts: Mapping[State, Cut]) -> States:
         layouts: dict[str, Layout] = {

@@ -14,6 +14,7 @@ from schemas.errors import SinkError
 from schemas.topics import Topics
 from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
+from sinks.temp_views import drop_global_temp_view
 from spark_jobs.events import EventFacts, positioned
 from spark_jobs.events import facts as event_facts
 from spark_jobs.latest import Facts, facts, marked, newest, newest_marks
@@ -120,7 +121,7 @@ class Records:
     def release(self) -> None:
         """Let go of the cached spans; called after each round."""
         for name in self._names:
-            self._session.catalog.dropGlobalTempView(name)
+            drop_global_temp_view(self._session, name)
         self._names.clear()
         self._wholes.clear()
         for frame in self._cached:

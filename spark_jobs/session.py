@@ -30,6 +30,10 @@ _SETTINGS: Final = {
     "spark.ui.retainedStages": "40",
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "10",
+    # Otherwise each persist() clones its session, with all names of that moment and what they stand for, to plan without
+    # what these two are about. How what is kept is partitioned does not matter; no table is bucketed in Hive's way.
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
+    "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     # The 100 classes of the default are fewer than one round of six views compiles: each batch would compile all anew.
     "spark.sql.codegen.cache.maxEntries": "2000",
     # Each sort and each aggregation begins with a page, by default one of 16 MiB of this heap: a batch of few rows is

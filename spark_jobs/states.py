@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Protocol
+from typing import Protocol, Self
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -12,6 +12,7 @@ from pyspark.sql.types import DataType
 
 from sinks.changes import DELETED
 from sinks.kinds import quote
+from sinks.temp_views import drop_temp_view
 from spark_jobs.difference import difference
 from spark_jobs.latest import changes
 from spark_jobs.query.rewrite import State, state
@@ -33,13 +34,26 @@ class Layout(Protocol):
 
 
 class States:
-    """Temporary views of one session; a later batch replaces them."""
+    """Temporary views of one session, for as long as a `with` block plans what reads them."""
 
     def __init__(self, session: SparkSession, layouts: Mapping[str, Layout], records: Records) -> None:
         self._session = session
         self._layouts = layouts
         self._records = records
         self._wholes: dict[tuple[str, State], object] = {}
+        self._names: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._names:
+            drop_temp_view(self._session, name)
+
+    def name(self, name: str, frame: DataFrame) -> None:
+        """Let a name stand for a frame in SQL."""
+        frame.createOrReplaceTempView(name)
+        self._names.add(name)
 
     def whole(self, table: str, which: State, source: str) -> None:
         """Name the whole table at a cut, with its present columns; `source` stands for it in FROM.
@@ -60,7 +74,7 @@ class States:
                 )
             )
 
-        self._once(what, make).createOrReplaceTempView(state(table, which))
+        self.name(state(table, which), self._once(what, make))
 
     def images(self, table: str, changed: Latest, shapes: TableShapes, *, few: bool, beyond: bool) -> None:
         """Name the rows of the changed keys in both states; after a truncate these are all rows.
@@ -70,7 +84,7 @@ class States:
         new state, so that newer rows than its own are among it.
         """
         if changed.facts.truncated:
-            self._name(table, *self._both(table))
+            self._images(table, *self._both(table))
             return
         keep, what, (old, new) = self._records.keep, (changed.name, self._wholes[table, "old"]), self._both(table)
         hint = F.broadcast if few else _as_it_is
@@ -78,7 +92,7 @@ class States:
         keys = hint(self._keys(table, found))
         before = self._once(("before", what), lambda: keep(self._of_keys(table, old, keys)))
         after = self._of_keys(table, new, keys) if beyond else found.where(~F.col(DELETED)).drop(DELETED)
-        self._name(table, hint(before), hint(after))
+        self._images(table, hint(before), hint(after))
 
     def _once(self, what: object, make: Callable[[], DataFrame]) -> DataFrame:
         return self._session.table(self._records.once(what, make))
@@ -87,7 +101,7 @@ class States:
         """Name the rows of a view that are not the same in both states: both states are read whole."""
         old, new = self._both(view)
         keys = keep(self._keys(view, difference(old, new, self._layouts[view].key)))
-        self._name(view, keep(self._of_keys(view, old, keys)), keep(self._of_keys(view, new, keys)))
+        self._images(view, keep(self._of_keys(view, old, keys)), keep(self._of_keys(view, new, keys)))
 
     def _keys(self, table: str, rows: DataFrame) -> DataFrame:
         key = self._layouts[table].key
@@ -102,9 +116,9 @@ class States:
     def _both(self, table: str) -> tuple[DataFrame, DataFrame]:
         return self._session.table(state(table, "old")), self._session.table(state(table, "new"))
 
-    def _name(self, table: str, old: DataFrame, new: DataFrame) -> None:
-        old.createOrReplaceTempView(state(table, "before"))
-        new.createOrReplaceTempView(state(table, "after"))
+    def _images(self, table: str, old: DataFrame, new: DataFrame) -> None:
+        self.name(state(table, "before"), old)
+        self.name(state(table, "after"), new)
 
 
 def _as_it_is(frame: DataFrame) -> DataFrame:

@@ -1,0 +1,39 @@
+"""What a batch leaves behind in Spark: nothing, or `follow` would fill its heap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.batch import Batch
+from spark_jobs.query_batch import QueryBatch
+from tests.spark.conftest import Bench
+from tests.spark.shop import Shop
+
+
+def test_a_batch_leaves_no_names(bench: Callable[..., Bench], search_url: str) -> None:
+    """A name holds the plan of what it stands for, with the tables as they were then."""
+    shop = Shop(bench, ("three", "self@search"), search_url)
+    shop.commit(shop.model.fill())
+    shop.step()
+    shop.commit(shop.model.change())
+    shop.step()
+    shared = shop.bench.shared
+    sessions = [shared.session]
+    for kept in (*shop.views.values(), *shared.bases.values()):
+        assert isinstance(kept.batch, Batch | QueryBatch)
+        sessions.append(kept.batch.session)
+    for session in sessions:
+        assert session.sql("SHOW VIEWS").collect() == []
+        assert session.sql("SHOW VIEWS IN global_temp").collect() == []
+
+
+def test_what_is_persisted_is_planned_in_its_own_session(spark: SparkSession) -> None:
+    """Not in a clone, which would have all names of that moment."""
+    frame = spark.range(1).persist()
+    try:
+        kept = frame._jdf.queryExecution().withCachedData().cacheBuilder().cachedPlan().session()
+        assert kept.equals(spark._jsparkSession)
+    finally:
+        frame.unpersist()
