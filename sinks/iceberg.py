@@ -59,6 +59,8 @@ _TABLE_PROPERTIES: Final = {
     "write.merge.distribution-mode": "none",
     # A rebuild commits to its branch while follow commits to the live one: both go through the same pointer.
     "commit.retry.num-retries": "20",
+    # Each commit brings a manifest or two, and each scan reads them all: by default up to a hundred.
+    "commit.manifest.min-count-to-merge": "5",
     # Each commit writes the table's metadata anew; the old files would stay for ever.
     "write.metadata.delete-after-commit.enabled": "true",
 }
