@@ -36,6 +36,12 @@ _SETTINGS: Final = {
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     # The 100 classes of the default are fewer than one round of six views compiles: each batch would compile all anew.
     "spark.sql.codegen.cache.maxEntries": "2000",
+    # Each span of a topic is read by consumers of its own, which are not used again, nor is what they fetched ahead: of
+    # five minutes, as by default, that is a hundred MiB.
+    "spark.kafka.consumer.cache.timeout": "10s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "10s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "10s",
     # Each sort and each aggregation begins with a page, by default one of 16 MiB of this heap: a batch of few rows is
     # dozens of them, and half of its garbage.
     "spark.buffer.pageSize": "2m",
