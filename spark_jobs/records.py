@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from schemas.config import Kafka
 from schemas.errors import SinkError
 from schemas.topics import Topics
+from sinks.one_task import in_one_task
 from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
 from sinks.temp_views import drop_global_temp_view
@@ -19,7 +20,7 @@ from spark_jobs.events import EventFacts, positioned
 from spark_jobs.events import facts as event_facts
 from spark_jobs.latest import Facts, facts, marked, newest, newest_marks
 from spark_jobs.shapes import TableShapes, table_shapes
-from spark_jobs.source import records, records_between
+from spark_jobs.source import FEW_RECORDS, records, records_between
 
 _MANY: Final = 100_000
 """Records of a span from which on its values stay where they were read."""
@@ -72,8 +73,9 @@ class Records:
         with self._lock:
             span = (topic, tuple(start), tuple(end))
             if span not in self._spans:
-                raw = records(self._session, self._kafka, topic, start, end)
-                self._spans[span] = None if raw is None else self._read(raw, records_between(start, end))
+                raw, count = records(self._session, self._kafka, topic, start, end), records_between(start, end)
+                with in_one_task(self._session, few=count < FEW_RECORDS):
+                    self._spans[span] = None if raw is None else self._read(raw, count)
             return self._spans[span]
 
     def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:

@@ -23,7 +23,7 @@ partition of a quiet topic in turn."""
 
 _SLICE_RECORDS: Final = 25_000
 _SLICES_A_CORE: Final = 4
-_FEW_RECORDS: Final = 10_000
+FEW_RECORDS: Final = 10_000
 """All in one task: with more of them, there and in all that follows, each costs more than what it does."""
 
 
@@ -64,7 +64,7 @@ def records(
         .load()
         .select("key", "value", "partition", "offset", *more)
     )
-    return found.coalesce(1) if count < _FEW_RECORDS else found
+    return found.coalesce(1) if count < FEW_RECORDS else found
 
 
 def records_between(start: Sequence[int], end: Sequence[int]) -> int:
