@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SETTINGS: Final = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+_SETTINGS: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    # persist() clones a session that has it on, to turn it off there: with all names of that moment, and what they show
+    "spark.sql.adaptive.applyFinalStageShuffleOptimizations": "false",
+}
 
 
 @contextmanager

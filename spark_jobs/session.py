@@ -30,9 +30,7 @@ _SETTINGS: Final = {
     "spark.ui.retainedStages": "40",
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "10",
-    # Otherwise each persist() clones its session, with all names of that moment and what they stand for, to plan
-    # without what these two are about. How it is partitioned does not matter; no table is bucketed as Hive's are.
-    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
+    # On, each persist() clones its session to turn it off there (`sinks.one_task`); no table is bucketed as Hive's are.
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     # The 100 classes of the default are fewer than one round of six views compiles: each batch would compile all anew.
     "spark.sql.codegen.cache.maxEntries": "2000",

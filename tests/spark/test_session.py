@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from sinks.one_task import in_one_task
 from spark_jobs.batch import Batch
 from spark_jobs.query_batch import QueryBatch
 from tests.spark.conftest import Bench
@@ -31,9 +32,10 @@ def test_a_batch_leaves_no_names(bench: Callable[..., Bench], search_url: str) -
 
 def test_what_is_persisted_is_planned_in_its_own_session(spark: SparkSession) -> None:
     """Not in a clone, which would have all names of that moment."""
-    frame = spark.range(1).persist()
-    try:
-        kept = frame._jdf.queryExecution().withCachedData().cacheBuilder().cachedPlan().session()
-        assert kept.equals(spark._jsparkSession)
-    finally:
-        frame.unpersist()
+    with in_one_task(spark, few=True):
+        frame = spark.range(1).persist()
+        try:
+            kept = frame._jdf.queryExecution().withCachedData().cacheBuilder().cachedPlan().session()
+            assert kept.equals(spark._jsparkSession)
+        finally:
+            frame.unpersist()
