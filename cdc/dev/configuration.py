@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from cdc.dev.java import SMALL_SPARK
 from cdc.dev.shop import TABLES
 from cdc.dev.state import Servers
 from schemas.configfile import FILE_NAME, load
@@ -38,7 +39,7 @@ uri = "jdbc:sqlite:FOLDER/warehouse/catalog.db"
 location = "FOLDER/warehouse"
 
 [spark.conf]                # quick to start, on two cores; for real loads take it out
-"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"spark.driver.extraJavaOptions" = "JAVA_OPTIONS"
 """
 )
 _SEARCH: Final = """
@@ -83,7 +84,11 @@ def _text(servers: Servers, folder: Path) -> str:
     parts.append(_VIEWS)
     for name, table, more in views:
         parts.append(f'[views.{name.format(table=table)}]\ntable = "public.{table}"\n{more}\n')
-    return _with_addresses("".join(parts).rstrip() + "\n", servers).replace("FOLDER", str(folder))
+    return (
+        _with_addresses("".join(parts).rstrip() + "\n", servers)
+        .replace("JAVA_OPTIONS", SMALL_SPARK)
+        .replace("FOLDER", str(folder))
+    )
 
 
 def _with_addresses(text: str, servers: Servers) -> str:

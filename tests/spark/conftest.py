@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.dev.jars import jars
-from cdc.dev.java import SPARK, find_java
+from cdc.dev.java import SMALL_SPARK, SPARK, find_java
 from cdc.dev.state import Servers
 from schemas.config import Config, Kafka, Search, Source, Spark, View, Warehouse
 from sinks.groups import Groups
@@ -55,11 +55,10 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
     os.environ["JAVA_HOME"] = str(find_java("Spark", SPARK).home)
     connectors = os.pathsep.join(str(path) for path in jars("spark"))
-    quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     settings = {
         "spark.driver.extraClassPath": connectors,
         "spark.driver.memory": "1500m",
-        "spark.driver.extraJavaOptions": quick,
+        "spark.driver.extraJavaOptions": SMALL_SPARK,
         **INTERPRETED,
     }
     config = Config(source=Source(dsn="none"), warehouse=warehouse, spark=Spark(conf=settings))

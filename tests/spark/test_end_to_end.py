@@ -33,6 +33,7 @@ from psycopg.rows import dict_row
 from pyiceberg.catalog import load_catalog
 
 from cdc.dev import postgres
+from cdc.dev.java import SMALL_SPARK
 from cdc.dev.shop import TABLES, create_shop
 from cdc.dev.state import Servers
 from cdc.ops.read_status import read_status, wal_lsn
@@ -64,7 +65,7 @@ mask = { "public.customers.name" = 3 }
 hash = ["public.customers.email"]
 hash_salt = "pepper"
 """
-_SPARK = '[spark.conf]\n"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"\n'
+_SPARK = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{SMALL_SPARK}"\n'
 
 
 @dataclass

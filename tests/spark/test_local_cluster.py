@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from cdc.dev.java import SMALL_SPARK
 from cdc.dev.process import free_ports
 from cdc.dev.state import Servers
 from schemas.config import Config
@@ -102,8 +103,8 @@ location = "file://{tmp_path}/data"
 [spark]
 master = "local-cluster[2,1,1024]"
 [spark.conf]
-"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"spark.executor.extraJavaOptions" = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"spark.driver.extraJavaOptions" = "{SMALL_SPARK}"
+"spark.executor.extraJavaOptions" = "{SMALL_SPARK}"
 "spark.ui.enabled" = "true"
 "spark.ui.port" = "{ui}"
 [views.item]
