@@ -29,7 +29,7 @@ test: setup ## Run all tests but those in containers; the first run fetches Kafk
 
 containers: setup ## Run the tests in containers, and some of the others over them; builds all images from packages, needs root or an engine
 	$(BIN)/pytest --servers containers --durations=15 tests/containers tests/integration/test_security.py \
-		tests/integration/test_http_security.py
+		tests/integration/test_http_security.py tests/spark/test_end_to_end.py
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
