@@ -59,6 +59,7 @@ class Reader(Closes):
         self._topic = topic
         self._timeout = timeout
         self._trouble: KafkaError | None = None
+        self._reached = 0  # up to which offset all that is committed has been read
         options = {
             **client_options(kafka),
             "group.id": "tailrace-reader",  # needed by the client; nothing is ever committed to it
@@ -134,6 +135,7 @@ class Reader(Closes):
         `more` go on from there.
         """
         self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        self._reached = start
         if start >= end:
             return
         deadline = time.monotonic() + self._timeout
@@ -143,17 +145,10 @@ class Reader(Closes):
                 if time.monotonic() > deadline:
                     raise self._failed(None)
                 continue
-            error = record.error()
-            if error is None:
+            if self._is_record(record):
                 yield record
-                if (record.offset() or 0) + 1 >= end:
-                    return
-            elif error.code() == KafkaError._PARTITION_EOF:
-                # a leader that was elected a moment ago may not know yet how much of its log is committed
-                if (record.offset() or 0) >= end:
-                    return
-            elif not error.retriable() and error.code() not in _PASSING:
-                raise self._failed(error)
+            if self._reached >= end:
+                return
             # now, for whoever takes the records may need long
             deadline = time.monotonic() + self._timeout
 
@@ -163,12 +158,34 @@ class Reader(Closes):
             record = self._consumer.poll(wait)
             if record is None:
                 return
-            error = record.error()
-            if error is None:
+            if self._is_record(record):
                 wait = 0.0
                 yield record
-            elif error.code() not in _PASSING and not error.retriable():
-                raise self._failed(error)
+
+    def rest(self, wait: float) -> Iterator[Message]:
+        """Yield what has come since, up to the end as it is now; what does not come within `wait` seconds is left."""
+        bounds = self.bounds()
+        deadline = time.monotonic() + wait
+        while bounds is not None and self._reached < bounds[1]:
+            record = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+            if record is None:
+                return
+            if self._is_record(record):
+                yield record
+
+    def _is_record(self, record: Message) -> bool:
+        """Whether it is no error; errors that do not pass are raised."""
+        error = record.error()
+        if error is None:
+            self._reached = (record.offset() or 0) + 1
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            # behind the marker of a transaction, which is no record; or before the end that `bounds` gave, where a
+            # leader that was elected a moment ago does not know yet how much of its log is committed
+            self._reached = record.offset() or 0
+        elif error.code() not in _PASSING and not error.retriable():
+            raise self._failed(error)
+        return False
 
     def _failed(self, error: KafkaError | None) -> SinkError:
         reason = error.str() if error is not None else f"no answer within {self._timeout:.0f} s"
@@ -252,6 +269,13 @@ class PositionTail(Closes):
             step *= _STEP_GROWTH
         if self._newest is None and wait:
             self._keep(self._reader.more(wait))
+        return self._newest
+
+    def committed(self, wait: float) -> PositionRecord | None:
+        """Return the same of what is committed by now; what cannot be read within `wait` seconds is left."""
+        if not self._assigned:
+            return self.newest(wait)
+        self._keep(self._reader.rest(wait))
         return self._newest
 
     def _keep(self, records: Iterator[Message]) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import Final
 
 from schemas.closes import Closes
 from schemas.config import Config
-from schemas.progress import Cut
+from schemas.progress import Cut, PositionRecord
 from schemas.topics import Topics
 from sinks.changes import Applied
 from sinks.progress import PositionTail
 from sinks.views_topic import now_ms
+
+_ANSWER_S: Final = 10.0
+"""How long a broker may take to give what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +47,21 @@ class Cuts(Closes):
     def newest(self, wait: float = 0.0) -> SeenCut | None:
         """Return the newest state cut, waiting up to `wait` seconds for news; None if there is none yet."""
         with self._lock:
-            record = self._tail.newest(wait)
-            if record is None or (cut := record.state) is None:
-                return None
-            if self._seen is None or cut.order > self._seen.cut.order:
-                # Found at the start behind records that are no state, its age is not known.
-                fresh = record.is_state or self._seen is not None
-                self._seen = SeenCut(cut, now_ms() if fresh else 0)
-            return self._seen
+            return self._see(self._tail.newest(wait))
 
-    def wait(self, news_s: float = 1.0) -> SeenCut:
-        """Return the newest state cut, waiting up to `news_s` seconds for news, or until there is one."""
-        seen = self.newest(news_s)
+    def wait(self) -> SeenCut:
+        """Return the newest state cut that there is by now, or wait until there is one."""
+        with self._lock:
+            seen = self._see(self._tail.committed(_ANSWER_S))
         while seen is None:
             seen = self.newest(1.0)
         return seen
+
+    def _see(self, record: PositionRecord | None) -> SeenCut | None:
+        if record is None or (cut := record.state) is None:
+            return None
+        if self._seen is None or cut.order > self._seen.cut.order:
+            # Found at the start behind records that are no state, its age is not known.
+            fresh = record.is_state or self._seen is not None
+            self._seen = SeenCut(cut, now_ms() if fresh else 0)
+        return self._seen

@@ -20,8 +20,6 @@ from spark_jobs.progress import progress
 
 _CATCH_UPS: Final = 3
 """Each is shorter than the one before; what is left is done under the lease, while follow waits."""
-_NEWS_S: Final = 0.1
-"""The tail has what the broker has within milliseconds; a second of waiting for more only delays the swap."""
 
 
 @contextmanager
@@ -77,7 +75,7 @@ def catch_up(shared: Shared, view: KeptView, applied: Applied) -> Applied:
     """Bring a generation beside the live one near the newest cut, while `follow` goes on."""
     for _ in range(_CATCH_UPS):
         before = applied
-        applied = advance(shared, view, applied, shared.cuts.wait(_NEWS_S), applied.generation)
+        applied = advance(shared, view, applied, shared.cuts.wait(), applied.generation)
         if applied.cut.order == before.cut.order:
             break
     return applied
@@ -88,7 +86,7 @@ def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
     target = view.batch.target
     with held(view):
         live, _ = view.load()
-        seen = shared.cuts.wait(_NEWS_S)
+        seen = shared.cuts.wait()
         while live is not None and seen.cut.order < live.cut.order:
             seen = shared.cuts.newest(wait=1.0) or seen
         applied = advance(shared, view, applied, seen, applied.generation)

@@ -137,9 +137,8 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
 
 def newest(bench: Bench) -> SeenCut:
     """Wait for the pipeline's newest cut."""
-    seen = bench.shared.cuts.wait()
-    target = bench.pipeline.cut
-    while target is not None and seen.cut.flushed_lsn < target.flushed_lsn:
+    seen, target = bench.shared.cuts.newest(), bench.pipeline.cut
+    while seen is None or (target is not None and seen.cut.flushed_lsn < target.flushed_lsn):
         seen = bench.shared.cuts.newest(wait=1.0) or seen
     return seen
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import copy
 import io
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from schemas.avro import key_schema, value_schema
@@ -162,11 +163,29 @@ class Pipeline:
         previous = self.cut
         here = Cut(Position(0, self.lsn, 0), self.lsn + 5, self.lsn * 1000, "sys", 1, copy.deepcopy(self.offsets))
         record = PositionRecord(here, 1, None if state else 7, newest_state=previous)
-        self.producer.produce(self.topics.progress, record.to_json(), position_key(self.slot))
+        placed: list[int | None] = []
+        self.producer.produce(
+            self.topics.progress,
+            record.to_json(),
+            position_key(self.slot),
+            on_delivery=lambda _, message: placed.append(message.offset()),
+        )
+        self.producer.flush()
         self.producer.commit_transaction()
+        # a transaction can be read some time after the answer that it is committed
+        partition = TopicPartition(self.topics.progress, 0)
+        (offset,) = placed
+        assert offset is not None
+        while self._end_of(partition) <= offset:
+            time.sleep(0.005)
         if state:
             self.cut = here
             self.states[here.flushed_lsn] = {name: dict(table.rows) for name, table in self.tables.items()}
+
+    def _end_of(self, partition: TopicPartition) -> int:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._admin.list_offsets({partition: latest}, isolation_level=IsolationLevel.READ_COMMITTED)
+        return int(asked[partition].result().offset)
 
 
 class Aborted(Exception):

@@ -314,6 +314,18 @@ def test_a_table_without_rows(made: Bench) -> None:
     assert made.agrees(name, "t") == 1
 
 
+def test_the_newest_cut_is_what_is_committed_by_now(made: Bench) -> None:
+    pipeline, cuts = made.pipeline, made.shared.cuts
+    for _ in range(3):
+        pipeline.idle()
+        assert cuts.wait().cut == pipeline.cut
+        with pipeline.transaction():
+            raise Aborted
+        with pipeline.transaction(state=False) as tx:
+            tx.put("t", {"id": 1, "name": "a", "n": 1})
+        assert cuts.wait().cut == pipeline.cut
+
+
 def test_topics_made_anew_are_refused(made: Bench) -> None:
     name, pipeline = name_of(made), made.pipeline
     view = made.kept(name)
