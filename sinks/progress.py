@@ -274,7 +274,7 @@ class PositionTail(Closes):
     def committed(self, wait: float) -> PositionRecord | None:
         """Return the same of what is committed by now; what cannot be read within `wait` seconds is left."""
         if not self._assigned:
-            return self.newest(wait)
+            return self.newest()
         self._keep(self._reader.rest(wait))
         return self._newest
 
