@@ -12,24 +12,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def temp_view(session: SparkSession, name: str, frame: DataFrame) -> Iterator[None]:
-    """Let a name stand for a frame in the block's SQL."""
+    """Let a name stand for a frame in the block's SQL; what it shows stays in Spark's cache.
+
+    `Catalog.dropTempView` takes it out of there: other views of the same round still read it.
+    """
     frame.createOrReplaceTempView(name)
     try:
         yield
     finally:
-        drop_temp_view(session, name)
-
-
-def drop_temp_view(session: SparkSession, name: str) -> None:
-    """Drop a temporary view if it is there; what it shows stays in Spark's cache.
-
-    `Catalog.dropTempView` takes it out of there: other views of the same round still read it.
-    """
-    _session_catalog(session).dropTempView(name)
+        _session_catalog(session).dropTempView(name)
 
 
 def drop_global_temp_view(session: SparkSession, name: str) -> None:
-    """Do the same with a global one, given without its database."""
+    """Drop a global one in the same way, given without its database."""
     _session_catalog(session).dropGlobalTempView(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import reduce
 from typing import Protocol, Self
 
@@ -12,7 +13,7 @@ from pyspark.sql.types import DataType
 
 from sinks.changes import DELETED
 from sinks.kinds import quote
-from sinks.temp_views import drop_temp_view
+from sinks.temp_views import temp_view
 from spark_jobs.difference import difference
 from spark_jobs.latest import changes
 from spark_jobs.query.rewrite import State, state
@@ -41,19 +42,17 @@ class States:
         self._layouts = layouts
         self._records = records
         self._wholes: dict[tuple[str, State], object] = {}
-        self._names: set[str] = set()
+        self._names = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in self._names:
-            drop_temp_view(self._session, name)
+        self._names.close()
 
     def name(self, name: str, frame: DataFrame) -> None:
         """Let a name stand for a frame in SQL."""
-        frame.createOrReplaceTempView(name)
-        self._names.add(name)
+        self._names.enter_context(temp_view(self._session, name, frame))
 
     def whole(self, table: str, which: State, source: str) -> None:
         """Name the whole table at a cut, with its present columns; `source` stands for it in FROM.
