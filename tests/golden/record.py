@@ -25,7 +25,7 @@ from cdc.connect import connect_replication, server_refused
 from cdc.dev import postgres
 from cdc.dev.server import Server, stop
 from tests.golden.scenario import PUBLICATION, STATEMENTS, SYNC, TABLES
-from tests.servers import fresh_database
+from tests.servers import drop_slot, fresh_database
 
 FOLDER = Path(__file__).parent
 
@@ -98,7 +98,7 @@ def record(dsn: str, protocol: int) -> dict[str, Any]:
         oids = first.execute("SELECT relname, oid FROM pg_class WHERE relnamespace = 'public'::regnamespace").fetchall()
         mood = first.execute("SELECT 'public.mood'::regtype::oid").fetchone()
         assert mood is not None
-        first.execute("SELECT pg_drop_replication_slot(%s)", (_SLOT,))
+        drop_slot(first, _SLOT)
         return {
             "server": first.info.parameter_status("server_version"),
             "protocol": protocol,
