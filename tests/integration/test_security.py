@@ -152,8 +152,8 @@ def test_option_that_the_client_cannot_take(all_secured: Secured) -> None:
 
 
 def _assert_refused(config: Path, exit_code: int, error: str, reason: str) -> None:
-    """See a start fail at once, with the reason and without a secret; nothing goes on by other means."""
-    refused = tailrace("run", "--config", str(config), timeout=14)
+    """See a start fail, with the reason and without a secret; nothing goes on by other means."""
+    refused = tailrace("run", "--config", str(config), timeout=60)
     assert refused.returncode == exit_code, refused.stderr
     assert f"ERROR  {error}" in refused.stderr
     assert reason in refused.stderr
