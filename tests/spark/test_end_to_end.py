@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -339,20 +339,27 @@ def assert_groups_name_cuts(shop: Shop) -> None:
     kafka = shop.config.kafka
 
     # Not by AdminClient: librdkafka ends the process where a broker answers that it is not the coordinator (its #5040).
-    def committed(view: str, offsets: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-        wanted = [TopicPartition(topic, n) for topic, each in offsets.items() for n in range(len(each))]
+    def committed(view: str) -> dict[str, list[int]]:
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"{kafka.prefix}.{view}"})
         try:
-            found: dict[str, list[int]] = {}
-            for partition in consumer.committed(wanted, 10):
-                found.setdefault(partition.topic, []).append(partition.offset)
-            return found
+            topics = consumer.list_topics(timeout=10).topics
+            wanted = [
+                TopicPartition(name, partition)
+                for name in topics
+                if name.startswith(f"{kafka.prefix}.")
+                for partition in sorted(topics[name].partitions)
+            ]
+            offsets: dict[str, list[int]] = {}
+            for each in consumer.committed(wanted, 10):
+                if each.offset >= 0:
+                    offsets.setdefault(each.topic, []).append(each.offset)
+            return offsets
         finally:
             consumer.close()
 
     def all_level() -> bool:
-        cuts = {view: record.cut for view, record in read_views(kafka, Topics(kafka.prefix)).items()}
-        return all(cut is not None and committed(view, cut.offsets) == cut.offsets for view, cut in cuts.items())
+        applied = read_views(kafka, Topics(kafka.prefix))
+        return all(record.cut is not None and committed(view) == record.cut.offsets for view, record in applied.items())
 
     assert len(read_views(kafka, Topics(kafka.prefix))) == len(shop.config.views)
     wait_until(all_level)
