@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +22,7 @@ from schemas.lsn import parse_lsn
 from schemas.progress import Cut, PositionRecord
 from schemas.topics import Topics
 from sinks.progress import PositionTail
+from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,34 +42,45 @@ def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str 
 
 def tailrace(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """Run a command of ours to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "cdc.cli.main", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
+        process = Forked(_command, list(arguments), stdout=stdout, stderr=stderr, cwd=cwd)
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(arguments, code, stdout.read_text(), stderr.read_text())
+
+
+def _command(arguments: list[str]) -> None:
+    from cdc.cli.main import main
+
+    sys.argv[1:] = arguments
+    main()
+
+
+def _run(config: Path) -> None:
+    from cdc.cli.run import run
+
+    run(config)
 
 
 class Daemon:
-    """`tailrace run` with a config file; its log goes beside it."""
+    """`tailrace run` with a config file; its log goes beside it.
 
-    def __init__(self, config: Path) -> None:
+    Not `forked`, its memory and its command line are those of a program that was started by itself.
+    """
+
+    def __init__(self, config: Path, *, forked: bool = True) -> None:
         self.log = config.parent / "run.log"
+        self.process: Forked | subprocess.Popen[bytes]
+        if forked:
+            self.process = Forked(_run, config, stdout=self.log, stderr=self.log)
+            return
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    "import sys; from pathlib import Path; from cdc.cli.run import run; run(Path(sys.argv[1]))",
-                    str(config),
-                ],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
+            code = "import sys; from pathlib import Path; from tests.daemon import _run; _run(Path(sys.argv[1]))"
+            command = [sys.executable, "-c", code, str(config)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
 
     def kill(self) -> None:
         """Kill it as a power cut would."""
@@ -88,9 +100,9 @@ class Daemon:
 
 
 @contextmanager
-def running(config: Path) -> Iterator[Daemon]:
+def running(config: Path, *, forked: bool = True) -> Iterator[Daemon]:
     """Run the daemon; it is gone afterwards, whatever happened."""
-    daemon = Daemon(config)
+    daemon = Daemon(config, forked=forked)
     try:
         yield daemon
     finally:

@@ -10,7 +10,13 @@ from xdist.scheduler import LoadScopeScheduling
 _PROCESSES: Final = {"test_end_to_end.py", "test_local_cluster.py", "test_query_end_to_end.py"}
 """These start Spark themselves."""
 
-_SECOND: Final = {"test_generations.py", "test_upkeep.py", "test_views_over_views.py"}
+_SECOND: Final = {
+    "test_generations.py",
+    "test_percolate.py",
+    "test_percolator.py",
+    "test_upkeep.py",
+    "test_views_over_views.py",
+}
 """About half of what is done in the two sessions: one for each core, for each takes half a minute to become fast."""
 
 

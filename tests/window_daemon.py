@@ -1,7 +1,6 @@
-"""`tailrace run` with changes made at each step of each window, and perhaps a death of its own, for a test:
+"""`tailrace run` with changes made at each step of each window, and perhaps a death of its own, for a test.
 
-    python -m tests.window_daemon CONFIG DSN SEED [--waiting] [--kill POINT]
-
+Arguments: CONFIG DSN SEED [--waiting] [--kill POINT].
 The changes come from a seed. With `--waiting` some of them wait for a synchronous standby that is not there: they are
 streamed, but nobody sees them until they are let go some steps later. `--kill` names the step at which it dies.
 """
@@ -177,14 +176,15 @@ def _die_at(point: str) -> Callable[[str], None]:
     return passed
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
+    """Run the daemon."""
     parser = argparse.ArgumentParser()
     parser.add_argument("config", type=Path)
     parser.add_argument("dsn")
     parser.add_argument("seed", type=int)
     parser.add_argument("--waiting", action="store_true")
     parser.add_argument("--kill", default="")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     changes = Changes(given.dsn, given.seed, waiting=given.waiting)
     passed = _die_at(given.kill)
     read, emit, commit = WindowReader._read_rows, Windows._emit, Delivery.commit
@@ -222,7 +222,3 @@ def main() -> None:
     Windows._emit = sent  # type: ignore[assignment,method-assign]
     Delivery.commit = committed  # type: ignore[assignment,method-assign]
     run(given.config)
-
-
-if __name__ == "__main__":
-    main()

@@ -35,7 +35,7 @@ def measure(servers: Servers, folder: Path, rows: int, *, streaming: bool) -> di
     config = load(path)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, a int, name text, at timestamptz, x float8)")
-        with running(path) as daemon:
+        with running(path, forked=False) as daemon:
             wait_for(config, lambda record: record.state is not None)
             connection.execute(
                 "INSERT INTO t SELECT g, g %% 97, 'name of ' || g, now(), g * 1.5 FROM generate_series(1, %s) g",

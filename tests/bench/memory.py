@@ -84,7 +84,7 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
     with psycopg.connect(dsn, autocommit=True) as connection:
         _make_tables(connection)
     with psycopg.connect(dsn, autocommit=True) as connection, repeating(dsn, _FLOW, 0.1):
-        daemon = Daemon(path)
+        daemon = Daemon(path, forked=False)
         try:
             samples.process = psutil.Process(daemon.process.pid)
             wait_for(config, lambda record: record.is_state)
@@ -112,7 +112,7 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
             samples.phase = "killed, and started again"
             daemon.kill()
             time.sleep(seconds / 20)
-            daemon = Daemon(path)
+            daemon = Daemon(path, forked=False)
             samples.process = psutil.Process(daemon.process.pid)
             wait_for_state(config, connection, 300)
             samples.phase = "flow"
@@ -180,7 +180,7 @@ def many_tables(servers: Servers, state_dir: Path, tables: int) -> dict[str, Any
             connection.execute(f"CREATE TABLE t{n} (id int PRIMARY KEY, a text, b numeric(9,2))".encode())
         for start in ("first_start", "restart"):
             began = time.monotonic()
-            daemon = Daemon(path)
+            daemon = Daemon(path, forked=False)
             try:
                 wait_for(config, lambda record: record.is_state and record.here.offsets, 900)
                 for n in range(tables):

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.daemon import ROOT
+from tests.faults.daemon import main
+from tests.forked import Forked
 
 _AGAIN_S = 0.2
 _PASSING = (4, 5)
@@ -30,7 +32,7 @@ class Supervisor:
         self.restarts = 0
         self._config = config
         self._deaths = list(deaths)
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        self._environment = environment
         self._more = more
         self._armed = ""
         self._paused = False
@@ -40,18 +42,21 @@ class Supervisor:
         self._thread = threading.Thread(target=self._keep, name="supervisor")
         self._thread.start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Forked | subprocess.Popen[bytes]:
         self._armed = self._deaths.pop(0) if self._deaths else ""
-        command = [sys.executable, "-m", "tests.faults.daemon", str(self._config)]
+        arguments = [str(self._config), *([self._armed] if self._armed else []), *self._more]
         with self.log.open("a") as log:
             log.write(f"-- a life that ends at {self._armed or 'no point'}\n")
             log.flush()
+            if not self._environment:
+                return Forked(main, arguments, stdout=self.log, stderr=self.log)
+            # it may name a library, and those are loaded when a program starts
             return subprocess.Popen(
-                [*command, *([self._armed] if self._armed else []), *self._more],
+                [sys.executable, "-m", "tests.faults.daemon", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self._environment,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **self._environment},
             )
 
     def _keep(self) -> None:

@@ -61,7 +61,7 @@ def test_frozen_broker(
     bank.execute("CREATE TABLE more (id int PRIMARY KEY, text text)")
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     config = load(path)
-    with running(path) as daemon, Writer(database, 11).writing() as writer:
+    with running(path, forked=False) as daemon, Writer(database, 11).writing() as writer:
         wait_for(config, lambda record: record.is_state and writer.transactions > 200)
         process = psutil.Process(daemon.process.pid)
         with frozen_broker(state_dir):

@@ -150,9 +150,10 @@ def test_the_daemon_tells_no_secret(
         connection.execute("CREATE TABLE item (id int PRIMARY KEY); INSERT INTO item VALUES (1)")
         (tmp_path / "password").write_text(PASSWORD)
         config = _write(tmp_path, database, servers, prefix, registry, password_file=str(tmp_path / "password"))
-        with running(config) as daemon:
+        with running(config, forked=False) as daemon:
             wait_for_state(load(config), connection)
             command = Path(f"/proc/{daemon.process.pid}/cmdline").read_text()
+            assert str(config) in command
         shown = tailrace("config", "show", "--config", str(config))
         # from now on it does not get in
         config = _write(tmp_path, database, servers, prefix, registry, ca_file=str(registry.certificates.unknown_ca))

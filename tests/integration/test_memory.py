@@ -40,7 +40,7 @@ def test_huge_rows_in_one_transaction(
     path = write_config(tmp_path, database, servers.bootstrap, prefix, source=source)
     config = load(path)
     connection.execute("CREATE TABLE template AS SELECT noise(15) AS body")
-    with running(path) as daemon:
+    with running(path, forked=False) as daemon:
         wait_for(config, lambda record: record.is_state)
         connection.execute("INSERT INTO doc SELECT g, g || body FROM template, generate_series(1, 12) g")
         connection.execute("UPDATE doc SET body = body || 'x' WHERE id < 3")
@@ -61,7 +61,7 @@ def test_rows_too_large_for_kafka_are_diverted(
     config = load(path)
     connection.execute("INSERT INTO doc SELECT 1, noise(20)")
     connection.execute("INSERT INTO doc VALUES (2, 'small')")
-    with running(path) as daemon:
+    with running(path, forked=False) as daemon:
         wait_for(config, lambda record: record.is_state)
         connection.execute("INSERT INTO doc SELECT 3, noise(31)")
         connection.execute("UPDATE doc SET body = noise(17) WHERE id = 2")
@@ -104,7 +104,7 @@ def test_many_tables(
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     config = load(path)
     for change in range(2):
-        with running(path) as daemon:
+        with running(path, forked=False) as daemon:
             wait_for(config, lambda record: record.is_state)
             for n in range(_TABLES):
                 connection.execute(f"INSERT INTO t{n} VALUES ({change}, 'x', 1.25, now())".encode())

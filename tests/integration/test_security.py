@@ -47,13 +47,14 @@ def all_secured(both: Both, tmp_path: Path, prefix: str) -> Iterator[Secured]:
 
 def test_good_credentials_work_and_stay_secret(all_secured: Secured) -> None:
     config = all_secured.config()
-    with running(config) as daemon, psycopg.connect(all_secured.database, autocommit=True) as connection:
+    with running(config, forked=False) as daemon, psycopg.connect(all_secured.database, autocommit=True) as connection:
         wait_for_state(load(config), connection)
         connection.execute("INSERT INTO item VALUES (1, 'a@b.example')")
         wait_for_state(load(config), connection)
         wait_until(lambda: ask(daemon, "/readyz")[0] == 200)
         answers = [ask(daemon, path)[1] for path in ("/livez", "/readyz", "/metrics")]
         command = Path(f"/proc/{daemon.process.pid}/cmdline").read_text()
+        assert str(config) in command
         shown = [tailrace(*words, "--config", str(config)) for words in (["config", "show"], ["status", "--json"])]
         # a fault in mid-run, said in the log and on /readyz
         connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")

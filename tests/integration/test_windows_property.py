@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +20,9 @@ from cdc.dev import postgres
 from cdc.dev.state import Servers
 from schemas.config import Config
 from schemas.configfile import load
-from tests.daemon import ROOT, running, wait_for, wait_for_state, write_config
+from tests import window_daemon
+from tests.daemon import running, wait_for, wait_for_state, write_config
+from tests.forked import Forked
 from tests.postgres_own import own_postgres
 from tests.topics import assert_once_in_order, latest, read_topic
 from tests.window_daemon import POINTS, TABLES, create
@@ -40,10 +40,9 @@ def waiting_dsn() -> Iterator[str]:
 
 
 @contextmanager
-def _changing(config: Path, dsn: str, seed: int, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "tests.window_daemon", str(config), dsn, str(seed), *more]
-    with (config.parent / "run.log").open("a") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+def _changing(config: Path, dsn: str, seed: int, *more: str) -> Iterator[Forked]:
+    log = config.parent / "run.log"
+    process = Forked(window_daemon.main, [str(config), dsn, str(seed), *more], stdout=log, stderr=log)
     try:
         yield process
     finally:
