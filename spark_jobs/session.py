@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Final
 
+from py4j.java_gateway import java_import
 from pyspark.sql import SparkSession
 
 from schemas.config import Config, Warehouse
@@ -65,6 +66,9 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
     for name, value in settings(config, local=(master or config.spark.master).startswith("local")).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    assert session._jvm is not None
+    # PySpark names this class alone for each list of columns: Java then looks through all jars, package by package.
+    java_import(session._jvm, "org.apache.spark.api.python.PythonUtils")
     session.sparkContext.setLogLevel("ERROR")
     return session
 
