@@ -31,6 +31,8 @@ _SETTINGS: Final = {
     "spark.ui.retainedStages": "40",
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "10",
+    # On, each column that is made is five more calls into Java, to say in an error from which of our lines it came.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # On, each persist() clones its session to turn it off there (`sinks.one_task`); no table is bucketed as Hive's are.
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     # The 100 classes of the default are fewer than one round of six views compiles: each batch would compile all anew.
