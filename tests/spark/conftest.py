@@ -58,7 +58,8 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
     settings = {
         "spark.driver.extraClassPath": connectors,
         "spark.driver.memory": "1500m",
-        "spark.driver.extraJavaOptions": SMALL_SPARK,
+        # of its full size from the start: a heap that grows by and by is collected much more often
+        "spark.driver.extraJavaOptions": f"{SMALL_SPARK} -Xms1500m -Xmn600m",
         **INTERPRETED,
     }
     config = Config(source=Source(dsn="none"), warehouse=warehouse, spark=Spark(conf=settings))
