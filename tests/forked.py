@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -37,18 +37,12 @@ _LOCK = threading.Lock()
 
 
 class Forked:
-    """`program(*arguments)` as a process: what the tests use of `subprocess.Popen`. A module's own function."""
+    """`program(*arguments)`, of a module, as a process of its own: what the tests use of `subprocess.Popen`."""
 
     def __init__(
-        self,
-        program: Callable[..., None],
-        *arguments: object,
-        stdout: Path,
-        stderr: Path,
-        environment: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
+        self, program: Callable[..., None], *arguments: object, stdout: Path, stderr: Path, cwd: Path | None = None
     ) -> None:
-        where = (stdout, stderr, dict(environment or os.environ), cwd or Path.cwd())
+        where = (stdout, stderr, dict(os.environ), cwd or Path.cwd())
         self._process = _CONTEXT.Process(target=_run, args=(where, program, arguments), daemon=True)
         for path in {stdout, stderr}:
             path.touch()
