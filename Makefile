@@ -5,9 +5,9 @@ BIN := .venv/bin
 # the tests start hundreds of Python processes: compiled anew in each, our own modules alone take longer than their work
 unexport PYTHONDONTWRITEBYTECODE
 
-# Three for two cores: many tests wait on servers. The longest are begun first, so that none is left alone at the end.
-SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+# The longest are begun first, so that none is left alone at the end.
 TESTS := tests/faults tests/spark tests/integration tests/property tests/unit
+SPREAD := --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup test containers lint demo requirements clean
 
@@ -26,11 +26,12 @@ setup: .venv/.installed ## Make .venv with everything in it, from hashed require
 	@touch $@
 
 test: setup ## Run all tests but those in containers; the first run fetches Kafka, OpenSearch and Spark's connectors
-	$(BIN)/pytest $(SPREAD) --durations=25 $(TESTS)
+	$(BIN)/pytest -n 3 $(SPREAD) --durations=25 $(TESTS)
 
 containers: setup ## Run the tests in containers, and some of the others over them; builds all images from packages, needs root or an engine
-	$(BIN)/pytest --servers containers --durations=15 tests/containers tests/integration/test_security.py \
-		tests/integration/test_http_security.py tests/spark/test_end_to_end.py
+	docker/local-images >/dev/null && trap 'docker/local-images --stop' EXIT && $(BIN)/pytest -n 2 $(SPREAD) \
+		--servers containers --durations=15 tests/spark/test_end_to_end.py tests/containers \
+		tests/integration/test_security.py tests/integration/test_http_security.py
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
