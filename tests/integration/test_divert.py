@@ -27,7 +27,7 @@ on_error = "divert"
 exclude = ["public.*.secret"]
 mask = { "public.price.phone" = 2 }
 """
-_MORE = "[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 10\nmax_transaction_bytes = 65536\n"
+_MORE = "[snapshot]\nchunk_bytes = 32768\n[delivery]\nmax_transaction_ms = 10\nmax_transaction_bytes = 65536\n"
 
 # What cannot be stored, in PostgreSQL's words, and the key.
 _BAD = {
