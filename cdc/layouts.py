@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import LiteralString
+from collections.abc import Callable, Sequence
+from typing import Final, LiteralString
 
 import psycopg
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from cdc.catalog import table_relation
 from schemas.layout import Layout
 from schemas.lsn import WAL_END, parse_lsn
 from schemas.relation import Relation
 from snapshot.window import Found
+
+_VISIBLE_S: Final = 0.2
+_ASK_AGAIN_S: Final = 0.01
 
 # A partitioned table has no file of its own; its leaves' are found without pg_partition_tree, which locks them.
 # A partition that was made as one has its entry in pg_inherits from the transaction that made its columns.
@@ -53,6 +57,25 @@ def layout(connection: psycopg.Connection, publications: Sequence[str], oid: int
         f"{_LAYOUT} WHERE c.oid = %(oid)s", {"oid": oid, "publications": list(publications)}
     ).fetchone()
     return Layout.from_dict(row[0]) if row and row[0]["attributes"] else None
+
+
+def when_visible(ask: Callable[[], Layout | None], relation: Relation) -> Layout | None:
+    """Return what `ask` says of a table that the stream has shown as `relation`.
+
+    A commit is in the WAL before others see it: an answer without its columns is asked for again, for a moment. Then it
+    counts as it is, for the catalog may as well be past them.
+    """
+
+    def last(state: RetryCallState) -> Layout | None:
+        assert state.outcome is not None
+        answer: Layout | None = state.outcome.result()
+        return answer
+
+    behind = retry_if_result(lambda now: now is not None and not now.has(relation))
+    retrying = Retrying(
+        retry=behind, wait=wait_fixed(_ASK_AGAIN_S), stop=stop_after_delay(_VISIBLE_S), retry_error_callback=last
+    )
+    return retrying(ask)
 
 
 def describe(

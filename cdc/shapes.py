@@ -67,6 +67,7 @@ class Shapes:
         self._options = options
         self._progress = progress
         self._send = send
+        self._taken: dict[str, int] = {}  # as of which commit the catalog was asked; what it said before is past
 
     def take(
         self,
@@ -108,6 +109,7 @@ class Shapes:
                 self.want(relation)
             elif now != state.layout or columns != state.columns:
                 self._store(name, replace(state, layout=now, columns=columns))
+                self._taken[name] = commit_lsn
         return False
 
     def take_events(self, relation: Relation, old: Subjects | None, new: Subjects) -> bool:
@@ -125,14 +127,15 @@ class Shapes:
     def look(self, found: Found, ever: set[str]) -> None:
         """Have a table read that is new to us, or was altered without a change of a row since."""
         relation = Relation(found.layout.oid, found.schema, found.table, ReplicaIdentity.DEFAULT, ())  # the name counts
-        state = self.states.get(relation.qualified_name)
-        if relation.qualified_name in self.keyless or (state is not None and found.lsn <= state.lsn):
+        name = relation.qualified_name
+        state = self.states.get(name)
+        if name in self.keyless or (state is not None and found.lsn <= max(state.lsn, self._taken.get(name, 0))):
             return
         if state is None or not _is_of(state, relation.oid, found.layout):
             # one that is incomplete is being read already, unless nothing is known of it
-            if state is None or relation.qualified_name not in self._progress.incomplete:
+            if state is None or name not in self._progress.incomplete:
                 self.want(relation, found.layout)
-        elif self._rows_differ(state, found.layout, self._with_options(relation.qualified_name, found.columns), ever):
+        elif self._rows_differ(state, found.layout, self._with_options(name, found.columns), ever):
             self.want(relation)
 
     def key_changed(self, relation: Relation, commit_lsn: int, now: Layout | None) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 import psycopg
 
 from cdc.catalog import Types
 from cdc.keys import Keys
+from cdc.layouts import when_visible
 from cdc.schema_ids import SchemaIds
 from cdc.shapes import Shapes, Subjects, is_full
 from cdc.toast import Toast
@@ -168,7 +170,7 @@ class Tables:
         key_subject, value_subject = f"{topic}-key", f"{topic}-value"
         old_key, old_value = self._schema_ids.newest(key_subject), self._schema_ids.newest(value_subject)
         old = Subjects(old_key or "", old_value) if old_value else None
-        now = self._layout_of(oid)
+        now = when_visible(partial(self._layout_of, oid), relation)
         keys = self._key_of(relation, commit_lsn, now, old)
         self._check_generation(relation, topic, keys, old)
         if topic not in self._partitions:

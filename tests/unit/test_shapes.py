@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cdc.layouts import when_visible
 from cdc.progress import Progress, new_origin
 from cdc.shapes import Shapes, Subjects
 from schemas.avro import key_schema, value_schema
@@ -72,6 +73,24 @@ def test_wal_and_catalog_are_not_of_one_moment(now: Layout | None, lsn: int, wan
     assert not take(made, replace(T, columns=(ID, N, Column("m", 25))), now, lsn)
     assert ("public.t" in made.wanted) is wanted
     assert made.states["public.t"].run == READ.run + wanted
+
+
+def test_a_look_from_before_the_stream_had_come_so_far_says_nothing() -> None:
+    made = shapes()
+    now = replace(LAYOUT, attributes=LAYOUT.attributes[:1])
+    assert not take(made, replace(T, columns=(ID,)), now, 2000)
+    made.look(Found("public", "t", ("id", "n"), LAYOUT, 1999), {"id", "n"})
+    assert made.wanted == {}
+    made.look(Found("public", "t", ("id", "n"), LAYOUT, 2001), {"id", "n"})
+    assert "public.t" in made.wanted, "it has come back"
+
+
+def test_a_commit_is_in_the_wal_before_others_see_it() -> None:
+    wider = replace(LAYOUT, attributes=(*LAYOUT.attributes, Attribute(3, "m", 25, -1, False, 6)))
+    shown = replace(T, columns=(ID, N, Column("m", 25)))
+    assert when_visible(iter([LAYOUT, LAYOUT, wider, LAYOUT]).__next__, shown) is wider
+    assert when_visible(lambda: LAYOUT, shown) is LAYOUT, "past it, perhaps"
+    assert when_visible(iter([None, LAYOUT]).__next__, shown) is None
 
 
 def test_while_it_waits_to_be_read_nothing_more_is_wanted() -> None:
