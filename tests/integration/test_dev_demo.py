@@ -112,12 +112,17 @@ def test_the_load_survives_a_lost_connection(shop: str) -> None:
     assert result[0] > 200
 
 
+def has_new_orders(dsn: str) -> bool:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute("SELECT FROM orders WHERE note = 'demo' LIMIT 1").fetchone() is not None
+
+
 def test_the_load_as_a_program_ends_at_sigterm(shop: str) -> None:
     command = [sys.executable, "-m", "cdc.dev.demo", "load", "--dsn", shop, "--rate", "100"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
         me = Process(program.pid, started_at(program.pid) or "")
-        first = changes(shop, "tup_updated")
-        assert wait_until(lambda: changes(shop, "tup_updated") > first, me, 20)
+        # its own rows: autovacuum's updates of the catalog count, too, and it may not have come to hear of signals yet
+        assert wait_until(lambda: has_new_orders(shop), me, 20)
         program.send_signal(signal.SIGTERM)
         _, said = program.communicate(timeout=10)
     assert program.returncode == 0
