@@ -6,7 +6,7 @@ what was merely received, the mistake that loses data, cannot be written here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from schemas.lsn import Position
@@ -17,14 +17,13 @@ from sinks.outbox import Destination
 class Progress:
     """The position records of one slot, from the stored one on.
 
-    `incomplete` holds the tables in the middle of their snapshot. `reread` holds, per table, the LSN that the stream
-    must pass before a value that was fetched from the source cannot be newer than the rest of the cut.
+    `reread` holds, per table, the LSN that the stream must pass before a value that was fetched from the source cannot
+    be newer than the rest of the cut.
     """
 
     def __init__(self, origin: PositionRecord) -> None:
         """`origin` is the stored record, or for a new slot one that names its consistent point and an empty cut."""
         self.newest = origin
-        self.incomplete = set(origin.incomplete_tables)  # with those of `reread`; only tables with open chunks stay
         self.reread = dict(origin.reread)
         self._state = origin.state
         self._offsets = dict(origin.here.offsets)
@@ -48,8 +47,12 @@ class Progress:
         counts: dict[str, int],
         diverted: int,
         destinations: Iterable[Destination],
+        incomplete: Set[str],
     ) -> PositionRecord:
-        """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut."""
+        """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut.
+
+        `incomplete` are the tables of which this cut is no state, besides those of `reread`.
+        """
         self.reread = {table: lsn for table, lsn in self.reread.items() if lsn > flushed_lsn}
         offsets = self._offsets | {to.topic: list(to.next_offsets) for to in destinations}
         here = replace(
@@ -59,14 +62,14 @@ class Progress:
             commit_ts_us=commit_us or self.newest.here.commit_ts_us,
             offsets=offsets,
         )
-        incomplete = tuple(sorted(self.incomplete | set(self.reread)))
-        is_state = open_xid is None and not incomplete
+        not_whole = tuple(sorted(incomplete | self.reread.keys()))
+        is_state = open_xid is None and not not_whole
         return PositionRecord(
             here=here,
             publication_oid=self.newest.publication_oid,
             nokey_oid=self.newest.nokey_oid,
             open=open_xid,
-            incomplete_tables=incomplete,
+            incomplete_tables=not_whole,
             newest_state=None if is_state else self._state,
             counts=counts,
             diverted=self.newest.diverted + diverted,

@@ -249,7 +249,7 @@ class RowPath:
     @cython.cfunc
     @cython.exceptval(-1)
     def _find(self, oid: cython.longlong) -> cython.int:
-        table = self._tables[oid]
+        table = self._tables.for_record(oid)
         self._table = table
         self._oid = oid
         self._encoder = table.encoder

@@ -136,10 +136,10 @@ class Session:
         together = config.snapshot.mode == "exported"
         with self._new_slot([r for r in self._captured.relations if together or r.qualified_name in keyless]) as made:
             point, exported = made
-            shapes = self._open(self._origin(point), StoredReads()).shapes
+            registry = self._open(self._origin(point), StoredReads()).registry
             for relation in self._captured.relations:
                 if not together and relation.qualified_name not in keyless:
-                    shapes.want(relation)
+                    registry.want(relation)
             self._copy(point, exported)
 
     @contextmanager
@@ -175,7 +175,7 @@ class Session:
                 if relation.qualified_name not in keyless:
                     topic = Topics(config.kafka.prefix).table(relation.schema, relation.name)
                     ends = tuple(bounds.end for bounds in self._found.topics.get(topic, ()))
-                    pipeline.shapes.ask(relation, Asked(since=ends))
+                    pipeline.registry.ask(relation, Asked(since=ends))
             position = pipeline.progress.newest.here.position
             recovery.empty_topics(pipeline.sink.outbox, pipeline.tables, refilled, position)
             self._copy(point, exported)

@@ -12,7 +12,7 @@ import psycopg
 import structlog
 
 from cdc.progress import Progress
-from cdc.shapes import Shapes
+from cdc.table_registry import TableRegistry
 from schemas.layout import Asked
 from schemas.relation import Relation
 from schemas.requests import Outcome, Request, RequestRecord
@@ -32,7 +32,7 @@ class SnapshotRequests:
         send: Callable[[bytes, bytes | None], None],
         topics: Topics,
         connection: psycopg.Connection,
-        shapes: Shapes,
+        registry: TableRegistry,
         progress: Progress,
         captured: Callable[[], list[Relation]],
     ) -> None:
@@ -40,7 +40,7 @@ class SnapshotRequests:
         self._send = send
         self._topics = topics
         self._connection = connection
-        self._shapes = shapes
+        self._registry = registry
         self._progress = progress
         self._captured = captured
         while tail.answered:
@@ -61,7 +61,7 @@ class SnapshotRequests:
                 self._start(relations[name], request) if name in relations else _refused(name, "not captured")
                 for name in request.tables or relations
             ]
-        states = self._shapes.states
+        states = self._registry.states
         reading = [name for name in states if self._is_read(name)]
         act = {"pause": self._pause, "resume": self._resume, "cancel": self._cancel}[request.action]
         return [
@@ -69,15 +69,15 @@ class SnapshotRequests:
         ]
 
     def _is_read(self, name: str) -> bool:
-        state = self._shapes.states.get(name)
-        return state is not None and (state.asked is not None or name in self._progress.incomplete)
+        state = self._registry.states.get(name)
+        return state is not None and (state.asked is not None or name in self._registry.incomplete)
 
     def _start(self, relation: Relation, request: Request) -> Outcome:
         name = relation.qualified_name
-        if name in self._shapes.keyless:
+        if name in self._registry.keyless:
             refused = bool(request.tables)
             return Outcome(name, "without a key: only the first snapshot can read it", refused=refused)
-        state = self._shapes.states.get(name)
+        state = self._registry.states.get(name)
         asked = state.asked or Asked() if state is not None and self._is_read(name) else None
         if state is not None and asked is not None:
             less = (request.reconcile and asked.since is None) or (asked.where not in (None, request.where))
@@ -85,13 +85,13 @@ class SnapshotRequests:
                 return Outcome(name, "being read already", state.run)
         if request.where is not None and (error := self._error_in(relation, request.where)):
             return _refused(name, f"the condition is refused: {error}")
-        whole = name not in self._progress.incomplete
+        whole = name not in self._registry.incomplete
         offsets = self._progress.newest.here.offsets.get(self._topics.table(relation.schema, relation.name), [])
         since = asked.since if asked is not None else None
         if request.reconcile and since is None:
             since = tuple(offsets)
         where = request.where if whole else None
-        return Outcome(name, "started", self._shapes.ask(relation, Asked(whole, where, request.rate, since=since)))
+        return Outcome(name, "started", self._registry.ask(relation, Asked(whole, where, request.rate, since=since)))
 
     def _error_in(self, relation: Relation, where: str) -> str:
         """Return what the server has against a condition, nothing if it takes it."""
@@ -110,17 +110,17 @@ class SnapshotRequests:
         return self._set_paused(name, False, "resumed")
 
     def _set_paused(self, name: str, paused: bool, outcome: str) -> Outcome:
-        state = self._shapes.states[name]
+        state = self._registry.states[name]
         if (state.asked is not None and state.asked.paused) == paused:
             return Outcome(name, "paused already" if paused else "not paused", state.run)
-        self._shapes.pause(name, paused=paused)
+        self._registry.pause(name, paused=paused)
         return Outcome(name, outcome, state.run)
 
     def _cancel(self, name: str) -> Outcome:
-        state = self._shapes.states[name]
+        state = self._registry.states[name]
         if state.asked is None or not state.asked.whole:
             return _refused(name, "its topic lacks rows until it is read; it can be paused", state.run)
-        self._shapes.cancel(name)
+        self._registry.cancel(name)
         return Outcome(name, "cancelled", state.run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from snapshot.progress import ReadProgress, stored_progress
 class StoredReads:
     """The state of each table by name, and by (table, run, n) the newest record of each chunk."""
 
-    states: dict[str, TableState] = field(default_factory=dict)
+    states: Mapping[str, TableState] = field(default_factory=dict)
     chunks: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
 
     def left(self, table: str) -> list[Chunk]:
@@ -50,7 +51,8 @@ class StoredReads:
 
 def stored_reads(config: Config) -> StoredReads:
     """Read the tables topic."""
-    found = StoredReads()
+    states: dict[str, TableState] = {}
+    found = StoredReads(states)
     with Reader(config.kafka, Topics(config.kafka.prefix).tables, once=True) as reader:
         for record in reader.all():
             key, value = record.key(), record.value()
@@ -60,7 +62,7 @@ def stored_reads(config: Config) -> StoredReads:
             if slot != config.source.slot:
                 continue
             if kind == "table" and value is not None:
-                found.states[name[0]] = TableState.from_json(value)
+                states[name[0]] = TableState.from_json(value)
             elif kind == "chunk":
                 table, run, n = name
                 if value is None:

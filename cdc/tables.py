@@ -10,10 +10,11 @@ from importlib.metadata import version
 import psycopg
 
 from cdc.catalog import Types
+from cdc.decision import TopicPast
 from cdc.keys import Keys
 from cdc.layouts import when_visible
 from cdc.schema_ids import SchemaIds
-from cdc.shapes import Shapes, Subjects, is_full
+from cdc.table_registry import Subjects, TableRegistry, is_full
 from cdc.toast import Toast
 from cdc.toast_table import TableToast
 from schemas.avro import key_schema, value_schema
@@ -93,7 +94,7 @@ class Tables:
         connection: psycopg.Connection,
         database: str,
         schema_ids: SchemaIds,
-        shapes: Shapes,
+        registry: TableRegistry,
         layout_of: Callable[[int], Layout | None],
         partitions: dict[str, int],
         offsets: dict[str, list[int]],
@@ -113,7 +114,7 @@ class Tables:
         self._types = Types(connection)
         self._database = database
         self._schema_ids = schema_ids
-        self._shapes = shapes
+        self._registry = registry
         self._layout_of = layout_of
         self._partitions = partitions
         self._offsets = offsets
@@ -127,9 +128,12 @@ class Tables:
     def destinations(self) -> Iterable[Destination]:
         return self._destinations.values()
 
-    def __getitem__(self, oid: int) -> CapturedTable:
-        """Return the table for a record that is about to be sent; the first of a shape decides what becomes of it."""
-        return self._by_oid.get(oid) or self._take(oid)
+    def for_record(self, oid: int) -> CapturedTable:
+        """Return the table for a record that is about to be sent. Raises what `adopt` does."""
+        table = self._by_oid.get(oid)
+        if table is None or self._registry.must_be_emptied(table.name):
+            return self.adopt(oid)
+        return table
 
     def see(self, relation: Relation, commit_lsn: int = 0) -> None:
         """Note a table's shape as of `commit_lsn`.
@@ -145,7 +149,7 @@ class Tables:
 
     def want(self, relation: Relation) -> None:
         """Have a table read again."""
-        self._shapes.want(relation)
+        self._registry.want(relation)
 
     def has_key(self, relation: Relation) -> bool:
         return bool(self._keys.of(relation))
@@ -157,12 +161,19 @@ class Tables:
         assert schema is not None
         return self._schema_ids.id_of(subject, schema), schema
 
-    def columns_ever(self, schema: str, table: str) -> set[str]:
-        """Return every name that a column has ever had on the topic of a table."""
-        return self._schema_ids.columns_ever(f"{self._topics.table(schema, table)}-value")
+    def past(self, schema: str, table: str) -> TopicPast:
+        """Return what the topic of a table has held."""
+        topic = self._topics.table(schema, table)
+        key = self._schema_ids.newest(f"{topic}-key")
+        ever = self._schema_ids.columns_ever(f"{topic}-value")
+        return TopicPast(frozenset(ever), tuple(key_column_names(key)) if key else (), bool(ever))
 
-    def _take(self, oid: int) -> CapturedTable:
-        """Take over a table's shape; a new one gets its schemas, and its topic if it has none."""
+    def adopt(self, oid: int) -> CapturedTable:
+        """Adopt the shape of a table for a record that is about to be sent: ask the catalog, decide what becomes of the
+        topic, make it if there is none, write the schemas.
+
+        StateError where a person must decide, SinkError if Kafka or the schema registry refuses.
+        """
         if oid not in self._seen:
             raise DecodeError(f"change of relation {oid}, which no Relation message has described", 1, 1, 0)
         relation, commit_lsn = self._seen[oid]
@@ -181,11 +192,12 @@ class Tables:
             key_schema([typed.columns[i] for i in keys], self._types, topic) if keys else "",
             value_schema(typed, self._types, topic),
         )
+        emptied = False
         if keys:
-            ever = self.columns_ever(relation.schema, relation.name)
-            emptied = self._shapes.take(relation, commit_lsn, now, old, new, ever)
+            past = self.past(relation.schema, relation.name)
+            emptied = self._registry.adopt(relation, commit_lsn, now, old, new, past)
         else:
-            emptied = self._shapes.take_events(relation, old, new)
+            self._registry.adopt_events(relation, old, new)
         table = CapturedTable(
             relation,
             keys,
@@ -210,7 +222,7 @@ class Tables:
     def _key_of(self, relation: Relation, commit_lsn: int, now: Layout | None, old: Subjects | None) -> list[int]:
         """Return the indexes of the key's columns. Under FULL the WAL does not name them: they stay what they were."""
         frozen = old is not None and old.key and is_full(relation) and not self._keys.is_declared(relation)
-        if old is not None and frozen and not self._shapes.key_changed(relation, commit_lsn, now):
+        if old is not None and frozen and not self._registry.key_changed(relation, commit_lsn, now):
             index = {column.name: i for i, column in enumerate(relation.columns)}
             names = key_column_names(old.key)
             if all(name in index for name in names):

@@ -159,7 +159,7 @@ class Assembler:
             ordinal = rows.count()
             if ordinal < 0:
                 continue
-            table = self._tables[oid]
+            table = self._tables.for_record(oid)
             self._empty(table, lsn, Position(self._progress.epoch, rows.final_lsn, ordinal))
             rows.sent(ordinal)
 

@@ -85,10 +85,10 @@ class Source(Section):
         description="a value that cannot be stored exactly stops the daemon, or its change goes to the dead-letter"
         " topic {prefix}.tailrace.dead",
     )
-    on_schema_change: Literal["stop", "truncate"] = Field(
-        "stop",
-        description="when readers of a topic cannot follow a change of its table: stop for a person, or empty the topic"
-        " by a truncate record and fill it anew",
+    on_schema_change: Literal["refill", "stop"] = Field(
+        "refill",
+        description="when readers of a topic cannot follow a change of its table (another key, another type): empty the"
+        " topic by a truncate record and read all rows again beside the stream, or stop the daemon for a person",
     )
     streaming: bool = Field(
         False,
@@ -124,6 +124,11 @@ class Source(Section):
     @classmethod
     def _read_files(cls, values: object) -> object:
         return _with_files(values, "dsn", "hash_salt")
+
+    @field_validator("on_schema_change", mode="before")
+    @classmethod
+    def _former_name(cls, value: object) -> object:
+        return "refill" if value == "truncate" else value
 
     @model_validator(mode="after")
     def _salted(self) -> Source:
