@@ -8,6 +8,7 @@ from typing import Final, LiteralString
 import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from cdc.capture_set import CaptureSet
 from cdc.catalog import table_relation
 from schemas.layout import Layout
 from schemas.lsn import WAL_END, parse_lsn
@@ -97,8 +98,8 @@ def describe(
     return (relation, found) if relation and found else None
 
 
-def survey(connection: psycopg.Connection, publications: Sequence[str]) -> list[Found]:
-    """Return how all published tables lie; what is committed before the LSN that goes with them is seen."""
+def survey(connection: psycopg.Connection, publications: Sequence[str], capture_set: CaptureSet) -> list[Found]:
+    """Return the layout of each table that is captured and published; all that was committed before its LSN is seen."""
     lsn = connection.execute(f"SELECT {WAL_END}").fetchone()
     assert lsn is not None
     columns: LiteralString = "p.attnames"
@@ -118,5 +119,5 @@ def survey(connection: psycopg.Connection, publications: Sequence[str]) -> list[
     return [
         Found(schema, table, tuple(names), Layout.from_dict(found), parse_lsn(lsn[0]))
         for schema, table, names, found in rows
-        if found["attributes"]
+        if found["attributes"] and capture_set.captures(schema, table)
     ]

@@ -263,6 +263,16 @@ class Shapes:
             self.want(relation)
         return True
 
+    def left(self, relation: Relation) -> None:
+        """Let go of a table that has a change under a name outside the capture set: its topic lacks that.
+
+        Under its old name it begins anew, should it come back.
+        """
+        for name, state in list(self.states.items()):
+            if state.oid == relation.oid:
+                log.warning("table is not captured any more", before=name, now=relation.qualified_name)
+                self.gone(name)
+
     def _renamed(self, relation: Relation) -> None:
         for name, state in list(self.states.items()):
             if state.oid == relation.oid and name != relation.qualified_name:

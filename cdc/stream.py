@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from cdc import publication
+from cdc.capture_set import CaptureSet
 from cdc.in_progress import InProgress
 from cdc.layouts import survey
 from cdc.messages import Messages
@@ -41,6 +42,7 @@ class Stream:
         config, connection, captured = pipeline.config, pipeline.connection, pipeline.captured
         progress, shapes, tables = pipeline.progress, pipeline.shapes, pipeline.tables
         topics = Topics(config.kafka.prefix)
+        capture_set = CaptureSet(config.source.tables)
         self._wal, self._sink, self._health, self._stop = pipeline.wal, pipeline.sink, pipeline.health, pipeline.stop
         self._progress, self._delivery = progress, pipeline.delivery
         self._idle_at = 0.0
@@ -48,7 +50,7 @@ class Stream:
         self._unchanged = Unchanged(Reread(connection), progress, tables.want)
         opened.callback(self._unchanged.report, now=True)
         spool = Spool(Path(config.source.spool_dir or tempfile.gettempdir()), config.memory.spool_bytes)
-        self._in_progress = InProgress(spool, parallel=self._wal.parallel)
+        self._in_progress = InProgress(spool, parallel=self._wal.parallel, captures=capture_set.captures)
         opened.callback(self._in_progress.close)
         self._assembler = Assembler(
             tables,
@@ -81,10 +83,10 @@ class Stream:
             connection,
             shapes,
             progress,
-            lambda: publication.relations(connection, captured.publications)[0],
+            lambda: publication.relations(connection, captured.publications, capture_set)[0],
         )
         # what happened to tables meanwhile, or to the publication
-        for found in survey(connection, captured.publications.names):
+        for found in survey(connection, captured.publications.names, capture_set):
             shapes.look(found, tables.columns_ever(found.schema, found.table))
 
     def run(self) -> None:

@@ -16,6 +16,7 @@ import psycopg
 import structlog
 
 from cdc import pgoutput
+from cdc.capture_set import CaptureSet
 from cdc.connect import cannot_read, connect_to_read
 from cdc.delivery import Delivery
 from cdc.layouts import describe, survey
@@ -89,6 +90,7 @@ class Windows:
         self._pace = Pace(config.snapshot.max_bytes_per_s)
         dsn = config.source.dsn.get_secret_value()
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
+        capture_set = CaptureSet(config.source.tables)
         self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
         self._reader = WindowReader(
             lambda: connect_to_read(dsn, application_name="tailrace window"),
@@ -98,7 +100,7 @@ class Windows:
             lambda connection, relation, where: plan_chunks(
                 connection, publications, relation, self._how(relation), where
             ),
-            lambda connection: survey(connection, publications),
+            lambda connection: survey(connection, publications, capture_set),
         )
         assembler.rows.on_commit = self._commit
 
@@ -270,6 +272,8 @@ class Windows:
 
         An earlier one is none: a table may be altered without a change that would bring a Relation message.
         """
+        if self._tables.is_ignored(window.relation.oid):
+            return True  # it has a name by now under which it is not captured
         seen = self._tables.seen(window.relation.oid)
         if seen is None or _columns(seen[0]) != _columns(window.relation):
             if seen is not None and seen[1] > window.lsn:
@@ -327,6 +331,8 @@ class Windows:
             relation = read.plan.relation
             if self._tables.seen(relation.oid) is None:
                 self._tables.see(relation, read.plan.lsn)
+            if self._tables.is_ignored(relation.oid):
+                return  # the next poll finds its run over
             table = self._tables[relation.oid]
             if self._current(read.plan) is not None:
                 deletes = Deletes(self._delivery.sink.outbox, table, self._tables.key_schema(table), read.run)
