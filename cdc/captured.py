@@ -8,6 +8,7 @@ import psycopg
 import structlog
 
 from cdc import catalog, publication
+from cdc.capture_set import CaptureSet
 from cdc.exported_snapshot import check_conditions
 from cdc.keys import Keys
 from cdc.publication import Publications
@@ -38,7 +39,7 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
     """Make the publications and topics that are missing. TailraceError for what cannot be captured as asked."""
     source = config.source
     publications = publication.ensure(connection, source.publication, source.tables)
-    captured, insert_only = publication.relations(connection, publications)
+    captured, insert_only = publication.relations(connection, publications, CaptureSet(source.tables))
     catalog.refuse_row_security(connection, captured)
     publication.log_left_out(connection, publications, captured, insert_only)
     keys = Keys(connection, source.keys, insert_only)

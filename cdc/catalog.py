@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
 
+from cdc.capture_set import taken
 from schemas.errors import SourceError
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.types import TypeInfo
@@ -92,15 +92,6 @@ def matching_tables(connection: psycopg.Connection, patterns: Sequence[str]) -> 
         " AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"
     ).fetchall()
     return [(schema, table) for schema, table in rows if taken(f"{schema}.{table}", patterns)]
-
-
-def taken(name: str, patterns: Iterable[str]) -> bool:
-    """Whether `patterns` take a name: the last one that fits says it."""
-    found = False
-    for pattern in patterns:
-        if fnmatch.fnmatchcase(name, pattern.removeprefix("!")):
-            found = not pattern.startswith("!")
-    return found
 
 
 def refuse_row_security(connection: psycopg.Connection, relations: Sequence[Relation]) -> None:

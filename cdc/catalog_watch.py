@@ -20,6 +20,7 @@ from typing import Final, LiteralString
 
 import psycopg
 
+from cdc.capture_set import CaptureSet
 from cdc.decision import Action, TopicPast
 from cdc.layouts import survey
 from cdc.table_registry import TableRegistry
@@ -61,12 +62,14 @@ class CatalogWatch:
         self,
         connection: psycopg.Connection,
         publications: Sequence[str],
+        capture_set: CaptureSet,
         registry: TableRegistry,
         past: Callable[[str, str], TopicPast],
     ) -> None:
         """`past` says what a table's topic has held."""
         self._connection = connection
         self._publications = publications
+        self._capture_set = capture_set
         self._registry = registry
         self._past = past
         self._since: str | None = None
@@ -83,7 +86,7 @@ class CatalogWatch:
             if self._since is None:
                 self._is_news()
             self._stale = False
-            self.add(survey(self._connection, self._publications))
+            self.add(survey(self._connection, self._publications, self._capture_set))
         self._judge()
         self.rest_s = (time.monotonic() - began) * (_SHARE - 1)
 

@@ -9,6 +9,7 @@ from typing import Final, LiteralString
 import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from cdc.capture_set import CaptureSet
 from cdc.catalog import table_relation
 from schemas.layout import Layout
 from schemas.lsn import WAL_END, parse_lsn
@@ -116,8 +117,8 @@ def describe(
     return (relation, found) if relation and found else None
 
 
-def survey(connection: psycopg.Connection, publications: Sequence[str]) -> Look:
-    """Return how all published tables read at rest."""
+def survey(connection: psycopg.Connection, publications: Sequence[str], capture_set: CaptureSet) -> Look:
+    """Return how all tables that are captured and published read at rest."""
     began = time.monotonic()
     columns: LiteralString = "p.attnames"
     if connection.info.server_version < 150000:
@@ -142,6 +143,6 @@ def survey(connection: psycopg.Connection, publications: Sequence[str]) -> Look:
         tuple(
             Found(schema, table, tuple(names), Layout.from_dict(found))
             for schema, table, names, found in rows
-            if found["attributes"]
+            if found["attributes"] and capture_set.captures(schema, table)
         ),
     )

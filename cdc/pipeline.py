@@ -9,6 +9,7 @@ from functools import partial
 import psycopg
 import structlog
 
+from cdc.capture_set import CaptureSet
 from cdc.captured import Captured
 from cdc.delivery import Delivery
 from cdc.exported_snapshot import ExportedSnapshot
@@ -91,6 +92,7 @@ class Pipeline:
             captured.keys,
             columns,
             self.toast,
+            CaptureSet(config.source.tables),
         )
         self.delivery = Delivery(config, sink, self.tables, self.registry, self.progress, stop)
         self.delivery.on_flushed = self._flushed

@@ -13,6 +13,7 @@ import psycopg
 import structlog
 from psycopg import sql
 
+from cdc.capture_set import CaptureSet
 from cdc.catalog import matching_tables, table_relation
 from cdc.keys import may_be_updated
 from schemas.errors import ConfigError, SourceError, StateError
@@ -119,20 +120,28 @@ def find(connection: psycopg.Connection, name: str) -> Publications | None:
     return Publications(found[name], found.get(second)) if name in found else None
 
 
-def table_names(
-    connection: psycopg.Connection, publications: Publications | None, patterns: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Return (schema, table) of what is captured; without publications, of what they would be made for."""
-    if publications is None:
-        return matching_tables(connection, patterns)
+def published(connection: psycopg.Connection, publications: Publications) -> list[tuple[str, str]]:
+    """Return (schema, table) of what the publications have, captured or not."""
     return connection.execute(
-        "SELECT DISTINCT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = ANY (%s)",
+        "SELECT DISTINCT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = ANY (%s)"
+        " ORDER BY 1, 2",
         (publications.names,),
     ).fetchall()
 
 
-def relations(connection: psycopg.Connection, publications: Publications) -> tuple[list[Relation], set[int]]:
-    """Return the shape of every published table, as its Relation message has it, and the oids of those that only the
+def table_names(
+    connection: psycopg.Connection, publications: Publications | None, capture_set: CaptureSet
+) -> list[tuple[str, str]]:
+    """Return (schema, table) of what is captured; without publications, of what they would be made for."""
+    if publications is None:
+        return matching_tables(connection, capture_set.patterns)
+    return [each for each in published(connection, publications) if capture_set.captures(*each)]
+
+
+def relations(
+    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
+) -> tuple[list[Relation], set[int]]:
+    """Return the shape of every captured table, as its Relation message has it, and the oids of those that only the
     second publication has.
 
     SourceError for a table whose published columns are a part of its key.
@@ -146,8 +155,10 @@ def relations(connection: psycopg.Connection, publications: Publications) -> tup
     ).fetchall()
     found: list[Relation] = []
     insert_only: set[int] = set()
-    for schema, table, published, only_second in rows:
-        relation = table_relation(connection, schema, table, published)
+    for schema, table, columns_published, only_second in rows:
+        if not capture_set.captures(schema, table):
+            continue
+        relation = table_relation(connection, schema, table, columns_published)
         if relation is not None:
             found.append(relation)
             if only_second:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from cdc import publication
+from cdc.capture_set import CaptureSet
 from cdc.catalog_watch import CatalogWatch
 from cdc.in_progress import InProgress
 from cdc.messages import Messages
@@ -47,6 +48,7 @@ class Stream:
         config, connection, captured = pipeline.config, pipeline.connection, pipeline.captured
         progress, registry, tables = pipeline.progress, pipeline.registry, pipeline.tables
         topics = Topics(config.kafka.prefix)
+        capture_set = CaptureSet(config.source.tables)
         self._wal, self._sink, self._health, self._stop = pipeline.wal, pipeline.sink, pipeline.health, pipeline.stop
         self._progress, self._delivery = progress, pipeline.delivery
         self._idle_at = self._asked_at = self._looked_at = 0.0
@@ -55,7 +57,7 @@ class Stream:
         self._unchanged = Unchanged(Reread(connection), progress, tables.want)
         opened.callback(self._unchanged.report, now=True)
         spool = Spool(Path(config.source.spool_dir or tempfile.gettempdir()), config.memory.spool_bytes)
-        self._in_progress = InProgress(spool, parallel=self._wal.parallel)
+        self._in_progress = InProgress(spool, parallel=self._wal.parallel, captures=capture_set.captures)
         opened.callback(self._in_progress.close)
         self._assembler = Assembler(
             tables,
@@ -68,7 +70,7 @@ class Stream:
         )
         self._wal.confirm(progress.flushed_lsn)
         self._registry = registry
-        self._watch = CatalogWatch(connection, captured.publications.names, registry, tables.past)
+        self._watch = CatalogWatch(connection, captured.publications.names, capture_set, registry, tables.past)
         self._windows = Windows(
             config,
             captured.publications.names,
@@ -91,7 +93,7 @@ class Stream:
             connection,
             registry,
             progress,
-            lambda: publication.relations(connection, captured.publications)[0],
+            lambda: publication.relations(connection, captured.publications, capture_set)[0],
         )
         # what happened to tables meanwhile, or to the publication
         self._watch.look()

@@ -313,6 +313,16 @@ class TableRegistry:
         self.keyless.add(name)
         self._store(name, replace(self._states[name], asked=None, status=TableStatus.KEYLESS))
 
+    def left(self, relation: Relation) -> None:
+        """→ GONE: a table has a change under a name outside the capture set, which its topic lacks.
+
+        Under its old name it begins again, should it come back.
+        """
+        for name, state in list(self._states.items()):
+            if state.oid == relation.oid:
+                log.warning("table is not captured any more", before=name, now=relation.qualified_name)
+                self.gone(name)
+
     def park(self, relation: Relation, error: TailraceError, lsn: int) -> None:
         """→ PARKED: set a table aside; its topic lacks changes from the commit at `lsn` on."""
         name = relation.qualified_name

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 import psycopg
 
+from cdc.capture_set import CaptureSet
 from cdc.catalog import Types
 from cdc.decision import TopicPast
 from cdc.keys import Keys
@@ -85,7 +86,8 @@ class CapturedTable:
 class Tables:
     """All captured tables by oid; bounded by the number of tables of the publication.
 
-    `on_emptied` is told of a table whose topic must be emptied before the next record.
+    `on_emptied` is told of a table whose topic must be emptied before the next record. `ignored` are the oids of tables
+    whose changes are dropped for a reason of the caller's, whatever their name; who adds to it has the row path forget.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Tables:
         keys: Keys,
         options: ColumnOptions,
         toast: Toast,
+        capture_set: CaptureSet,
     ) -> None:
         """`layout_of` asks the catalog how a table lies now. `partitions` are those of all topics there are, `offsets`
         those of the cut that we go on from, `relations` the tables that are captured by now.
@@ -123,6 +126,9 @@ class Tables:
         self._destinations: dict[str, Destination] = {}
         self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
         self._names = {(relation.schema, relation.name) for relation in relations}
+        self._capture_set = capture_set
+        self._outside: set[int] = set()  # by the name of their newest Relation message
+        self.ignored: set[int] = set()
 
     @property
     def destinations(self) -> Iterable[Destination]:
@@ -135,6 +141,19 @@ class Tables:
             return self.adopt(oid)
         return table
 
+    def captured(self, oid: int) -> CapturedTable | None:
+        """Return the table that a change of the stream is to be sent for; None if it is to be counted and dropped."""
+        if self.is_ignored(oid):
+            if oid in self._outside:
+                # what it was captured as lacks this change
+                self._registry.left(self._seen[oid][0])
+            return None
+        return self.for_record(oid)
+
+    def is_ignored(self, oid: int) -> bool:
+        """Return whether nothing of a table is sent: its name is outside the capture set, or it is in `ignored`."""
+        return oid in self._outside or oid in self.ignored
+
     def see(self, relation: Relation, commit_lsn: int = 0) -> None:
         """Note a table's shape as of `commit_lsn`.
 
@@ -142,6 +161,10 @@ class Tables:
         """
         self._seen[relation.oid] = relation, commit_lsn
         self._by_oid.pop(relation.oid, None)
+        if self._capture_set.captures(relation.schema, relation.name):
+            self._outside.discard(relation.oid)
+        else:
+            self._outside.add(relation.oid)
 
     def seen(self, oid: int) -> tuple[Relation, int] | None:
         """Return the newest shape of a table, and as of which LSN it was seen."""

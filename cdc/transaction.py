@@ -159,7 +159,9 @@ class Assembler:
             ordinal = rows.count()
             if ordinal < 0:
                 continue
-            table = self._tables.for_record(oid)
+            table = self._tables.captured(oid)
+            if table is None:
+                continue
             self._empty(table, lsn, Position(self._progress.epoch, rows.final_lsn, ordinal))
             rows.sent(ordinal)
 

@@ -16,6 +16,7 @@ import psycopg
 import structlog
 
 from cdc import pgoutput
+from cdc.capture_set import CaptureSet
 from cdc.connect import cannot_read, connect_to_read
 from cdc.delivery import Delivery
 from cdc.layouts import describe, survey
@@ -96,6 +97,7 @@ class Windows:
         self._pace = Pace(config.snapshot.max_bytes_per_s)
         dsn = config.source.dsn.get_secret_value()
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
+        capture_set = CaptureSet(config.source.tables)
         self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
         self._reader = WindowReader(
             lambda: connect_to_read(dsn, application_name="tailrace window"),
@@ -105,7 +107,7 @@ class Windows:
             lambda connection, relation, where: plan_chunks(
                 connection, publications, relation, self._how(relation), where
             ),
-            lambda connection: survey(connection, publications),
+            lambda connection: survey(connection, publications, capture_set),
         )
         assembler.rows.on_commit = self._commit
 
@@ -254,6 +256,9 @@ class Windows:
         if read is not None:
             if window.failed:
                 self._failed(window)
+            elif self._tables.is_ignored(window.relation.oid):
+                # it has a name by now under which it is not captured, which the next look at the catalog will show
+                read.ready_at = time.monotonic() + _PLAN_AGAIN_S
             elif window.moved or self._is_outdated(window, read):
                 log.info("table was altered while it was read", table=window.chunk.table)
                 self._registry.want(window.relation)
@@ -287,8 +292,8 @@ class Windows:
     def _emit(self, window: Window, read: TableRead, position: Position) -> None:
         self._assembler.sent(position)
         # the shape may be news to the topic, and void what has been read of the table so far
-        destined = self._tables.for_record(window.relation.oid)
-        if self._current(window.plan) is None:
+        destined = self._tables.captured(window.relation.oid)
+        if destined is None or self._current(window.plan) is None:
             return
         behind = self._assembler.behind
         run = window.plan.run
@@ -331,8 +336,8 @@ class Windows:
             seen = self._tables.seen(relation.oid)
             if seen is None or _shape(seen[0]) != _shape(relation):
                 self._tables.see(relation, read.plan.lsn)
-            table = self._tables.for_record(relation.oid)
-            if self._current(read.plan) is not None:
+            table = self._tables.captured(relation.oid)
+            if table is not None and self._current(read.plan) is not None:
                 deletes = Deletes(self._delivery.sink.outbox, table, self._tables.key_schema(table), read.run)
                 self._assembler.sent(deletes.send(keys, self._assembler.behind))
 

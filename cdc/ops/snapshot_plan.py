@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from cdc import publication
+from cdc.capture_set import CaptureSet
 from cdc.catalog import matching_tables, table_relation
 from cdc.connect import cannot_read, connect_to_read
 from cdc.exported_snapshot import check_conditions
@@ -28,7 +29,7 @@ def plan(config: Config) -> list[TablePlan]:
             found = publication.find(connection, source.publication)
             insert_only: set[int] = set()
             if found is not None:
-                relations, insert_only = publication.relations(connection, found)
+                relations, insert_only = publication.relations(connection, found, CaptureSet(source.tables))
             else:
                 named = matching_tables(connection, source.tables)
                 relations = [each for name in named if (each := table_relation(connection, *name)) is not None]

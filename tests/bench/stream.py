@@ -31,6 +31,7 @@ import psutil
 import psycopg
 
 from cdc import publication
+from cdc.capture_set import CaptureSet
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers, status
 from cdc.keys import Keys
@@ -62,7 +63,7 @@ class Bench:
         self._connection.execute(workload.setup.encode())
         publications = publication.ensure(self._connection, "tailrace", ["public.*"])
         self._publications = publications
-        self._relations, _ = publication.relations(self._connection, publications)
+        self._relations, _ = publication.relations(self._connection, publications, CaptureSet(["*"]))
         self._slot = f"b{uuid.uuid4().hex[:8]}"
         self._connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,))
         for statement in workload.load:

@@ -159,7 +159,7 @@ class Chain:
     def beside(self, topic: str) -> Any:
         return self._form["sinks.outbox"].Destination(topic, [0])
 
-    def for_record(self, oid: int) -> CapturedTable:
+    def captured(self, oid: int) -> CapturedTable | None:
         if oid not in self._tables:
             # a relation that the mutation has taken away: as Tables says it
             raise self._form["cdc.rows"].DecodeError(f"change of relation {oid}", 1, 1, 0)
