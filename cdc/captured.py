@@ -50,6 +50,6 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
         log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
     check_conditions(connection, config, captured)
     partitions = make_topics(config.kafka, captured, keys)
-    if source.on_error == "divert":
+    if source.on_table_error == "divert":
         make_dead_topic(config)
     return Captured(publications, captured, keys, partitions)

@@ -93,6 +93,7 @@ class Delivery:
                 diverted=counts.get(self._dead_topic, 0),
                 destinations=self._tables.destinations,
                 incomplete=self._registry.incomplete | self._registry.unsettled,
+                parked=self._registry.parked,
             )
             value = record.to_json()
             made.append((record, value))

@@ -16,6 +16,7 @@ from cdc.snapshot_report import Report
 from cdc.snapshot_rows import RowSender
 from cdc.table_registry import FIRST_RUN, TableRegistry
 from cdc.tables import CapturedTable, Tables
+from schemas.errors import SourceError
 from schemas.lsn import format_lsn
 from snapshot.pace import Pace
 from snapshot.plan import Chunk
@@ -112,11 +113,20 @@ class FirstSnapshot:
 
     def _take(self, chunk: Chunk, lines: Lines | None) -> int:
         """Send rows of a chunk, or take note of its end; return how many bytes came."""
+        relation = self._exported.relations[chunk.table]
+        if self._registry.is_parked(relation):
+            return 0
         if lines is None:
             self._done(chunk, self._open.pop(chunk, _Open()))
             return 0
         there = self._open.setdefault(chunk, _Open())
-        there.refused += self._sender.send(self._table(chunk), lines)
+        try:
+            there.refused += self._sender.send(self._table(chunk), lines)
+        except SourceError as error:
+            if not self._tables.park(relation.oid, error, self._point):
+                raise
+            self.left.pop(chunk.table)
+            return 0
         size = sum(map(len, lines))
         there.rows += len(lines)
         there.copied += size

@@ -93,6 +93,7 @@ class Pipeline:
             columns,
             self.toast,
             CaptureSet(config.source.tables),
+            stops=config.source.on_table_error == "stop",
         )
         self.delivery = Delivery(config, sink, self.tables, self.registry, self.progress, stop)
         self.delivery.on_flushed = self._flushed

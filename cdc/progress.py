@@ -48,10 +48,12 @@ class Progress:
         diverted: int,
         destinations: Iterable[Destination],
         incomplete: Set[str],
+        parked: dict[str, str],
     ) -> PositionRecord:
         """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut.
 
-        `incomplete` are the tables of which this cut is no state, besides those of `reread`.
+        `incomplete` are the tables of which this cut is no state, besides those of `reread`; `parked` are some of them,
+        with the codes of their errors.
         """
         self.reread = {table: lsn for table, lsn in self.reread.items() if lsn > flushed_lsn}
         offsets = self._offsets | {to.topic: list(to.next_offsets) for to in destinations}
@@ -75,6 +77,7 @@ class Progress:
             diverted=self.newest.diverted + diverted,
             reread=self.reread,
             generation=self.newest.generation,
+            parked=parked,
         )
 
     def acknowledged(self, record: PositionRecord) -> int:

@@ -217,8 +217,12 @@ class RowPath:
                 records = encoder.remove(message, pos, lsn, ordinal)
         except UnchangedToast:
             records = self._fetch(self._table, message, pos, lsn, ordinal)
+            if self._oid != oid:
+                return 0
         except ColumnRefused as error:
             records = self._refuse(self._table, message, pos, lsn, ordinal, error)
+            if self._oid != oid:
+                return 0  # the table is parked
             if self._toast is not None:
                 self._toast.refused(records)
         self._send(records, ordinal)
@@ -252,7 +256,7 @@ class RowPath:
     @cython.exceptval(-1)
     def _find(self, oid: cython.longlong) -> cython.int:
         """Look up the table that the next changes are of; without one they are dropped."""
-        table = self._tables.captured(oid)
+        table = self._tables.captured(oid, self.final_lsn)
         self._table = table
         self._oid = oid
         if table is None:

@@ -13,7 +13,8 @@ import structlog
 
 from cdc.progress import Progress
 from cdc.table_registry import TableRegistry
-from schemas.layout import Asked
+from schemas.errors import StateError, TailraceError
+from schemas.layout import Asked, TableStatus
 from schemas.relation import Relation
 from schemas.requests import Outcome, Request, RequestRecord
 from schemas.topics import Topics
@@ -35,7 +36,10 @@ class SnapshotRequests:
         registry: TableRegistry,
         progress: Progress,
         captured: Callable[[], list[Relation]],
+        set_aside: Callable[[Relation, TailraceError], None],
     ) -> None:
+        """`set_aside` parks a table."""
+        self._set_aside = set_aside
         self._tail = tail
         self._send = send
         self._topics = topics
@@ -61,6 +65,12 @@ class SnapshotRequests:
                 self._start(relations[name], request) if name in relations else _refused(name, "not captured")
                 for name in request.tables or relations
             ]
+        if request.action in ("park", "unpark", "leave out"):
+            relations = {relation.qualified_name: relation for relation in self._captured()}
+            do = {"park": self._park, "unpark": self._unpark, "leave out": self._leave_out}[request.action]
+            return [
+                do(relations[name]) if name in relations else _refused(name, "not captured") for name in request.tables
+            ]
         states = self._registry.states
         reading = [name for name in states if self._is_read(name)]
         act = {"pause": self._pause, "resume": self._resume, "cancel": self._cancel}[request.action]
@@ -68,12 +78,43 @@ class SnapshotRequests:
             act(name) if self._is_read(name) else Outcome(name, "not being read") for name in request.tables or reading
         ]
 
+    def _park(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if self._registry.is_parked(relation):
+            return Outcome(name, "parked already")
+        error = StateError("TR-430", f'table "{name}" was parked by a person', hint=f"tailrace table resume {name}")
+        if name in self._registry.keyless:
+            return _refused(name, "without a key: it could not be read again when it is resumed")
+        self._set_aside(relation, error)
+        return Outcome(name, "parked")
+
+    def _unpark(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if not self._registry.is_parked(relation):
+            return Outcome(name, "not parked")
+        if name in self._registry.keyless:
+            return _refused(name, "without a key: only the first snapshot can read it")
+        self._registry.resume(relation)
+        return Outcome(name, "resumed: it is read again", self._registry.states[name].run)
+
+    def _leave_out(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if not self._registry.is_parked(relation):
+            outcome = self._park(relation)
+            if outcome.refused:
+                return outcome
+        self._registry.leave_out(name)
+        return Outcome(name, "left out")
+
     def _is_read(self, name: str) -> bool:
         state = self._registry.states.get(name)
-        return state is not None and (state.asked is not None or name in self._registry.incomplete)
+        is_parked = state is not None and state.status is TableStatus.PARKED
+        return state is not None and not is_parked and (state.asked is not None or name in self._registry.incomplete)
 
     def _start(self, relation: Relation, request: Request) -> Outcome:
         name = relation.qualified_name
+        if self._registry.is_parked(relation):
+            return _refused(name, f"parked: tailrace table resume {name}")
         if name in self._registry.keyless:
             refused = bool(request.tables)
             return Outcome(name, "without a key: only the first snapshot can read it", refused=refused)

@@ -94,6 +94,7 @@ class Stream:
             registry,
             progress,
             lambda: publication.relations(connection, captured.publications, capture_set)[0],
+            self._assembler.set_aside,
         )
         # what happened to tables meanwhile, or to the publication
         self._watch.look()

@@ -323,6 +323,10 @@ class TableRegistry:
                 log.warning("table is not captured any more", before=name, now=relation.qualified_name)
                 self.gone(name)
 
+    def is_parked(self, relation: Relation) -> bool:
+        """Whether the changes of a table are dropped, for an error."""
+        return self.status(relation.qualified_name) is TableStatus.PARKED
+
     def park(self, relation: Relation, error: TailraceError, lsn: int) -> None:
         """→ PARKED: set a table aside; its topic lacks changes from the commit at `lsn` on."""
         name = relation.qualified_name
@@ -333,17 +337,24 @@ class TableRegistry:
         run = TableState(state.run + 1, relation.oid, member=state.member, empty=state.empty)
         self._store(name, replace(run, status=TableStatus.PARKED, parked=parked))
         self._relations.pop(name, None)
-        log.error("table parked", table=name, code=error.code, error=error.message, hint=error.hint)
+        words = {"code": error.code, "error": error.message, "detail": error.detail, "hint": error.hint}
+        log.error("table parked", table=name, **words)
 
     def resume(self, relation: Relation) -> None:
         """PARKED → WANTED: read a table again, and delete the keys that are not found."""
         self._want(Action.RECONCILE, relation, None)
 
     def leave_out(self, name: str) -> None:
-        """Have a parked table stay so: it is no part of any state, and nobody is reminded of it."""
+        """Have a parked table stay so: nobody is reminded of it, and still no cut is a state of it."""
         state = self._states[name]
         assert state.parked is not None
         self._store(name, replace(state, parked=replace(state.parked, left_out=True)))
+
+    @property
+    def parked(self) -> dict[str, str]:
+        """The code of the error of each parked table that is not left out."""
+        found = {name: state.parked for name, state in self._states.items() if state.parked is not None}
+        return {name: parked.code for name, parked in found.items() if not parked.left_out}
 
     def note_chunk(self, chunk: Chunk, run: int, *, done: bool, rows: int = 0, copied: int = 0) -> None:
         """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on.
@@ -395,8 +406,7 @@ class TableRegistry:
 
 
 def _is_incomplete(state: TableState) -> bool:
-    left_out = state.parked is not None and state.parked.left_out
-    return state.status is not None and state.status.is_incomplete and not left_out
+    return state.status is not None and state.status.is_incomplete
 
 
 def _with_status(state: TableState, incomplete: bool) -> TableState:

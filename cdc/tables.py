@@ -22,7 +22,7 @@ from schemas.avro import key_schema, value_schema
 from schemas.columns import ColumnOptions, is_excluded
 from schemas.config import Kafka
 from schemas.encoder import Names, TableEncoder
-from schemas.errors import ConfigError, DecodeError, SourceError, StateError
+from schemas.errors import ConfigError, DecodeError, SourceError, StateError, TailraceError
 from schemas.evolution import key_column_names
 from schemas.layout import Layout
 from schemas.refused import ColumnRefused, RecordTooLarge
@@ -33,6 +33,14 @@ from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Destination
 
 _OVERHEAD_BYTES = 1024
+
+ONE_TABLES = frozenset(
+    {
+        *("TR-122", "TR-123", "TR-124", "TR-125", "TR-126", "TR-128", "TR-129"),
+        *("TR-205", "TR-220", "TR-304", "TR-345", "TR-406"),
+    }
+)
+"""Errors that are about one table, so that others can continue without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +75,14 @@ class CapturedTable:
                 detail=f"{error.reason}: that is kafka.max_message_bytes, less 1 KiB for what stands beside it.",
                 hint="Raise kafka.max_message_bytes, and memory.limit if it says so.\n"
                 '       exclude = ["{schema}.{table}.{column}"]  # under [source]: leaves a large column out\n'
-                '       on_error = "divert"  # such changes go to the dead-letter topic, the rest goes on',
+                '       on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues',
             )
         column = self.relation.columns[error.index].name
         name = f"{self.name}.{column}"
         remedies = [f'as_text = ["{name}"]  # under [source]: the column travels as PostgreSQL prints it']
         if error.index not in self.key_columns:
             remedies.append(f'exclude = ["{name}"]  # it is not on the topic at all')
-        remedies.append('on_error = "divert"  # such changes go to the dead-letter topic, the rest goes on')
+        remedies.append('on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues')
         return SourceError(
             "TR-220",
             f'a value of column "{column}" ({self.types[error.index]}) of table "{self.name}" cannot be stored exactly',
@@ -86,8 +94,7 @@ class CapturedTable:
 class Tables:
     """All captured tables by oid; bounded by the number of tables of the publication.
 
-    `on_emptied` is told of a table whose topic must be emptied before the next record. `ignored` are the oids of tables
-    whose changes are dropped for a reason of the caller's, whatever their name; who adds to it has the row path forget.
+    `on_emptied` is told of a table whose topic must be emptied before the next record.
     """
 
     def __init__(
@@ -105,9 +112,12 @@ class Tables:
         options: ColumnOptions,
         toast: Toast,
         capture_set: CaptureSet,
+        *,
+        stops: bool,
     ) -> None:
         """`layout_of` asks the catalog how a table lies now. `partitions` are those of all topics there are, `offsets`
-        those of the cut that we go on from, `relations` the tables that are captured by now.
+        those of the cut that we go on from, `relations` the tables that are captured by now. `stops`: an error of one
+        table stops all.
         """
         self._options = options
         self.toast = toast
@@ -128,7 +138,7 @@ class Tables:
         self._names = {(relation.schema, relation.name) for relation in relations}
         self._capture_set = capture_set
         self._outside: set[int] = set()  # by the name of their newest Relation message
-        self.ignored: set[int] = set()
+        self._stops = stops
 
     @property
     def destinations(self) -> Iterable[Destination]:
@@ -141,18 +151,40 @@ class Tables:
             return self.adopt(oid)
         return table
 
-    def captured(self, oid: int) -> CapturedTable | None:
-        """Return the table that a change of the stream is to be sent for; None if it is to be counted and dropped."""
+    def captured(self, oid: int, lsn: int = 0) -> CapturedTable | None:
+        """Return the table that a change of the stream is to be sent for; None if it is to be counted and dropped.
+
+        A table whose shape cannot be adopted is parked, as of the commit at `lsn`, if the configuration says so.
+        """
         if self.is_ignored(oid):
             if oid in self._outside:
                 # what it was captured as lacks this change
                 self._registry.left(self._seen[oid][0])
             return None
-        return self.for_record(oid)
+        try:
+            return self.for_record(oid)
+        except TailraceError as error:
+            if not self.park(oid, error, lsn):
+                raise
+            return None
 
     def is_ignored(self, oid: int) -> bool:
-        """Return whether nothing of a table is sent: its name is outside the capture set, or it is in `ignored`."""
-        return oid in self._outside or oid in self.ignored
+        """Return whether nothing of a table is sent: its name is outside the capture set, or it is parked."""
+        return oid in self._outside or (oid in self._seen and self._registry.is_parked(self._seen[oid][0]))
+
+    def park(self, oid: int, error: TailraceError, lsn: int) -> bool:
+        """Park a table for an error that is about it alone; False if it is not, or if the daemon is to stop for it."""
+        if self._stops or error.code not in ONE_TABLES or oid not in self._seen:
+            return False
+        self.set_aside(self._seen[oid][0], error, lsn)
+        return True
+
+    def set_aside(self, relation: Relation, error: TailraceError, lsn: int) -> None:
+        """Park a table. From now on it `is_ignored`; the caller has the row path forget it."""
+        table = self._by_oid.pop(relation.oid, None)
+        if table is not None and table.toast is not None:
+            table.toast.clear()
+        self._registry.park(relation, error, lsn)
 
     def see(self, relation: Relation, commit_lsn: int = 0) -> None:
         """Note a table's shape as of `commit_lsn`.
@@ -259,7 +291,8 @@ class Tables:
                 "TR-406",
                 f'table "{relation.qualified_name}" has {"got" if keys else "lost"} its key',
                 detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}.',
-                hint="Undo it, or take another kafka.prefix (and slot) to copy all tables anew.",
+                hint="Undo it, or take another kafka.prefix (and slot) to copy all tables again. Without this table:\n"
+                f"       tailrace table leave-out {relation.qualified_name}",
             )
         if (relation.schema, relation.name) not in self._names:
             self._names.add((relation.schema, relation.name))

@@ -8,6 +8,7 @@ from cdc.stored_reads import StoredReads
 from cdc.table_registry import TableRegistry
 from cdc.windows import Windows
 from schemas.errors import StateError
+from schemas.layout import TableStatus
 
 
 def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, windows: Windows) -> None:
@@ -16,7 +17,8 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
     StateError for one without a key: rows that the stream and a window both bring can be told apart by their key only.
     """
     registry.keyless |= captured.without_key
-    for table in sorted(registry.keyless & registry.incomplete):
+    parked = registry.parked.keys()
+    for table in sorted((registry.keyless & registry.incomplete) - parked):
         raise StateError(
             "TR-405",
             f'the first snapshot was cut short in table "{table}", which has no key',
@@ -32,6 +34,8 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
     unread = reads.unread() - registry.keyless
     for name, relation in relations.items():
         now = registry.states.get(name)
-        # one of which nothing is known yet is wanted by `registry.look`, with its entry in the publication
-        if now is not None and (name in registry.incomplete or now.asked is not None or name in unread):
+        # the first look at the catalog has a table read of which nothing is known yet, with its entry in the publication
+        if now is None or now.status in (TableStatus.NEW, TableStatus.PARKED):
+            continue
+        if name in registry.incomplete or now.asked is not None or name in unread:
             windows.resume(relation, reads.left(name))

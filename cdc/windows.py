@@ -28,6 +28,7 @@ from cdc.tables import CapturedTable, Tables
 from cdc.transaction import Assembler
 from schemas.config import Config, Snapshot
 from schemas.envelope import TRUNCATE_KEY
+from schemas.errors import SourceError
 from schemas.layout import Asked
 from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.relation import Relation
@@ -298,7 +299,13 @@ class Windows:
         behind = self._assembler.behind
         run = window.plan.run
         sender = RowSender(self._delivery, behind.epoch, behind.commit_lsn, behind.ordinal, run)
-        sender.divert(sender.send(destined, window.lines, window.keys or None))
+        try:
+            sender.divert(sender.send(destined, window.lines, window.keys or None))
+        except SourceError as error:
+            self._assembler.sent(sender.position)
+            if not self._assembler.park(window.relation.oid, error):
+                raise
+            return
         copied = sum(map(len, window.lines))
         self._registry.note_chunk(window.chunk, run, done=True, rows=len(window.lines), copied=copied)
         self._assembler.sent(sender.position)

@@ -80,10 +80,11 @@ class Source(Section):
     )
     hash_salt: SecretStr | None = Field(None, description="key of the hashes, for example 64 random digits")
     hash_salt_file: str | None = Field(None, description="file that holds the salt, in place of hash_salt")
-    on_error: Literal["stop", "divert"] = Field(
-        "stop",
-        description="a value that cannot be stored exactly stops the daemon, or its change goes to the dead-letter"
-        " topic {prefix}.tailrace.dead",
+    on_table_error: Literal["park", "stop", "divert"] = Field(
+        "park",
+        description="when a table cannot continue (a value that cannot be stored exactly, a record too large, a lost"
+        " key): park the table and continue with all others, stop the daemon, or, for values and records, divert the"
+        " change to the dead-letter topic {prefix}.tailrace.dead",
     )
     on_schema_change: Literal["refill", "stop"] = Field(
         "refill",
@@ -124,6 +125,13 @@ class Source(Section):
     @classmethod
     def _read_files(cls, values: object) -> object:
         return _with_files(values, "dsn", "hash_salt")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_key(cls, values: object) -> object:
+        if isinstance(values, dict) and "on_error" in values and "on_table_error" not in values:
+            return {"on_table_error" if key == "on_error" else key: value for key, value in values.items()}
+        return values
 
     @field_validator("on_schema_change", mode="before")
     @classmethod

@@ -251,7 +251,7 @@ class TableStatus(StrEnum):
 class Parked:
     """Why a table is parked: the error, the LSN of the commit that met it (0: none) and the time, ms since 1970.
 
-    `left_out`: a person has said that it stays so; then it is no part of any state.
+    `left_out`: a person has said that it stays so.
     """
 
     code: str

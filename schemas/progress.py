@@ -72,7 +72,8 @@ class PositionRecord:
     `diverted` that of all dead letters so far. `nokey_oid` is the oid of the publication for tables without a key, 0 if
     there is none. `reread` names the tables of which values were read again, with the LSN up to which they may be newer
     than the cut: these, too, are incomplete until then. `generation` rises when a new slot begins behind changes that
-    the topics lack: what was kept beside them is of no use any more.
+    the topics lack: what was kept beside them is of no use any more. `parked` has the code of the error of each table
+    that is set aside: it is incomplete until a person resumes it.
     """
 
     here: Cut
@@ -85,6 +86,7 @@ class PositionRecord:
     nokey_oid: int = 0
     reread: dict[str, int] = field(default_factory=dict)
     generation: int = 1
+    parked: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_begun(self) -> bool:
@@ -118,6 +120,7 @@ class PositionRecord:
                 "nokey_oid": self.nokey_oid,
                 "reread": {table: format_lsn(lsn) for table, lsn in self.reread.items()},
                 "generation": self.generation,
+                "parked": self.parked,
             }
         )
 
@@ -135,6 +138,7 @@ class PositionRecord:
             nokey_oid=value["nokey_oid"],
             reread={table: parse_lsn(lsn) for table, lsn in value.get("reread", {}).items()},
             generation=value.get("generation", 1),
+            parked=value.get("parked", {}),
         )
 
 

@@ -20,7 +20,7 @@ def status(
     json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Ask again every second, until Ctrl-C.")] = False,
 ) -> None:
-    """Show positions, slot, lag and views. A server that is down is shown as such."""
+    """Show positions, slot, lag and views. A server that is down is shown as such; a parked table is exit code 7."""
     from cdc.cli.status_page import status_lines
     from cdc.ops.read_status import read_status
     from schemas.configfile import load
@@ -32,9 +32,11 @@ def status(
     found = read_status(loaded)
     if json:
         output.json(found.to_dict())
-        return
-    for text in status_lines(found):
-        output.line(text)
+    else:
+        for text in status_lines(found):
+            output.line(text)
+    if found.topics.parked_tables:
+        raise typer.Exit(7)
 
 
 def watch_status(config: Config, *, as_json: bool) -> None:

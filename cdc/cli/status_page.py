@@ -57,8 +57,10 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
         f"topics   complete to {_lsn(topics.flushed_lsn)}, position {topics.position},"
         f" lag {lag_text(topics.lag_bytes, topics.lag_seconds)}"
     )
-    if topics.incomplete_tables:
-        yield f"         first copy still running: {', '.join(topics.incomplete_tables)}"
+    if reading := [name for name in topics.incomplete_tables if name not in topics.parked_tables]:
+        yield f"         first copy still running: {', '.join(reading)}"
+    for name, code in topics.parked_tables.items():
+        yield f"         PARKED: {name} ({code}), its changes are not written; why: tailrace table list"
     if topics.diverted:
         yield f"         {topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
     if topics.open_transaction:

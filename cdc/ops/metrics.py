@@ -57,6 +57,12 @@ class HealthCollector(Collector):
                     here.commit_ts_us / 1e6,
                 )
             yield _gauge("incomplete_tables", "Tables in the middle of their copy.", len(record.incomplete_tables))
+            parked = GaugeMetricFamily(
+                "tailrace_parked_tables", "1 for each table that is set aside, by its error.", labels=["table", "code"]
+            )
+            for table, code in record.parked.items():
+                parked.add_metric([table, code], 1)
+            yield parked
             yield _counter("diverted_changes", "Changes in the dead-letter topic.", record.diverted)
         if health.committed_at is not None:
             yield _gauge("last_commit_timestamp_seconds", "When Kafka last took a transaction.", health.committed_at)

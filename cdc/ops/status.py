@@ -6,7 +6,7 @@ from clocks at the time of asking, so it grows while something is stuck.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cdc.ops.forecast import seconds_to_full
@@ -39,7 +39,10 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicsStatus:
-    """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters."""
+    """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters.
+
+    `parked_tables` has the code of the error of each parked table.
+    """
 
     error: str | None = None
     position: str | None = None
@@ -49,6 +52,7 @@ class TopicsStatus:
     lag_bytes: int | None = None
     lag_seconds: float | None = None
     diverted: int = 0
+    parked_tables: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ def assemble(
         position=str(record.here.position) if record else None,
         flushed_lsn=flushed,
         incomplete_tables=record.incomplete_tables if record else (),
+        parked_tables=record.parked if record else {},
         open_transaction=record.open if record else None,
         lag_bytes=behind,
         # Everything up to flushed_lsn was there at that time; what came since cannot be older.

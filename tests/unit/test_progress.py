@@ -17,6 +17,7 @@ def _record(progress: Progress, flushed_lsn: int) -> PositionRecord:
         diverted=0,
         destinations=[],
         incomplete=frozenset(),
+        parked={},
     )
 
 
