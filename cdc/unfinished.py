@@ -34,7 +34,7 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
     unread = reads.unread() - registry.keyless
     for name, relation in relations.items():
         now = registry.states.get(name)
-        # the first look at the catalog has a table read of which nothing is known yet, with its entry in the publication
+        # one of which nothing is known is wanted by the first look at the catalog, with its entry in the publication
         if now is None or now.status in (TableStatus.NEW, TableStatus.PARKED):
             continue
         if name in registry.incomplete or now.asked is not None or name in unread:

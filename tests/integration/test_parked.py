@@ -74,8 +74,8 @@ def test_a_refused_value_parks_its_table_only(
     config = load(config_path)
     with running(config_path) as daemon:
         equal(servers, config, shop, "prices", "id, note")
-        shop.execute(f"BEGIN; UPDATE other SET n = 1; {POISON}; UPDATE other SET n = 2; DELETE FROM prices WHERE id = 8;"
-                     "UPDATE prices SET note = 'x'; COMMIT")  # fmt: skip
+        more = "DELETE FROM prices WHERE id = 8; UPDATE prices SET note = 'x'"
+        shop.execute(f"BEGIN; UPDATE other SET n = 1; {POISON}; UPDATE other SET n = 2; {more}; COMMIT")
         assert is_parked(config, "prices") == "TR-220"
         equal(servers, config, shop, "other", "id, n")
         (parked,) = events(daemon, "table parked")
