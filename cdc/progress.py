@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from schemas.lsn import Position
-from schemas.progress import Cut, PositionRecord
+from schemas.progress import Cut, PositionRecord, states_after
 from sinks.outbox import Destination
 
 
@@ -68,6 +68,7 @@ class Progress:
             open=open_xid,
             incomplete_tables=incomplete,
             newest_state=None if is_state else self._state,
+            states=states_after(self.newest, open_xid, incomplete),
             counts=counts,
             diverted=self.newest.diverted + diverted,
             reread=self.reread,
@@ -95,6 +96,7 @@ def origin_behind_gap(stored: PositionRecord, origin: PositionRecord) -> Positio
         origin,
         here=replace(now, position=replace(now.position, epoch=epoch), offsets=then.offsets),
         newest_state=stored.state,
+        states=states_after(stored, origin.open, origin.incomplete_tables),
         diverted=stored.diverted,
         generation=stored.generation + 1,
     )
