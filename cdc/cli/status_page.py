@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cdc.cli.output import bytes_text, duration_text, lag_text
 from cdc.ops.status import SourceStatus, Status, TopicsStatus, ViewStatus
+from cdc.ops.table_waits import sentence
 from schemas.lsn import format_lsn
 
 
@@ -57,8 +58,8 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
         f"topics   complete to {_lsn(topics.flushed_lsn)}, position {topics.position},"
         f" lag {lag_text(topics.lag_bytes, topics.lag_seconds)}"
     )
-    if topics.incomplete_tables:
-        yield f"         first copy still running: {', '.join(topics.incomplete_tables)}"
+    for each in topics.reads:
+        yield f"         incomplete: {each}"
     if topics.diverted:
         yield f"         {topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
     if topics.open_transaction:
@@ -66,10 +67,11 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
 
 
 def _view(view: ViewStatus) -> str:
+    waits = sentence(view.waits_for)
     if view.flushed_lsn is None:
-        state = f"down: {view.error}" if view.error else "nothing applied yet"
+        state = f"down: {view.error}" if view.error else f"nothing applied yet{waits and ', '}{waits}"
         return f"{view.name:<24} {view.target:<10} {'-':<14} {state}"
-    failed = f"  stopped: {view.error}" if view.error else ""
+    failed = f"  stopped: {view.error}" if view.error else waits and f"  {waits}"
     lag = lag_text(view.lag_bytes, view.lag_seconds)
     begins = "" if view.history_from_lsn is None else f"  from {_lsn(view.history_from_lsn)}"
     return f"{view.name:<24} {view.target:<10} {_lsn(view.flushed_lsn):<14} {lag}{begins}{failed}"
