@@ -33,7 +33,7 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
-    more = "[snapshot]\nchunk_bytes = 8192\nmax_bytes_per_s = 30000\n[delivery]\nmax_transaction_ms = 50\n"
+    more = "[snapshot]\nchunk_bytes = 8192\nmax_bytes_per_s = 5000\n[delivery]\nmax_transaction_ms = 50\n"
     return write_config(tmp_path, database, servers.bootstrap, prefix, more)
 
 
