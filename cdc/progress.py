@@ -10,7 +10,7 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from schemas.lsn import Position
-from schemas.progress import Cut, PositionRecord
+from schemas.progress import Cut, PositionRecord, states_after
 from sinks.outbox import Destination
 
 
@@ -73,6 +73,7 @@ class Progress:
             open=open_xid,
             incomplete_tables=not_whole,
             newest_state=None if is_state else self._state,
+            states=states_after(self.newest, open_xid, not_whole),
             counts=counts,
             diverted=self.newest.diverted + diverted,
             reread=self.reread,
@@ -101,6 +102,7 @@ def origin_behind_gap(stored: PositionRecord, origin: PositionRecord) -> Positio
         origin,
         here=replace(now, position=replace(now.position, epoch=epoch), offsets=then.offsets),
         newest_state=stored.state,
+        states=states_after(stored, origin.open, origin.incomplete_tables),
         diverted=stored.diverted,
         generation=stored.generation + 1,
     )

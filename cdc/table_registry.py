@@ -352,9 +352,9 @@ class TableRegistry:
 
     @property
     def parked(self) -> dict[str, str]:
-        """The code of the error of each parked table that is not left out."""
+        """The code of the error of each parked table, empty for one that is left out."""
         found = {name: state.parked for name, state in self._states.items() if state.parked is not None}
-        return {name: parked.code for name, parked in found.items() if not parked.left_out}
+        return {name: "" if parked.left_out else parked.code for name, parked in found.items()}
 
     def note_chunk(self, chunk: Chunk, run: int, *, done: bool, rows: int = 0, copied: int = 0) -> None:
         """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on.

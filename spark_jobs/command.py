@@ -50,7 +50,7 @@ def opened(config: Config) -> Iterator[Any]:
     # Kafka is asked first: it answers in milliseconds, Spark starts in seconds.
     views_topic = ViewsTopic(config.kafka, Topics(config.kafka.prefix))
     with Cuts(config) as cuts:
-        cuts.newest()
+        cuts.look()
         session = open_session(config)
         try:
             yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, Groups(config.kafka))

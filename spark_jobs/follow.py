@@ -13,18 +13,18 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
 
 from schemas.config import Config
 from schemas.lsn import Lsn, format_lsn, parse_lsn
 from spark_jobs.batch import Report
 from spark_jobs.command import opened, parser, run, stopping
 from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import KeptView, Shared, Waiting
+from spark_jobs.kept import KeptView, Shared
 from spark_jobs.lines import line, named
 from spark_jobs.open_view import open_view
 from spark_jobs.upkeep import Upkeep
 from spark_jobs.views.lower import in_order
+from spark_jobs.waiting import Waiting, waits_for_tables
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,24 +45,41 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
-    """Apply each new state cut to all views; with `until`, end once all are at or past it."""
+    """Apply to each view each new state cut of its tables; with `until`, end once all are at or past it.
+
+    In a round all of them are from one look at the progress topic: views of which no table is incomplete get one cut,
+    and what they read of a topic is read once. The others stand still.
+    """
     upkeep = Upkeep(shared)
     levels = in_levels(views)
     interval = shared.config.spark.trigger_interval_ms / 1000
 
-    def turn(view: KeptView, seen: SeenCut) -> None:
-        if not stop.is_set() and not view.parked:
+    def turn(view: KeptView) -> None:
+        if stop.is_set() or view.parked:
+            return
+        seen = newest[view.declared.name]
+        if seen is not None:
             keep(view, seen)
+            if view.stands_for(seen.waits_for):
+                line(event="waiting", view=view.declared.name, tables=seen.waits_for)
+        elif tables := shared.cuts.waits_for(view.declared):
+            said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."))
+
+    def place(view: KeptView) -> tuple[object, ...]:
+        """Older cuts first: what is done for them is on the way of the others; then those that are quick."""
+        seen = newest[view.declared.name]
+        # they would wait longer for the others than the others for them
+        return seen.cut.order if seen is not None else (), view.took_ms
 
     # a batch of few changes is planned and committed for longer than it runs: another uses what it leaves idle
     with ThreadPoolExecutor(shared.config.spark.views_at_once, "views") as pool:
         while not stop.is_set():
             began = time.monotonic()
-            seen = shared.cuts.newest(wait=max(interval, 0.1))
-            if seen is not None:
-                for level in levels:
-                    # those that are quick go first: they would wait longer for the others than the others for them
-                    list(pool.map(turn, sorted(level, key=lambda view: view.took_ms), repeat(seen)))
+            shared.cuts.look(wait=max(interval, 0.1))
+            newest = {view.declared.name: shared.cuts.seen(view.declared) for view in views}
+            for level in levels:
+                list(pool.map(turn, sorted(level, key=place)))
+            if any(newest.values()):
                 shared.records.release()
                 upkeep.turn(stop)
             if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
@@ -90,8 +107,7 @@ def keep(view: KeptView, seen: SeenCut) -> None:
     try:
         view.step(seen, report)
     except Waiting as error:
-        if view.wait(error):
-            line(event="waiting", view=view.declared.name, error=str(error))
+        said(view, error)
         return
     except Exception as error:
         pause = view.park(named(error))
@@ -109,6 +125,12 @@ def keep(view: KeptView, seen: SeenCut) -> None:
             **({"late": report.late} if report.late else {}),
             ms=report.milliseconds,
         )
+
+
+def said(view: KeptView, error: Waiting) -> None:
+    """Say, once, what a view waits for."""
+    if view.wait(error):
+        line(event="waiting", view=view.declared.name, error=str(error))
 
 
 if __name__ == "__main__":

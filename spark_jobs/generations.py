@@ -65,7 +65,7 @@ def swap(shared: Shared, view: KeptView) -> Applied:
         found = view.batch.target.generations()
         live = live_of(view)
         staged = staged_of(view, found, live)
-        view.check_tombstones(staged, staged.level_since_ms, shared.cuts.wait())
+        view.check_tombstones(staged, staged.level_since_ms, shared.cuts.wait(view.declared))
         applied = swap_in(shared, view, catch_up(shared, view, staged))
         keep(shared, view, live.generation)
         return applied

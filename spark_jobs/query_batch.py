@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +86,7 @@ class QueryBatch:
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         """Return the columns and the key that the query gives over the tables as they are now."""
-        seen = self.inputs.renew(self.shared.cuts.wait())
+        seen = self.inputs.renew(self.shared.cuts.wait(self.view))
         query = self._declared(None)
         rows = self._whole(query, own_cut(self.view, seen))
         return _columns(rows), query.key
@@ -115,7 +116,8 @@ class QueryBatch:
             }
             return cut, {topic: span for topic, span in spans.items() if span is not None}
 
-        cut, changed = read_whole(self.view, self.shared.config.kafka, self.shared.cuts.wait, brought, read)
+        newest_cut = partial(self.shared.cuts.wait, self.view)
+        cut, changed = read_whole(self.view, self.shared.config.kafka, newest_cut, brought, read)
         # Documents of a batch that was cut short are in the index: only at its own cut is it known which they are.
         return since.unfinished if since and since.unfinished else cut, changed
 

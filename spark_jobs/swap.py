@@ -55,6 +55,7 @@ def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenC
     """Bring a generation to a cut; with nothing applied, fill it from offset 0."""
     report = Report()
     records = records_up_to(shared.config.kafka, view.declared, seen.cut) if applied is None else 0
+    view.batch.target.level_ms = seen.level_ms
     try:
         with progress(shared.session, view.declared.name, records, report):
             done = view.batch.advance(applied, seen, report, generation=generation)
@@ -75,7 +76,7 @@ def catch_up(shared: Shared, view: KeptView, applied: Applied) -> Applied:
     """Bring a generation beside the live one near the newest cut, while `follow` goes on."""
     for _ in range(_CATCH_UPS):
         before = applied
-        applied = advance(shared, view, applied, shared.cuts.wait(), applied.generation)
+        applied = advance(shared, view, applied, shared.cuts.wait(view.declared), applied.generation)
         if applied.cut.order == before.cut.order:
             break
     return applied
@@ -86,16 +87,16 @@ def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
     target = view.batch.target
     with held(view):
         live, _ = view.load()
-        seen = shared.cuts.wait()
+        seen = shared.cuts.wait(view.declared)
         while live is not None and seen.cut.order < live.cut.order:
-            seen = shared.cuts.newest(wait=1.0) or seen
+            seen = shared.cuts.newest(view.declared, wait=1.0) or seen
         applied = advance(shared, view, applied, seen, applied.generation)
         target.swap(applied.generation, target.key(applied.generation))
         swapped = target.live()
         assert swapped is not None
         # The cut may have moved past the last commit; the record says so, and on which snapshot it rests.
         applied = replace(swapped, cut=applied.cut)
-        view.publish(applied)
+        view.publish(applied, seen.level_ms)
     lsn = format_lsn(applied.cut.flushed_lsn)
     line(event="swapped", view=view.declared.name, generation=applied.generation, lsn=lsn)
     return applied

@@ -35,7 +35,7 @@ def status(
     else:
         for text in status_lines(found):
             output.line(text)
-    if found.topics.parked_tables:
+    if any(found.topics.parked_tables.values()):
         raise typer.Exit(7)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cdc.cli.output import bytes_text, duration_text, lag_text
 from cdc.ops.status import SourceStatus, Status, TopicsStatus, ViewStatus
+from cdc.ops.table_waits import sentence
 from schemas.lsn import format_lsn
 
 
@@ -57,10 +58,12 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
         f"topics   complete to {_lsn(topics.flushed_lsn)}, position {topics.position},"
         f" lag {lag_text(topics.lag_bytes, topics.lag_seconds)}"
     )
-    if reading := [name for name in topics.incomplete_tables if name not in topics.parked_tables]:
-        yield f"         first copy still running: {', '.join(reading)}"
+    for each in topics.reads:
+        if each.table not in topics.parked_tables:
+            yield f"         incomplete: {each}"
     for name, code in topics.parked_tables.items():
-        yield f"         PARKED: {name} ({code}), its changes are not written; why: tailrace table list"
+        if code:
+            yield f"         PARKED: {name} ({code}), its changes are not written; why: tailrace table list"
     if topics.diverted:
         yield f"         {topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
     if topics.open_transaction:
@@ -68,10 +71,11 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
 
 
 def _view(view: ViewStatus) -> str:
+    waits = sentence(view.waits_for)
     if view.flushed_lsn is None:
-        state = f"down: {view.error}" if view.error else "nothing applied yet"
+        state = f"down: {view.error}" if view.error else f"nothing applied yet{waits and ', '}{waits}"
         return f"{view.name:<24} {view.target:<10} {'-':<14} {state}"
-    failed = f"  stopped: {view.error}" if view.error else ""
+    failed = f"  stopped: {view.error}" if view.error else waits and f"  {waits}"
     lag = lag_text(view.lag_bytes, view.lag_seconds)
     begins = "" if view.history_from_lsn is None else f"  from {_lsn(view.history_from_lsn)}"
     return f"{view.name:<24} {view.target:<10} {_lsn(view.flushed_lsn):<14} {lag}{begins}{failed}"

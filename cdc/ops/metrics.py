@@ -61,7 +61,8 @@ class HealthCollector(Collector):
                 "tailrace_parked_tables", "1 for each table that is set aside, by its error.", labels=["table", "code"]
             )
             for table, code in record.parked.items():
-                parked.add_metric([table, code], 1)
+                if code:
+                    parked.add_metric([table, code], 1)
             yield parked
             yield _counter("diverted_changes", "Changes in the dead-letter topic.", record.diverted)
         if health.committed_at is not None:

@@ -12,6 +12,7 @@ from confluent_kafka import Message
 from cdc import slot
 from cdc.connect import connect
 from cdc.ops.status import SourceStatus, Status, assemble
+from cdc.stored_reads import stored_reads
 from schemas.config import Config
 from schemas.errors import TailraceError
 from schemas.lsn import parse_lsn
@@ -32,14 +33,17 @@ def read_status(config: Config) -> Status:
     stored, kafka_error = _attempt(lambda: read_stored(config))
     # A broker that is down has cost one timeout already.
     records, views_error = ({}, None) if kafka_error else _attempt(lambda: _read_views(config, topics))
+    record, stored_ms = stored or (None, 0)
+    shares, _ = _attempt(lambda: read_shares(config, record))
     return assemble(
         config,
         source or SourceStatus(error=source_error),
-        stored or (None, 0),
+        (record, stored_ms),
         kafka_error,
         records or {},
         kafka_error or views_error,
         time.time(),
+        shares,
     )
 
 
@@ -88,6 +92,19 @@ def read_stored(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> tuple[Posit
                 break
             step *= _STEP
     return None, 0
+
+
+def read_shares(config: Config, record: PositionRecord | None) -> dict[str, float]:
+    """Return how much of each incomplete table has been read, by bytes of the table, once its read is planned."""
+    if record is None or not record.incomplete_tables:
+        return {}
+    reads = stored_reads(config)
+    found = reads.progress()
+    return {
+        name: found[name].size_done / found[name].size
+        for name in record.incomplete_tables
+        if name in found and name in reads.states and found[name].run == reads.states[name].run and found[name].size
+    }
 
 
 def _read_views(config: Config, topics: Topics) -> dict[str, ViewRecord]:

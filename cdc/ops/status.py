@@ -6,15 +6,17 @@ from clocks at the time of asking, so it grows while something is stuck.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cdc.ops.forecast import seconds_to_full
+from cdc.ops.table_waits import TableWait, incomplete_tables, waited_for
 from cdc.slot import Slot
 from schemas.config import Config
 from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord
-from sinks.views_topic import ViewRecord
+from sinks.views_topic import WAITS_FOR_TABLE, ViewRecord
 
 _PRESENT_S = 60.0
 
@@ -41,7 +43,8 @@ class SourceStatus:
 class TopicsStatus:
     """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters.
 
-    `parked_tables` has the code of the error of each parked table.
+    `reads` says of each of the `incomplete_tables` how far it is. `parked_tables` has the code of the error of each table
+    that is parked, empty for one that is left out.
     """
 
     error: str | None = None
@@ -53,13 +56,14 @@ class TopicsStatus:
     lag_seconds: float | None = None
     diverted: int = 0
     parked_tables: dict[str, str] = field(default_factory=dict)
+    reads: tuple[TableWait, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ViewStatus:
     """A view is the database as of `flushed_lsn`; None before its first batch.
 
-    A history or a log begins at `history_from_lsn`.
+    A history or a log begins at `history_from_lsn`. With tables in `waits_for` it stands still until they are complete.
     """
 
     name: str
@@ -70,6 +74,7 @@ class ViewStatus:
     lag_bytes: int | None = None
     lag_seconds: float | None = None
     history_from_lsn: int | None = None
+    waits_for: tuple[TableWait, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +126,12 @@ def assemble(
     records: dict[str, ViewRecord],
     views_error: str | None,
     now: float,
+    shares: Mapping[str, float] | None = None,
 ) -> Status:
-    """Put together what was read; `stored` is the newest position record and when Kafka took it (ms)."""
+    """Put together what was read; `stored` is the newest position record and when Kafka took it (ms).
+
+    `shares` says how much of each table that is being read has been read.
+    """
     record, stored_ms = stored
     flushed = record.here.flushed_lsn if record else None
     behind = _behind(source.wal_lsn, flushed)
@@ -137,9 +146,11 @@ def assemble(
         # Everything up to flushed_lsn was there at that time; what came since cannot be older.
         lag_seconds=_seconds(behind, now, stored_ms),
         diverted=record.diverted if record else 0,
+        reads=incomplete_tables(record, shares or {}),
     )
+    waits = {name: waited_for(config, name, records.get(name), topics.reads) for name in config.views}
     views = tuple(
-        _view(name, view.target, records.get(name), views_error, source.wal_lsn, topics, now)
+        _view(name, view.target, records.get(name), views_error, source.wal_lsn, topics, now, waits[name])
         for name, view in config.views.items()
     )
     return Status(config.source.slot, source, topics, views)
@@ -153,22 +164,29 @@ def _view(
     wal_lsn: int | None,
     topics: TopicsStatus,
     now: float,
+    waits: tuple[TableWait, ...],
 ) -> ViewStatus:
     if record is None:
-        return ViewStatus(name, target, error)
+        return ViewStatus(name, target, error, waits_for=waits)
     flushed = record.cut.flushed_lsn if record.cut else None
     behind = _behind(wal_lsn, flushed)
     level = flushed is not None and flushed == topics.flushed_lsn
     return ViewStatus(
         name,
         target,
-        error or record.error,
+        error or _stopped_by(record, waits),
         record.generation,
         flushed,
         behind,
         topics.lag_seconds if level else _seconds(behind, now, record.current_ms),
         record.history_from.lsn if record.history_from else None,
+        waits,
     )
+
+
+def _stopped_by(record: ViewRecord, waits: tuple[TableWait, ...]) -> str | None:
+    """Return the record's error, unless it is that the view waits for tables, and these are known."""
+    return None if waits and WAITS_FOR_TABLE in (record.error or "").partition("\n")[0] else record.error
 
 
 def _behind(wal_lsn: int | None, flushed_lsn: int | None) -> int | None:

@@ -181,14 +181,16 @@ class _Proof:
         """Return the ends of all topics of the pipeline that cuts speak of, as committed."""
         kafka = self.config.kafka
         topics = Topics(kafka.prefix)
-        others = (topics.progress, topics.schemas, topics.tables, topics.views)
+        others = (topics.progress, topics.schemas, topics.tables, topics.requests, topics.views, topics.published)
         consumer = open_consumer(client_options(kafka))
         try:
             found = consumer.list_topics(timeout=TIMEOUT).topics
             return {
                 name: [_end(consumer, name, partition) for partition in range(len(topic.partitions))]
                 for name, topic in found.items()
-                if name.startswith(f"{kafka.prefix}.") and name not in others
+                if name.startswith(f"{kafka.prefix}.")
+                and name not in others
+                and not name.startswith(topics.matches(""))
             }
         except KafkaException as error:
             raise kafka_error(kafka, error.args[0]) from None

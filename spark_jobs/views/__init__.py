@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A view that can be kept: `topics` are all that it follows from.
+    """A view that can be kept: `topics` are all that it follows from, `captured` their tables, ``schema.table``.
 
     A query names `tables`, the first of these topics, in the same order, and `views`; the rest are below those.
     Of a percolate view `queries` is the column of the second topic, or the index if there is no second one.
@@ -45,6 +45,7 @@ class Declared:
     history_from: int | None = None
     lateness_s: float | None = None
     queries: str | None = None
+    captured: tuple[str, ...] = ()
 
     @property
     def topic_of(self) -> dict[str, str]:
@@ -87,18 +88,19 @@ def declare(config: Config, name: str) -> Declared:
             f'view "{name}": "{view.table}" names no schema',
             hint=f'table = "public.{view.table}"',
         )
-    read, queries = [topics.table(schema, table)], view.queries_index
+    captured, queries = [(schema, table)], view.queries_index
     if view.queries is not None:
         queries_schema, queries_table, queries = view.queries.split(".")
-        read.append(topics.table(queries_schema, queries_table))
+        captured.append((queries_schema, queries_table))
     return Declared(
         name,
         view.target,
-        tuple(read),
+        tuple(topics.table(*each) for each in captured),
         tuple(view.key) if view.key else None,
         shape=view.shape,
         history_from=None if view.history_from is None else parse_lsn(view.history_from),
         queries=queries,
+        captured=tuple(map(".".join, captured)),
     )
 
 
@@ -114,7 +116,8 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
     text = QueryText(name, view.query or "")
     in_order(config, [name])  # refuses circles
     tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
-    names = (table.partition(".") for table in tables_below(config, name))
+    captured = tuple(tables_below(config, name))
+    names = (table.partition(".") for table in captured)
     found = tuple(topics.table(schema, table) for schema, _, table in names)
     return Declared(
         name,
@@ -126,6 +129,7 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
         lower_views(config, name),
         view.refresh,
         lateness_s=view.lateness_s,
+        captured=captured,
     )
 
 

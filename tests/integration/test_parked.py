@@ -156,7 +156,7 @@ def test_a_table_that_has_lost_its_key_and_is_left_out(
         shop.execute("UPDATE prices SET note = 'without a key' WHERE id = 1")
         assert is_parked(config, "prices") == "TR-406"
         assert tailrace("table", "leave-out", "prices", "--config", str(config_path)).returncode == 0
-        wait_for(config, lambda record: not record.parked)
+        wait_for(config, lambda record: record.parked == {"public.prices": ""})
         assert tailrace("status", "--config", str(config_path)).returncode == 0
         shop.execute("UPDATE other SET n = 5")
         equal(servers, config, shop, "other", "id, n")

@@ -23,6 +23,7 @@ from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.records import Records
 from spark_jobs.session import open_session
+from spark_jobs.views import Declared
 from tests.spark.pipeline import Pipeline
 
 ROUNDS = int(os.environ.get("TAILRACE_TEST_ROUNDS", "1"))
@@ -136,11 +137,18 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
         cuts.close()
 
 
+def reader(pipeline: Pipeline) -> Declared:
+    """Return a view that reads all tables."""
+    tables = {f"public.{name}": table.topic for name, table in pipeline.tables.items()}
+    return Declared("all", "warehouse", tuple(tables.values()), None, captured=tuple(tables))
+
+
 def newest(bench: Bench) -> SeenCut:
     """Wait for the pipeline's newest cut."""
-    seen, target = bench.shared.cuts.newest(), bench.pipeline.cut
+    cuts, view, target = bench.shared.cuts, reader(bench.pipeline), bench.pipeline.cut
+    seen = cuts.newest(view)
     while seen is None or (target is not None and seen.cut.flushed_lsn < target.flushed_lsn):
-        seen = bench.shared.cuts.newest(wait=1.0) or seen
+        seen = cuts.newest(view, wait=1.0) or seen
     return seen
 
 

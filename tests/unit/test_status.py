@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cdc.cli.status_page import status_lines
 from cdc.ops.read_status import read_status
 from cdc.ops.status import SourceStatus, Status, assemble
 from cdc.slot import Slot
-from schemas.config import Config
+from schemas.config import Config, View
 from schemas.lsn import Position
 from schemas.progress import Cut, PositionRecord
 from sinks.changes import HistoryFrom
@@ -43,7 +44,7 @@ def slot(**changes: Any) -> Slot:
     return Slot(**{**values, **changes})
 
 
-def made(**changes: Any) -> Status:
+def made(config: Config = CONFIG, **changes: Any) -> Status:
     values: dict[str, Any] = {
         "source": SourceStatus(wal_lsn=1000, slot=slot()),
         "stored": (PositionRecord(cut(900), 1), int(NOW * 1000) - 2500),
@@ -51,7 +52,7 @@ def made(**changes: Any) -> Status:
         "records": {"orders": ViewRecord("orders", "warehouse", 2, cut(800), int(NOW * 1000) - 4000)},
         "views_error": None,
     }
-    return assemble(CONFIG, **{**values, **changes}, now=NOW)
+    return assemble(config, **{**values, **changes}, now=NOW)
 
 
 def text(status: Status) -> str:
@@ -132,6 +133,32 @@ def test_how_long_a_slot_lasts() -> None:
 def test_a_view_that_stands_still_says_why() -> None:
     record = ViewRecord("orders", "warehouse", 2, cut(800), 1, error="TR-522")
     assert "stopped: TR-522" in text(made(records={"orders": record}))
+
+
+def test_a_view_waits_for_the_tables_that_it_reads_and_no_others() -> None:
+    there = replace(cut(800), offsets={"tailrace.public.orders": [1], "tailrace.public.big": [2]})
+    config = CONFIG.model_copy(update={"views": {**CONFIG.views, "joined": View(query="SELECT 1", key=["id"])}})
+    records = {
+        "orders": ViewRecord("orders", "warehouse", 1, replace(there, offsets={"tailrace.public.orders": [1]}), 1),
+        "joined": ViewRecord("joined", "warehouse", 1, there, 1, error="ERROR  TR-584  waits\nDETAIL x"),
+    }
+    record = PositionRecord(cut(900), 1, incomplete_tables=("public.big", "public.docs"), reread={"public.docs": 1000})
+    status = made(config=config, records=records, stored=(record, 1), shares={"public.big": 0.404})
+    shown = text(status).splitlines()
+    assert "         incomplete: public.big: being read, 40%" in shown
+    assert "         incomplete: public.docs: values were fetched from the source, complete at 0/3E8" in shown
+    (joined,) = (line for line in shown if line.startswith("joined"))
+    assert joined.endswith("waits for table public.big: being read, 40%")
+    assert not any("waits" in line for line in shown if line.startswith(("orders", "found")))
+    waits = {view["name"]: view["waits_for"] for view in status.to_dict()["views"]}
+    assert waits["joined"] == ({"table": "public.big", "share": 0.404, "complete_lsn": None},)
+    assert waits["orders"] == waits["found"] == ()
+
+
+def test_a_view_without_a_batch_waits_for_its_table() -> None:
+    record = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
+    shown = text(made(records={}, stored=(record, 1)))
+    assert shown.count("nothing applied yet, waits for table public.orders: being read") == 2
 
 
 def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:
