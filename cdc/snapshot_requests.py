@@ -11,6 +11,7 @@ from collections.abc import Callable
 import psycopg
 import structlog
 
+from cdc.membership import NotCaptured
 from cdc.progress import Progress
 from cdc.shapes import Shapes
 from schemas.layout import Asked
@@ -35,7 +36,9 @@ class SnapshotRequests:
         shapes: Shapes,
         progress: Progress,
         captured: Callable[[], list[Relation]],
+        explain: Callable[[str], NotCaptured],
     ) -> None:
+        """`explain` says why a table is not among the captured ones."""
         self._tail = tail
         self._send = send
         self._topics = topics
@@ -43,6 +46,7 @@ class SnapshotRequests:
         self._shapes = shapes
         self._progress = progress
         self._captured = captured
+        self._explain = explain
         while tail.answered:
             send(tail.answered.pop(), None)  # whoever asked has read it, in an earlier life of the daemon
 
@@ -58,7 +62,7 @@ class SnapshotRequests:
         if request.action == "start":
             relations = {relation.qualified_name: relation for relation in self._captured()}
             return [
-                self._start(relations[name], request) if name in relations else _refused(name, "not captured")
+                self._start(relations[name], request) if name in relations else self._not_captured(name)
                 for name in request.tables or relations
             ]
         states = self._shapes.states
@@ -67,6 +71,10 @@ class SnapshotRequests:
         return [
             act(name) if self._is_read(name) else Outcome(name, "not being read") for name in request.tables or reading
         ]
+
+    def _not_captured(self, name: str) -> Outcome:
+        found = self._explain(name)
+        return Outcome(name, f"not captured, {found.reason}", refused=True, hint=found.hint)
 
     def _is_read(self, name: str) -> bool:
         state = self._shapes.states.get(name)

@@ -11,6 +11,7 @@ from cdc import publication
 from cdc.capture_set import CaptureSet
 from cdc.in_progress import InProgress
 from cdc.layouts import survey
+from cdc.membership import explain
 from cdc.messages import Messages
 from cdc.pipeline import Pipeline
 from cdc.reread import Reread
@@ -84,6 +85,7 @@ class Stream:
             shapes,
             progress,
             lambda: publication.relations(connection, captured.publications, capture_set)[0],
+            partial(explain, connection, captured.publications, capture_set),
         )
         # what happened to tables meanwhile, or to the publication
         for found in survey(connection, captured.publications.names, capture_set):

@@ -23,13 +23,16 @@ _PRESENT_S = 60.0
 class SourceStatus:
     """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon.
 
-    `wal_bytes_per_s` is the mean since the server's statistics were reset.
+    `wal_bytes_per_s` is the mean since the server's statistics were reset. `missing_tables` match ``source.tables`` and
+    are in no publication; `missing_statements` publish them.
     """
 
     error: str | None = None
     wal_lsn: int | None = None
     slot: Slot | None = None
     wal_bytes_per_s: float | None = None
+    missing_tables: tuple[str, ...] = ()
+    missing_statements: tuple[str, ...] = ()
 
     @property
     def retained_bytes(self) -> int | None:
