@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from cdc.cli import config, dev, inspect, run, snapshot, version, views
+from cdc.cli import config, dev, inspect, run, snapshot, table, version, views
 
 app = typer.Typer(
     name="tailrace",
@@ -26,6 +26,7 @@ app.command()(inspect.tail)
 app.command()(inspect.verify)
 app.command()(inspect.wait)
 app.add_typer(snapshot.app, name="snapshot")
+app.add_typer(table.app, name="table")
 app.add_typer(views.app, name="views")
 app.add_typer(dev.app, name="dev")
 app.add_typer(config.app, name="config")

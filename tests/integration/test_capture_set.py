@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -324,3 +325,87 @@ def test_requests_for_tables_that_are_not_captured_say_what_helps(
         ):
             assert said in refused.stderr
         assert daemon.stop() == 0
+
+
+def test_tables_are_added_and_removed_while_running(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """Added: its rows are read, beside the stream. Removed: its topic stays. Added again: it is read again."""
+    source.execute("CREATE TABLE shop.log (id int, note text)")
+    _publish(source, "FOR TABLE shop.orders")
+    source.execute("CREATE PUBLICATION tailrace_nokey WITH (publish = 'insert, truncate')")
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]')
+    config = load(path)
+
+    def table(action: str, *names: str) -> dict[str, list[str]]:
+        done = tailrace("table", action, *names, "--json", "--config", str(path))
+        assert done.returncode == 0, done.stderr
+        return {each["table"]: [each["publication"], each["outcome"]] for each in json.loads(done.stdout)["tables"]}
+
+    def copied() -> list[str]:
+        return [event["table"] for event in events(daemon, "table copied")]
+
+    with running(path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        assert table("add", "shop.items", "shop.orders", "shop.log") == {
+            "shop.items": ["tailrace", "added"],
+            "shop.orders": [None, "published already"],
+            "shop.log": ["tailrace_nokey", "added"],
+        }
+        source.execute("INSERT INTO shop.items VALUES (6, 'six'); INSERT INTO shop.log VALUES (1, 'one')")
+        wait_until(lambda: "shop.items" in copied())
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.items", "shop.orders")
+        (logged,) = read_topic(servers.bootstrap, prefix, "shop.log")
+        assert logged.value is not None
+        assert logged.value["after"] == {"id": 1, "note": "one"}
+        before = len(read_topic(servers.bootstrap, prefix, "shop.items"))
+        assert table("remove", "shop.items", "shop.items") == {"shop.items": ["tailrace", "removed"]}
+        assert table("remove", "shop.items") == {"shop.items": [None, "not published"]}
+        source.execute("DELETE FROM shop.items WHERE id = 1; INSERT INTO shop.items VALUES (7, 'seven')")
+        wait_for_state(config, source)
+        assert len(read_topic(servers.bootstrap, prefix, "shop.items")) == before
+        table("add", "shop.items")
+        wait_until(lambda: copied().count("shop.items") > 1)
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.items", "shop.orders")
+        assert daemon.stop() == 0
+
+
+def test_tables_that_cannot_be_added_or_removed(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """All that is wrong is said at once, and nothing is done; without the rights, what to have done."""
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]')
+    for action in ("add", "remove"):
+        refused = tailrace("table", action, "shop.items", "--config", str(path))
+        assert (refused.returncode, "TR-235" in refused.stderr) == (4, True)
+    source.execute("CREATE TABLE shop.log (id int)")
+    _publish(source, "FOR TABLE shop.orders")
+    names = ("shop.items", "shop.audit_log", "hr.people", "shop.none", "shop.log")
+    refused = tailrace("table", "add", *names, "--config", str(path))
+    assert (refused.returncode, "TR-132" in refused.stderr) == (3, True)
+    for said in (
+        "cannot add shop.audit_log, hr.people, shop.none, shop.log",
+        '"!shop.audit_log" of source.tables leaves it out',
+        "shop.none: there is no such table",
+        'ALTER TABLE "shop"."log" REPLICA IDENTITY FULL;',
+    ):
+        assert said in refused.stderr
+    assert source.execute("SELECT count(*) FROM pg_publication_rel").fetchone() == (1,)
+    source.execute(f"CREATE ROLE {prefix} LOGIN".encode())
+    parts = urlsplit(database)
+    dsn = parts._replace(netloc=f"{prefix}@{parts.hostname}:{parts.port}").geturl()
+    role = _config(tmp_path, servers, dsn, prefix, '["shop.*"]')
+    for action, table, statement in (
+        ("add", "shop.items", 'ALTER PUBLICATION "tailrace" ADD TABLE "shop"."items";'),
+        ("remove", "shop.orders", 'ALTER PUBLICATION "tailrace" DROP TABLE "shop"."orders";'),
+    ):
+        refused = tailrace("table", action, table, "--config", str(role))
+        assert (refused.returncode, "TR-234" in refused.stderr) == (4, True), refused.stderr
+        assert f"       {statement}" in refused.stderr
+    source.execute("DROP PUBLICATION tailrace")
+    _publish(source, "FOR ALL TABLES")
+    refused = tailrace("table", "remove", "shop.items", "--config", str(path))
+    assert (refused.returncode, "TR-132" in refused.stderr) == (3, True)
+    assert 'tables = [..., "!shop.items"]' in refused.stderr
