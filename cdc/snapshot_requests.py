@@ -11,6 +11,7 @@ from collections.abc import Callable
 import psycopg
 import structlog
 
+from cdc.membership import NotCaptured
 from cdc.progress import Progress
 from cdc.table_registry import TableRegistry
 from schemas.errors import StateError, TailraceError
@@ -37,8 +38,9 @@ class SnapshotRequests:
         progress: Progress,
         captured: Callable[[], list[Relation]],
         set_aside: Callable[[Relation, TailraceError], None],
+        explain: Callable[[str], NotCaptured],
     ) -> None:
-        """`set_aside` parks a table."""
+        """`set_aside` parks a table; `explain` says why a table is not among the captured ones."""
         self._set_aside = set_aside
         self._tail = tail
         self._send = send
@@ -47,6 +49,7 @@ class SnapshotRequests:
         self._registry = registry
         self._progress = progress
         self._captured = captured
+        self._explain = explain
         while tail.answered:
             send(tail.answered.pop(), None)  # whoever asked has read it, in an earlier life of the daemon
 
@@ -62,14 +65,14 @@ class SnapshotRequests:
         if request.action == "start":
             relations = {relation.qualified_name: relation for relation in self._captured()}
             return [
-                self._start(relations[name], request) if name in relations else _refused(name, "not captured")
+                self._start(relations[name], request) if name in relations else self._not_captured(name)
                 for name in request.tables or relations
             ]
         if request.action in ("park", "unpark", "leave out"):
             relations = {relation.qualified_name: relation for relation in self._captured()}
             do = {"park": self._park, "unpark": self._unpark, "leave out": self._leave_out}[request.action]
             return [
-                do(relations[name]) if name in relations else _refused(name, "not captured") for name in request.tables
+                do(relations[name]) if name in relations else self._not_captured(name) for name in request.tables
             ]
         states = self._registry.states
         reading = [name for name in states if self._is_read(name)]
@@ -105,6 +108,10 @@ class SnapshotRequests:
                 return outcome
         self._registry.leave_out(name)
         return Outcome(name, "left out")
+
+    def _not_captured(self, name: str) -> Outcome:
+        found = self._explain(name)
+        return Outcome(name, f"not captured, {found.reason}", refused=True, hint=found.hint)
 
     def _is_read(self, name: str) -> bool:
         state = self._registry.states.get(name)

@@ -11,6 +11,7 @@ from cdc import publication
 from cdc.capture_set import CaptureSet
 from cdc.catalog_watch import CatalogWatch
 from cdc.in_progress import InProgress
+from cdc.membership import explain
 from cdc.messages import Messages
 from cdc.pipeline import Pipeline
 from cdc.reread import Reread
@@ -95,6 +96,7 @@ class Stream:
             progress,
             lambda: publication.relations(connection, captured.publications, capture_set)[0],
             self._assembler.set_aside,
+            partial(explain, connection, captured.publications, capture_set),
         )
         # what happened to tables meanwhile, or to the publication
         self._watch.look()

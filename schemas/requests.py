@@ -35,12 +35,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request for one table; `run` is the number of the run that it is about, if there is one."""
+    """What became of a request for one table; `run` is the number of the run that it is about, if there is one.
+
+    `hint` is the line to paste that helps against a refusal.
+    """
 
     table: str
     outcome: str
     run: int | None = None
     refused: bool = False
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,13 @@ def _refuse(refused: list[Outcome], request: Request) -> None:
     from schemas.errors import ConfigError
 
     if refused:
+        hints = dict.fromkeys(each.hint for each in refused if each.hint)
         about_reads = request.action in ("start", "pause", "resume", "cancel")
         raise ConfigError(
             "TR-130",
             f"{request.action} is refused for {', '.join(each.table for each in refused)}",
             detail="; ".join(f"{each.table}: {each.outcome}" for each in refused) + ".",
-            hint="tailrace snapshot status" if about_reads else "tailrace table list",
+            hint="\n       ".join(hints) or ("tailrace snapshot status" if about_reads else "tailrace table list"),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cdc.cli.output import bytes_text, duration_text, lag_text
+from cdc.membership import shown
 from cdc.ops.status import SourceStatus, Status, TopicsStatus, ViewStatus
 from cdc.ops.table_waits import sentence
 from schemas.lsn import format_lsn
@@ -31,6 +32,7 @@ def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None)
         yield f"source   down: {source.error}"
         return
     yield f"source   WAL at {_lsn(source.wal_lsn)}"
+    yield from _missing(source)
     slot = source.slot
     if slot is None:
         yield f'slot     "{slot_name}" does not exist yet; `tailrace run` makes it'
@@ -45,6 +47,15 @@ def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None)
     yield (
         f"         holds {bytes_text(source.retained_bytes or 0)} of WAL, status {slot.wal_status or 'unknown'}, {room}"
     )
+
+
+def _missing(source: SourceStatus) -> Iterator[str]:
+    missing = source.missing_tables
+    if missing:
+        names = ", ".join(shown(missing))
+        yield f"missing  {len(missing)} tables match source.tables and are in no publication: {names}"
+        for statement in source.missing_statements:
+            yield f"         {statement}"
 
 
 def _topics(topics: TopicsStatus) -> Iterator[str]:

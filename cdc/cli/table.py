@@ -1,4 +1,4 @@
-"""`tailrace table`: the captured tables and where each is; park one, resume it, leave it out. The daemon does it."""
+"""`tailrace table`: captured tables and where each is; publish them or no more; park, resume, leave out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
 from cdc.cli.options import ConfigFile, Json
 
 if TYPE_CHECKING:
+    from cdc.ops.tables import Change
     from schemas.requests import Action
 
-app = typer.Typer(help="Captured tables: list them, park and resume one.", no_args_is_help=True)
+app = typer.Typer(help="Captured tables: list, add, remove, park, resume.", no_args_is_help=True)
 
 Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.table"; "table" is public.table.')]
 
@@ -21,7 +22,7 @@ Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.t
 @app.command("list")
 def list_tables(config: ConfigFile = None, json: Json = False) -> None:
     """Show each table's status; of a parked one also why, since when, and what mends it."""
-    from cdc.ops.tables import read_tables
+    from cdc.ops.table_states import read_tables
     from schemas.configfile import load
 
     found = read_tables(load(config))
@@ -35,6 +36,32 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
             output.line(f"\n{each.table}: {each.code} {each.error}")
             for line in [*(each.hint or "").split("\n       "), f"tailrace table resume {each.table}"]:
                 output.line(f"    {line}")
+
+
+@app.command()
+def add(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
+    """Publish tables that source.tables takes. A running daemon reads their rows, then follows their changes."""
+    from cdc.ops import tables as ops
+    from schemas.configfile import load
+
+    _show(ops.add(load(config), table_names(tables)), json)
+
+
+@app.command()
+def remove(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
+    """Publish tables no more. Their topics stay as they are; added again, a table is read again."""
+    from cdc.ops import tables as ops
+    from schemas.configfile import load
+
+    loaded = load(config)
+    changes = ops.remove(loaded, table_names(tables))
+    _show(changes, json)
+    left = [f'"!{each.table}"' for each in changes if each.outcome == "removed"]
+    if left:
+        output.note(
+            "source.tables still takes them, so `tailrace status` shows them as missing; to leave them out for good:"
+            f" tables = [..., {', '.join(left)}]"
+        )
 
 
 @app.command()
@@ -59,3 +86,13 @@ def _ask(action: Action, tables: list[str], timeout: float, config: ConfigFile, 
     from schemas.requests import Request
 
     ask(Request(action, table_names(tables)), timeout, config, json)
+
+
+def _show(changes: list[Change], json: bool) -> None:
+    if json:
+        from dataclasses import asdict
+
+        output.json({"tables": [asdict(each) for each in changes]})
+    else:
+        rows = [(each.table, each.publication or "-", each.outcome) for each in changes]
+        output.table(("table", "publication", "outcome"), rows)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
+from cdc.membership import Missing
 from cdc.ops.source_state import SourceState
 from schemas.errors import TailraceError
 from schemas.progress import PositionRecord
@@ -38,7 +40,7 @@ class Health:
 
     `record` is the newest position record in Kafka, `committed_at` (time.time()) when this process wrote one.
     `complete_at`: all that was committed on the source by then is in Kafka. `full_at`: when the slot reaches its limit
-    if all goes on as it has of late.
+    if all goes on as it has of late. `missing` are tables that are to be captured and are in no publication.
     """
 
     def __init__(self, slot: str) -> None:
@@ -62,6 +64,7 @@ class Health:
         self.complete_at: float | None = None
         self.full_at: float | None = None
         self.heartbeats = 0
+        self.missing: Sequence[Missing] = ()
         self.stall: Stall | None = None
 
     def begin(self, sink: KafkaSink, stored: PositionRecord) -> None:

@@ -98,6 +98,9 @@ class HealthCollector(Collector):
         yield _counter("heartbeats", "Logical messages written to move the slot.", health.heartbeats)
         if source is None:
             return
+        yield _gauge(
+            "missing_tables", "Tables that match source.tables and are in no publication.", len(health.missing)
+        )
         yield _gauge("server_wal_lsn_bytes", "LSN of the end of the server's WAL.", source.wal_lsn)
         yield _gauge("looked_timestamp_seconds", "When the source was last asked for what follows.", source.at)
         slot = source.slot

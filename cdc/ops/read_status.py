@@ -9,8 +9,10 @@ from typing import Final, TypeVar
 import psycopg
 from confluent_kafka import Message
 
-from cdc import slot
+from cdc import publication, slot
+from cdc.capture_set import CaptureSet
 from cdc.connect import connect
+from cdc.membership import Missing, missing_tables, statements
 from cdc.ops.status import SourceStatus, Status, assemble
 from cdc.stored_reads import stored_reads
 from schemas.config import Config
@@ -71,7 +73,17 @@ def _read_source(config: Config) -> SourceStatus:
         row = connection.execute(
             "SELECT (wal_bytes / nullif(extract(epoch FROM now() - stats_reset), 0))::float8 FROM pg_stat_wal"
         ).fetchone()
-        return SourceStatus(wal_lsn=end, slot=found, wal_bytes_per_s=row[0] if row else None)
+        publications = publication.find(connection, config.source.publication)
+        missing: tuple[Missing, ...] = ()
+        if publications is not None:
+            missing = missing_tables(connection, publications, CaptureSet(config.source.tables))
+        return SourceStatus(
+            wal_lsn=end,
+            slot=found,
+            wal_bytes_per_s=row[0] if row else None,
+            missing_tables=tuple(each.name for each in missing),
+            missing_statements=tuple(statements(missing, publications.names)) if publications else (),
+        )
 
 
 def read_stored(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> tuple[PositionRecord | None, int]:

@@ -25,13 +25,16 @@ _PRESENT_S = 60.0
 class SourceStatus:
     """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon.
 
-    `wal_bytes_per_s` is the mean since the server's statistics were reset.
+    `wal_bytes_per_s` is the mean since the server's statistics were reset. `missing_tables` match ``source.tables`` and
+    are in no publication; `missing_statements` publish them.
     """
 
     error: str | None = None
     wal_lsn: int | None = None
     slot: Slot | None = None
     wal_bytes_per_s: float | None = None
+    missing_tables: tuple[str, ...] = ()
+    missing_statements: tuple[str, ...] = ()
 
     @property
     def retained_bytes(self) -> int | None:
@@ -43,8 +46,8 @@ class SourceStatus:
 class TopicsStatus:
     """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters.
 
-    `reads` says of each of the `incomplete_tables` how far it is. `parked_tables` has the code of the error of each table
-    that is parked, empty for one that is left out.
+    `reads` says of each of the `incomplete_tables` how far it is. `parked_tables` has the code of the error of each
+    parked table, empty for one that is left out.
     """
 
     error: str | None = None

@@ -61,7 +61,7 @@ class Bench:
         self._dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
         self._connection = psycopg.connect(self._dsn, autocommit=True)
         self._connection.execute(workload.setup.encode())
-        publications = publication.ensure(self._connection, "tailrace", ["public.*"])
+        publications = publication.ensure(self._connection, "tailrace", CaptureSet(["public.*"]))
         self._publications = publications
         self._relations, _ = publication.relations(self._connection, publications, CaptureSet(["*"]))
         self._slot = f"b{uuid.uuid4().hex[:8]}"

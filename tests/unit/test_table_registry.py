@@ -251,8 +251,9 @@ def test_parked_resumed_left_out() -> None:
     assert (made.status("public.t"), made.incomplete) == (TableStatus.PARKED, {"public.t"})
     settle(made, found("t", replace(LAYOUT, oid=8)))
     assert made.status("public.t") is TableStatus.PARKED, "a look changes nothing of it"
+    assert made.parked == {"public.t": "TR-220"}
     made.leave_out("public.t")
-    assert made.incomplete == set()
+    assert (made.parked, made.incomplete) == ({"public.t": ""}, {"public.t"})
     made.resume(T)
     state = made.states["public.t"]
     assert (state.status, state.parked, state.asked is not None) == (TableStatus.WANTED, None, True)
