@@ -19,6 +19,8 @@ from pydantic import ValidationError
 from schemas.config import Config
 from schemas.configkeys import holds_json, key_error, path_of
 from schemas.errors import ConfigError
+from schemas.secret import remember
+from schemas.secretfile import SecretFileError
 
 FILE_NAME: Final = "tailrace.toml"
 ENVIRONMENT_PREFIX: Final = "TAILRACE__"
@@ -65,17 +67,20 @@ def read(
     for key, value in (overrides or {}).items():
         _put(values, tuple(key.split(".")), value, "flag", origins)
     try:
-        return Loaded(Config.model_validate(values), file, origins)
+        config = Config.model_validate(values)
     except ValidationError as error:
         # `from None`: pydantic's own text quotes the input.
         raise key_error(error, file, origins) from None
-    except OSError as error:
+    except SecretFileError as error:
+        given = error.key.removesuffix("_file")
         raise ConfigError(
             "TR-106",
-            "a file that holds a secret cannot be read",
-            detail=f"{error.filename}: {error.strerror}.",
-            hint='Correct the key that ends in _file, or give the value itself, e.g. dsn = "${DATABASE_URL}".',
+            f'the file that "{error.key}" names cannot be read',
+            detail=f"{error.path}: {error.reason}.",
+            hint=f'ls -l {error.path}; or give the value itself: {given} = "${{VARIABLE}}".',
         ) from None
+    remember(config)
+    return Loaded(config, file, origins)
 
 
 def find(path: Path | None, environ: Mapping[str, str], *, needed: bool = True) -> Path | None:

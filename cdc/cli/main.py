@@ -44,7 +44,9 @@ def main() -> None:
     except Exception:
         import traceback
 
-        traceback.print_exc()
+        from schemas.secret import without_remembered
+
+        print(without_remembered(traceback.format_exc()), file=sys.stderr)
         print(
             "\nThis is a bug in tailrace, not something that you did. Please report it with the lines above,"
             "\nafter a look whether they show anything secret.",

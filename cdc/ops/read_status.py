@@ -13,7 +13,7 @@ from cdc import slot
 from cdc.connect import connect
 from cdc.ops.status import SourceStatus, Status, assemble
 from schemas.config import Config
-from schemas.errors import TailraceError
+from schemas.errors import ConfigError, TailraceError
 from schemas.lsn import parse_lsn
 from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
@@ -46,6 +46,8 @@ def read_status(config: Config) -> Status:
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
     try:
         return read(), None
+    except ConfigError:
+        raise  # no server is down: it could not even be asked
     except TailraceError as error:
         return None, f"{error.message}: {error.detail}" if error.detail else error.message
 

@@ -33,7 +33,7 @@ def subjects(relation: Relation) -> Subjects:
 
 def shapes(states: dict[str, TableState] | None = None, **source: Any) -> Shapes:
     progress = Progress(new_origin(1, 1, "1", 1, (1, 0), []))
-    made = Source(dsn="none", **source)
+    made = Source(dsn="", **source)
     return Shapes(made, ColumnOptions(made), progress, lambda key, value: None, dict(states or {"public.t": READ}))
 
 
