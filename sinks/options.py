@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -41,10 +42,11 @@ def _try(options: tuple[tuple[str, Any], ...], secrets: frozenset[str]) -> None:
 
 def unusable(error: KafkaError, secrets: Iterable[str] = ()) -> ConfigError:
     """Say which option the client cannot take: an unknown one, a value out of range, a file that it cannot read."""
+    reason = re.sub(r'^Invalid value ".*" for', "Invalid value for", error.str(), flags=re.S)
     return ConfigError(
         "TR-306",
         "kafka.options: the client cannot be made with them",
-        detail=f"{redacted(error.str(), secrets)}.",
+        detail=f"{redacted(reason, secrets)}.",
         hint="Options are librdkafka's: kafka.options and kafka.secret_options. A file must be readable by this user.",
     )
 
