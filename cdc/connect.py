@@ -139,7 +139,8 @@ def connection_lost(reason: str, which: str = "a connection to PostgreSQL") -> S
 
 
 _WRONG_VALUE = re.compile(
-    r'invalid (?:integer value ".*" for connection option "(?P<option>\w+)"|"?(?P<name>[a-z_ ]+?)"?(?: value)?: ")', re.S
+    r'invalid (?:integer value ".*" for connection option "(?P<option>\w+)"|"?(?P<name>[a-z_ ]+?)"?(?: value)?: ")',
+    re.S,
 )
 """libpq's words for what it refuses before it connects; they quote the value."""
 

@@ -22,7 +22,8 @@ _BACKOFF_MS: Final = 20
 def client_options(kafka: Kafka) -> dict[str, Any]:
     """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`.
 
-    ConfigError for those that it cannot take, so that no client has to be made with care. What the config gives goes before what the caller sets only where the caller lays it over:
+    ConfigError for those that no client can be made with. What the config gives goes before what the caller sets only
+    where the caller lays it over:
     ``{**client_options(kafka), "enable.idempotence": True}``.
     """
     secrets = {name: value.get_secret_value() for name, value in kafka.secret_options.items()}

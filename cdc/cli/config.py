@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from cdc.cli import output
 from cdc.cli.options import ConfigFile, Json
+from cdc.cli.tree import App
 
-app = typer.Typer(help="Show the configuration and its reference.", no_args_is_help=True)
+app = App(help="Show the configuration and its reference.")
 
 
 @app.command()
@@ -36,11 +35,7 @@ def schema() -> None:
 
 def _flat(path: str, value: object) -> list[tuple[str, object]]:
     if isinstance(value, dict) and value:
-        return [
-            leaf
-            for key, below in value.items()
-            for leaf in _flat(f"{path}.{key}" if path else key, below)
-        ]
+        return [leaf for key, below in value.items() for leaf in _flat(f"{path}.{key}" if path else key, below)]
     return [(path, value)]
 
 

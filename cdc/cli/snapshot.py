@@ -8,11 +8,12 @@ import typer
 
 from cdc.cli import output, snapshot_plan
 from cdc.cli.options import ConfigFile, Json
+from cdc.cli.tree import App
 
 if TYPE_CHECKING:
     from schemas.requests import Outcome, Request
 
-app = typer.Typer(help="Read tables again while the stream goes on; see, pause and resume reads.", no_args_is_help=True)
+app = App(help="Read tables again while the stream goes on; see, pause and resume reads.")
 
 app.command()(snapshot_plan.plan)
 
@@ -20,7 +21,9 @@ Tables = Annotated[
     list[str] | None, typer.Argument(metavar="TABLE...", help='"schema.table"; "table" is public.table.')
 ]
 Reads = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Default: all that are being read.")]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for the daemon's answer; the request stays.")]
+Timeout = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the daemon's answer; the request stays.")
+]
 _TIMEOUT_S = 15.0
 
 

@@ -19,10 +19,10 @@ from schemas.config import Config
 from schemas.configfile import load
 from schemas.errors import ConfigError
 from schemas.progress import Cut, PositionRecord
-from sinks.admin import TopicSpec, ensure_topics
-from tests.bank import TABLES, Writer, create_tables
 from schemas.topics import Topics
+from sinks.admin import TopicSpec, ensure_topics
 from sinks.matches import Publisher
+from tests.bank import TABLES, Writer, create_tables
 from tests.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.integration.test_matches import END, pages
 from tests.servers import fresh_database
@@ -79,7 +79,9 @@ def test_by_small_blocks(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) ->
     assert verify_log(pipeline.config).tally.findings == []
 
 
-def test_whole_after_all_that_writes_beside_the_tables(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
+def test_whole_after_all_that_writes_beside_the_tables(
+    servers: Servers, database: str, prefix: str, tmp_path: Path
+) -> None:
     """Snapshots of each kind, dead letters, matches, messages, and topics of the same prefix that are not ours."""
     more = "[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 20\n"
     path = write_config(tmp_path, database, servers.bootstrap, prefix, more, 'on_error = "divert"\n')

@@ -215,7 +215,9 @@ def test_a_wrong_value(
         assert PLANTED not in printed
 
 
-def test_a_bug_prints_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_prints_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "tailrace.toml").write_text(EVERYWHERE)
     monkeypatch.chdir(tmp_path)
 
