@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from schemas.dsn import check
 from schemas.lsn import parse_lsn
+from schemas.secretfile import with_files
 
 ToastWay = Literal["cache", "reread"]
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
@@ -25,16 +27,6 @@ class Section(BaseModel):
     """A table of the file: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _with_files(values: object, *keys: str) -> object:
-    """Read what is not given from the file that `{key}_file` names."""
-    if isinstance(values, dict):
-        for key in keys:
-            if values.get(f"{key}_file") and key not in values:
-                with open(values[f"{key}_file"], encoding="utf-8") as file:
-                    values = {**values, key: file.read().strip()}
-    return values
 
 
 class Source(Section):
@@ -124,7 +116,13 @@ class Source(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, values: object) -> object:
-        return _with_files(values, "dsn", "hash_salt")
+        return with_files(values, "dsn", "hash_salt")
+
+    @field_validator("dsn")
+    @classmethod
+    def _can_be_read(cls, dsn: SecretStr) -> SecretStr:
+        check(dsn.get_secret_value())
+        return dsn
 
     @model_validator(mode="before")
     @classmethod
@@ -296,11 +294,14 @@ class HttpServer(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_password(cls, values: object) -> object:
-        return _with_files(values, "password")
+        return with_files(values, "password")
 
     @model_validator(mode="after")
     def _no_way_round(self) -> Self:
-        parts = [urlsplit(url) for url in self.urls]
+        try:
+            parts = [urlsplit(url) for url in self.urls]
+        except ValueError:  # its text quotes the URL, and with it a password
+            parts = []
         if not parts or not all(part.scheme in ("http", "https") and part.hostname for part in parts):
             raise ValueError('write URLs, for example "https://localhost:9200"')
         if any("@" in url for url in self.urls):

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from schemas.requests import Outcome, Request
 
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for the daemon's answer; the request stays.")]
+Timeout = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the daemon's answer; the request stays.")
+]
 TIMEOUT_S = 15.0
 
 

@@ -9,11 +9,12 @@ import typer
 from cdc.cli import output, snapshot_plan
 from cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
 from cdc.cli.options import ConfigFile, Json
+from cdc.cli.tree import App
 
 if TYPE_CHECKING:
     from schemas.requests import Request
 
-app = typer.Typer(help="Read tables again while the stream goes on; see, pause and resume reads.", no_args_is_help=True)
+app = App(help="Read tables again while the stream goes on; see, pause and resume reads.")
 
 app.command()(snapshot_plan.plan)
 

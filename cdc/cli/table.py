@@ -9,12 +9,13 @@ import typer
 from cdc.cli import output
 from cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
 from cdc.cli.options import ConfigFile, Json
+from cdc.cli.tree import App
 
 if TYPE_CHECKING:
     from cdc.ops.tables import Change
     from schemas.requests import Action
 
-app = typer.Typer(help="Captured tables: list, add, remove, park, resume.", no_args_is_help=True)
+app = App(help="Captured tables: list, add, remove, park, resume.")
 
 Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.table"; "table" is public.table.')]
 

@@ -13,11 +13,15 @@ import typer
 
 from cdc.cli import output
 from cdc.cli.options import ConfigFile, Json
+from cdc.cli.tree import App
 
 if TYPE_CHECKING:
     from cdc.ops.spark import Job
 
-app = typer.Typer(help="Keep views up to date, rebuild them, see where they are.", no_args_is_help=True)
+app = App(help="Keep views up to date, rebuild them, see where they are.")
+
+
+ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A view of the configuration.")]
 
 
 @app.command("list")
@@ -74,33 +78,33 @@ def rebuild(
 
 @app.command()
 def compare(
-    view: str,
+    view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    limit: Annotated[int, typer.Option(min=0, max=100_000, help="Differing keys to print.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, max=100_000, metavar="N", help="Differing keys to print.")] = 20,
 ) -> None:
     """Compare the live generation with the staged one at one cut; exit code 7 if they differ."""
     _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)])
 
 
 @app.command()
-def swap(view: str, config: ConfigFile = None, json: Json = False) -> None:
+def swap(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Bring the staged generation to the newest cut and make it the live one, at once for all readers."""
     _run_job("generations", config, [view], ["swap", *_json(json)])
 
 
 @app.command()
-def rollback(view: str, config: ConfigFile = None, json: Json = False) -> None:
+def rollback(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Go back to the generation before the last swap, as it stands; `follow` brings it forward from there."""
     _run_job("generations", config, [view], ["rollback", *_json(json)])
 
 
 @app.command()
 def drop(
-    view: str,
+    view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    generation: Annotated[int | None, typer.Option(min=1, help="Only this one; default: all.")] = None,
+    generation: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only this one; default: all.")] = None,
     confirm: Annotated[str | None, typer.Option(metavar="VIEW", help="The view's name, if readers see it.")] = None,
 ) -> None:
     """Drop a generation beside the live one; the live one, or all, only with the view's name typed in."""
@@ -115,10 +119,10 @@ def drop(
 
 @app.command()
 def resume(
-    view: str,
+    view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for how it goes.")] = 120,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for how it goes.")] = 120,
 ) -> None:
     """Have a running `follow` try a view at once that it has put aside for a failure."""
     from cdc.ops.resume import resume as try_again
@@ -133,7 +137,7 @@ def resume(
 
 
 @app.command()
-def explain(view: str, config: ConfigFile = None, json: Json = False) -> None:
+def explain(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Show how a change in each table of a query finds the rows to compute anew, and what it scans."""
     _run_plain_job("explain", config, [view], _json(json))
 

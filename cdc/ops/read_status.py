@@ -16,7 +16,7 @@ from cdc.membership import Missing, missing_tables, statements
 from cdc.ops.status import SourceStatus, Status, assemble
 from cdc.stored_reads import stored_reads
 from schemas.config import Config
-from schemas.errors import TailraceError
+from schemas.errors import ConfigError, TailraceError
 from schemas.lsn import parse_lsn
 from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
@@ -52,6 +52,8 @@ def read_status(config: Config) -> Status:
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
     try:
         return read(), None
+    except ConfigError:
+        raise  # no server is down: it could not even be asked
     except TailraceError as error:
         return None, f"{error.message}: {error.detail}" if error.detail else error.message
 

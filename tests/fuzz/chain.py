@@ -109,7 +109,7 @@ class Chain:
         """Every relation that was seen: a record's schema id is its place here, from 1 on."""
         rows = cast("Any", form["cdc.rows"])
         rows.time_ns = lambda: 1_800_000_000_000_000_000  # records hold it
-        config = Config(source=Source(dsn=SecretStr("none"), on_table_error=on_error))
+        config = Config(source=Source(dsn=SecretStr(""), on_table_error=on_error))
         refusals = form["cdc.refusals"].Refusals(config, self.outbox, self)
         progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
         unchanged = form["cdc.unchanged"].Unchanged(self, progress, lambda _: None)

@@ -63,7 +63,7 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": f"{SMALL_SPARK} -Xms1500m -Xmn600m",
         **INTERPRETED,
     }
-    config = Config(source=Source(dsn="none"), warehouse=warehouse, spark=Spark(conf=settings))
+    config = Config(source=Source(dsn=""), warehouse=warehouse, spark=Spark(conf=settings))
     session = open_session(config, "local[2]")
     yield session
     session.stop()
@@ -118,7 +118,7 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
 
     def make(views: dict[str, View], search: str | None = None, **kafka: Any) -> Bench:
         config = Config(
-            source=Source(dsn="none"),
+            source=Source(dsn=""),
             kafka=Kafka(bootstrap=servers.bootstrap, prefix=prefix, **kafka),
             warehouse=warehouse,
             search=Search(hosts=[search], index_prefix=f"{prefix}-") if search else None,

@@ -37,5 +37,5 @@ class _Session:
 def test_goes_on_without_streaming_when_decoding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "Session", _Session)
     monkeypatch.setattr(service, "settle", lambda: None)
-    service.Service(Config(source=Source(dsn="none", streaming=True)), threading.Event(), Health("s")).run()
+    service.Service(Config(source=Source(dsn="", streaming=True)), threading.Event(), Health("s")).run()
     assert _Session.streamed == [True, False]

@@ -15,7 +15,7 @@ from schemas.config import Config, Source, Spark
 
 
 def config(**conf: str) -> Config:
-    return Config(source=Source(dsn="none"), spark=Spark(conf=conf))
+    return Config(source=Source(dsn=""), spark=Spark(conf=conf))
 
 
 @pytest.fixture

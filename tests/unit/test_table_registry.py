@@ -38,7 +38,7 @@ def subjects(relation: Relation) -> Subjects:
 
 def registry(states: dict[str, TableState] | None = None, *incomplete: str, **source: Any) -> TableRegistry:
     progress = Progress(new_origin(1, 1, "1", 1, (1, 0), incomplete))
-    made = Source(dsn="none", **source)
+    made = Source(dsn="", **source)
     stored = {"public.t": READ} if states is None else states
     return TableRegistry(made, Topics("p"), ColumnOptions(made), progress, lambda key, value: None, stored)
 
