@@ -18,6 +18,7 @@ from itertools import repeat
 from schemas.config import Config
 from schemas.lsn import Lsn, format_lsn, parse_lsn
 from spark_jobs.batch import Report
+from spark_jobs.causes import is_jvm_gone
 from spark_jobs.command import opened, parser, run, stopping
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import KeptView, Shared, Waiting
@@ -36,10 +37,17 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         names = in_order(config, given.views or config.views)
-        with opened(config) as shared:
-            views = [open_view(shared, name) for name in names]
-            line(event="following", views=names)
-            follow(shared, views, stop, given.until_lsn)
+        try:
+            with opened(config, names) as shared:
+                views = [open_view(shared, name) for name in names]
+                line(event="following", views=names)
+                follow(shared, views, stop, given.until_lsn)
+        except Exception as error:
+            # A signal to the whole group of processes ends the JVM as well, in mid-batch: what it had not committed
+            # the next start does again.
+            if not (stop.is_set() and is_jvm_gone(error)):
+                raise
+            line(event="ended in mid-batch", level="warning")
 
     return run(job, given.config)
 
@@ -86,19 +94,22 @@ def keep(view: KeptView, seen: SeenCut) -> None:
 
     What reads a view that is parked waits for it.
     """
-    report = Report()
+    report, before = Report(), view.applied
     try:
         view.step(seen, report)
     except Waiting as error:
         if view.wait(error):
-            line(event="waiting", view=view.declared.name, error=str(error))
+            line(event="waiting", level="warning", view=view.declared.name, error=str(error))
         return
     except Exception as error:
-        pause = view.park(named(error))
-        line(event="parked", view=view.declared.name, error=str(named(error)), again_in_s=pause)
+        if is_jvm_gone(error):
+            raise
+        failed = named(error)
+        pause = view.park(failed)
+        line(event="parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
         return
     applied = view.applied
-    if "apply" in report.milliseconds and applied is not None:
+    if applied is not None and (before is None or before.cut.offsets != applied.cut.offsets or report.replaced):
         line(
             event="batch",
             view=view.declared.name,

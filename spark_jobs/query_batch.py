@@ -75,7 +75,7 @@ class QueryBatch:
             report.stage("read")
             if since is None:
                 report.replaced = True
-                return self._replace(query, cut, generation)
+                return self._replace(query, cut, generation, report)
             return self._merge(query, since, cut, changed, report)
         finally:
             for frame in self._cached:
@@ -142,8 +142,8 @@ class QueryBatch:
         self._event_times(found)
         return found
 
-    def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None) -> Applied:
-        rows = self._rows(query, cut)
+    def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None, report: Report) -> Applied:
+        rows = self._rows(query, cut, report)
         return fill(self.target, _columns(rows), rows, query.key, cut, generation)
 
     def _merge(
@@ -157,7 +157,7 @@ class QueryBatch:
         if query.root is None:
             # Computed again, the rows of the old cut may be others than those that the view holds.
             report.replaced = True
-            return self.target.replace(applied.generation, self._rows(query, cut), query.key, cut)
+            return self.target.replace(applied.generation, self._rows(query, cut, report), query.key, cut)
         facts = [changed[topics[table]].facts for table in tables]
         few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
         # documents of a batch that was cut short are ended at its own cut, with what has changed up to a newer one
@@ -225,11 +225,14 @@ class QueryBatch:
                 found[time] = (rows, every, shapes)
         return late.note(found, cut) if found else 0
 
-    def _rows(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
+    def _rows(self, query: DeclaredQuery, cut: Cut, report: Report) -> DataFrame:
         """Compute the whole query, once: what is checked is what is written. What it is too large for goes to disk."""
         rows = self._keep(self._whole(query, cut))
-        if rows.groupBy(*map(quote, query.key)).count().where("count > 1").take(1):
+        keys = rows.groupBy(*map(quote, query.key)).agg(F.count("*").alias(TIMES))
+        most, count = keys.agg(F.max(TIMES), F.sum(TIMES)).collect()[0]
+        if most and most > 1:
             raise not_unique(query.key, self.view.name)
+        report.rows = count or 0
         return rows
 
     def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:

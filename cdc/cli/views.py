@@ -80,18 +80,21 @@ def compare(
     limit: Annotated[int, typer.Option(min=0, max=100_000, help="Differing keys to print.")] = 20,
 ) -> None:
     """Compare the live generation with the staged one at one cut; exit code 7 if they differ."""
+    _look_first("compare", config, view)
     _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)])
 
 
 @app.command()
 def swap(view: str, config: ConfigFile = None, json: Json = False) -> None:
     """Bring the staged generation to the newest cut and make it the live one, at once for all readers."""
+    _look_first("swap", config, view)
     _run_job("generations", config, [view], ["swap", *_json(json)])
 
 
 @app.command()
 def rollback(view: str, config: ConfigFile = None, json: Json = False) -> None:
     """Go back to the generation before the last swap, as it stands; `follow` brings it forward from there."""
+    _look_first("rollback", config, view)
     _run_job("generations", config, [view], ["rollback", *_json(json)])
 
 
@@ -106,7 +109,9 @@ def drop(
     """Drop a generation beside the live one; the live one, or all, only with the view's name typed in."""
     import sys
 
-    if generation is None and confirm is None and sys.stdin.isatty():
+    asked = generation is None and confirm is None and sys.stdin.isatty()
+    _look_first("drop", config, view, generation, view if asked else confirm)
+    if asked:
         confirm = typer.prompt(f'Readers see "{view}". Type its name to drop all of it', err=True)
     only = [] if generation is None else [f"--generation={generation}"]
     confirmed = [] if confirm is None else [f"--confirm={confirm}"]
@@ -142,6 +147,21 @@ def _json(json: bool) -> list[str]:
     return ["--json"] if json else []
 
 
+def _look_first(
+    command: str, path: Path | None, view: str, generation: int | None = None, confirmed: str | None = None
+) -> None:
+    """Say what a command cannot do before Spark starts, which takes half a minute on a busy machine."""
+    from cdc.ops.views import named
+    from schemas.configfile import load
+    from sinks.generations_there import generations_there
+    from sinks.which_generation import refuse
+
+    config = load(path)
+    named(config, [view])
+    if (there := generations_there(config, view)) is not None:
+        refuse(command, view, there, generation, confirmed)
+
+
 def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str]) -> None:
     from cdc.ops.spark import plain_job
     from cdc.ops.views import named
@@ -165,7 +185,9 @@ def _run_job(script: str, path: Path | None, names: Sequence[str], options: Sequ
 
 
 def _run(started: Job) -> None:
-    code = _wait(subprocess.Popen(started.command, env=started.environment))
+    from cdc.ops.spark import start
+
+    code = _wait(start(started))
     if code:
         # The job has said in its own words what is wrong.
         raise typer.Exit(code if code > 0 else 128 - code)

@@ -10,10 +10,12 @@ import importlib.util
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cdc.dev.classes import archive_options
 from cdc.dev.jars import jars
@@ -39,6 +41,7 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
     connectors = jars("spark")
     java_options = [
         f"-Dlog4j2.configurationFile={scripts / 'log4j2.properties'}",
+        *(("-Dtailrace.exceptions=true",) if os.environ.get("TAILRACE_TRACE") else ()),
         *_collector(config),
         *archive_options(java, [home / "jars", *connectors], write=script == "rebuild"),
     ]
@@ -63,6 +66,20 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
             "PYTHONPATH": _path(scripts),
         },
     )
+
+
+def start(job: Job, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a job that ends when this process does, however that ends: it watches a pipe of which we have an end."""
+    watched, ours = os.pipe()
+    try:
+        environment = {**job.environment, "TAILRACE_PARENT": str(watched)}
+        process = subprocess.Popen(job.command, env=environment, pass_fds=(watched,), **options)
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(watched)
+    return process  # `ours` stays open as long as this process runs
 
 
 def plain_job(script: str, arguments: Sequence[str]) -> Job:
