@@ -107,8 +107,7 @@ def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
                 "TR-515",
                 f"Spark has no driver for the catalog of the warehouse at {catalog.shown(warehouse.uri)}",
                 detail=f'Nothing on its class path takes "jdbc:{kind}:"; that for SQLite is built in.',
-                hint="[spark.conf] \"spark.jars\" = \"/path/to/driver.jar\", or warehouse.uri ="
-                ' "jdbc:sqlite:/var/lib/tailrace/catalog.db"',
+                hint='[spark.conf] "spark.driver.extraClassPath" = "/path/to/driver.jar"',
             ) from None
         raise catalog.unusable(warehouse, why) from None
     if warehouse.uri.startswith("http") or session.conf.get(f"spark.sql.catalog.{warehouse.catalog}.io-impl", None):

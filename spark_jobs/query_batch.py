@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from schemas.errors import ConfigError
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
 from sinks.kinds import quote
 from sinks.one_task import in_one_task
+from spark_jobs.analysis import run
 from spark_jobs.batch import FEW_ROWS, Report, check_definition, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import TIMES, difference, not_unique
@@ -244,23 +243,14 @@ class QueryBatch:
             table: self.shared.records.shapes(topic) for table, topic in self.view.topic_of.items()
         }
         layouts |= {view: self.inputs.layout(view) for view in self.view.views}
-        states = States(self.session, layouts, self.shared.records)
+        states = States(self.session, layouts, self.shared.records, query.histories)
         for name in query.tables:
             for which, cut in cuts.items():
                 states.whole(name, which, self.inputs.at(name, cut))
         return states
 
     def _sql(self, sql: str) -> DataFrame:
-        try:
-            return self.session.sql(sql)
-        except AnalysisException as error:
-            # Analysis knows the query and the columns, no values.
-            raise ConfigError(
-                "TR-550",
-                f'view "{self.view.name}": Spark cannot run its query [{error.getCondition()}]',
-                detail=" ".join(str(error).split("\n", 1)[0].split())[:500],
-                hint=f"Change `query` of [views.{self.view.name}].",
-            ) from None
+        return run(self.session, sql, self.view.name)
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._cached.append(frame.persist())

@@ -7,11 +7,13 @@ import sys
 from typing import Final
 
 from py4j.java_gateway import java_import
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from schemas.config import Config, Warehouse
 from sinks.lease import lease_folder
 from spark_jobs.jvm import start_jvm
+from spark_jobs.lines import tracing
 
 _SETTINGS: Final = {
     # Values are compared with the source's, which is read under UTC.
@@ -80,6 +82,8 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
     # PySpark names this class alone for each list of columns: Java then looks through all jars, package by package.
     java_import(session._jvm, "org.apache.spark.api.python.PythonUtils")
     session.sparkContext.setLogLevel("ERROR")
+    # It prints what is raised as well, with what may be values.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = not tracing()
     return session
 
 

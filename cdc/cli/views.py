@@ -37,18 +37,31 @@ def list_views(config: ConfigFile = None, json: Json = False) -> None:
 
 
 @app.command()
-def status(config: ConfigFile = None, json: Json = False) -> None:
+def status(
+    views: Annotated[
+        list[str] | None, typer.Argument(metavar="VIEW...", help="Only these, with their errors as a whole.")
+    ] = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
     """Show the LSN that each view reflects, and how far it is behind the source."""
     from cdc.cli.status_page import view_lines
     from cdc.ops.read_status import read_status
+    from cdc.ops.views import named
     from schemas.configfile import load
 
-    found = read_status(load(config))
+    loaded = load(config)
+    chosen = named(loaded, views) if views else loaded.views
+    status = read_status(loaded)
     if json:
-        output.json(found.to_dict()["views"])
+        output.json([view for view in status.to_dict()["views"] if view["name"] in chosen])
         return
-    for text in view_lines(found.views):
+    found = [view for view in status.views if view.name in chosen]
+    for text in view_lines(found):
         output.line(text)
+    for view in found if views else ():
+        if view.error:
+            output.line(f"\n{view.name}:\n{view.error}")
 
 
 @app.command()
@@ -138,8 +151,16 @@ def resume(
 
 
 @app.command()
-def explain(view: str, config: ConfigFile = None, json: Json = False) -> None:
+def explain(
+    view: str,
+    config: ConfigFile = None,
+    json: Json = False,
+    check: Annotated[bool, typer.Option("--check", help="Have Spark analyse it, too: types and functions.")] = False,
+) -> None:
     """Show how a change in each table of a query finds the rows to compute anew, and what it scans."""
+    if check:
+        _run_job("explain", config, [view], ["--check", *_json(json)])
+        return
     _run_plain_job("explain", config, [view], _json(json))
 
 

@@ -45,11 +45,13 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
         *_collector(config),
         *archive_options(java, [home / "jars", *connectors], write=script == "rebuild"),
     ]
-    settings = [part for name, value in spark.conf.items() for part in ("--conf", f"{name}={value}")]
+    conf = dict(spark.conf)
+    class_path = _class_path(spark.master, connectors, conf)
+    settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     submit = (
         *("--master", spark.master),
         *("--driver-memory", spark.driver_memory),
-        *_class_path(spark.master, connectors),
+        *class_path,
         *settings,
         "pyspark-shell",
     )
@@ -102,11 +104,16 @@ def _collector(config: Config) -> tuple[str, ...]:
     return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
 
 
-def _class_path(master: str, connectors: Sequence[Path]) -> tuple[str, ...]:
-    """In one process they need only be on the class path; `--jars` would copy them to the executor inside."""
+def _class_path(master: str, connectors: Sequence[Path], conf: dict[str, str]) -> tuple[str, ...]:
+    """In one process they need only be on the class path; `--jars` would copy them to the executor inside.
+
+    What the user has there, a driver for the catalog, is taken out of `conf` and added: one would replace the other.
+    """
     files = [str(path) for path in connectors]
-    local = master.startswith("local") and not master.startswith("local-cluster")
-    return ("--driver-class-path", os.pathsep.join(files)) if local else ("--jars", ",".join(files))
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        return ("--jars", ",".join(files))
+    more = conf.pop("spark.driver.extraClassPath", None)
+    return ("--driver-class-path", os.pathsep.join([*files, *([more] if more else [])]))
 
 
 def _package(name: str) -> Path:

@@ -160,13 +160,10 @@ def test_a_command_without_its_generation(
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "file://{tmp_path}/data"\n'
     file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + views)
 
-    def refused(command: str, code: str, *options: str) -> str:
+    def refused(command: str, code: str, **options: int) -> str:
+        run = {"compare": cli.compare, "swap": cli.swap, "rollback": cli.rollback, "drop": cli.drop}[command]
         with pytest.raises(TailraceError, match=code) as failed:
-            runner = {"compare": cli.compare, "swap": cli.swap, "rollback": cli.rollback}
-            if command == "drop":
-                cli.drop("v", file, generation=int(options[0]) if options else None)
-            else:
-                runner[command]("v", file)
+            run("v", file, **options)
         return failed.value.detail
 
     for command in ("compare", "swap", "rollback", "drop"):
@@ -181,6 +178,6 @@ def test_a_command_without_its_generation(
     table.append(pa.table({"n": pa.array([1], pa.int64())}), snapshot_properties=summary)
     for command, code in (("compare", "TR-571"), ("swap", "TR-571"), ("rollback", "TR-572"), ("drop", "TR-575")):
         assert "Generations: 3 (live) at 0/50." in refused(command, code)
-    refused("drop", "TR-571", "2")
+    refused("drop", "TR-571", generation=2)
     with pytest.raises(TailraceError, match="TR-110"):  # there is something to drop, so Spark is wanted
         cli.drop("v", file, confirm="v")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cdc.cli.status_page import status_lines
@@ -9,6 +10,7 @@ from cdc.ops.read_status import read_status
 from cdc.ops.status import SourceStatus, Status, assemble
 from cdc.slot import Slot
 from schemas.config import Config
+from schemas.errors import SinkError
 from schemas.lsn import Position
 from schemas.progress import Cut, PositionRecord
 from sinks.changes import HistoryFrom
@@ -132,6 +134,15 @@ def test_how_long_a_slot_lasts() -> None:
 def test_a_view_that_stands_still_says_why() -> None:
     record = ViewRecord("orders", "warehouse", 2, cut(800), 1, error="TR-522")
     assert "stopped: TR-522" in text(made(records={"orders": record}))
+
+
+def test_an_error_is_one_line_of_the_table() -> None:
+    error = str(SinkError("TR-530", "OpenSearch does not answer", detail="Connection refused.", hint="curl it"))
+    applied = ViewRecord("orders", "warehouse", 2, cut(800), 1, error=error)
+    for record in (applied, replace(applied, cut=None)):
+        shown = text(made(records={"orders": record}))
+        assert "TR-530 OpenSearch does not answer\n" in shown + "\n"
+        assert "DETAIL" not in shown
 
 
 def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:
