@@ -372,6 +372,11 @@ class View(Section):
     refresh: Literal["incremental", "full"] = Field(
         "incremental", description="of a query: the units that changed, or all of it at each change"
     )
+    asof_before: Literal["none", "first"] = Field(
+        "none",
+        description="of a query with ASOF joins: what a row is joined with whose moment is before the first version of"
+        " a key: none, or that first version",
+    )
     queries: str | None = Field(
         None, description='of percolate: the captured column of stored queries, "schema.table.column"'
     )
@@ -387,6 +392,8 @@ class View(Section):
     def _one_source(self) -> View:
         if (self.table is None) == (self.query is None):
             raise ValueError("give either `table` or `query`")
+        if self.asof_before != "none" and self.query is None:
+            raise ValueError("`asof_before` is of a `query` with ASOF joins")
         if self.lateness_s is not None and (self.query is None or self.refresh == "full"):
             raise ValueError('`lateness_s` is of a `query` with refresh = "incremental"')
         return self

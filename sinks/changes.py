@@ -25,6 +25,9 @@ TO_LSN, TO_ORDINAL = "valid_to_lsn", "valid_to_ordinal"
 VALIDITY: Final = (VALID_FROM, VALID_TO, FROM_LSN, FROM_ORDINAL, TO_LSN, TO_ORDINAL)
 """The columns that a view of shape `history` has behind those of its table: commit times and positions."""
 
+FIRST: Final = "_tailrace_first"
+"""Column that marks the first version of each key, where a query asks for it; no view has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryFrom:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from schemas.config import Config
 from schemas.lsn import Lsn, format_lsn, parse_lsn
 from spark_jobs.batch import Report
+from spark_jobs.causes import is_jvm_gone
 from spark_jobs.command import opened, parser, run, stopping
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import KeptView, Shared
@@ -36,10 +37,17 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         names = in_order(config, given.views or config.views)
-        with opened(config) as shared:
-            views = [open_view(shared, name) for name in names]
-            line(event="following", views=names)
-            follow(shared, views, stop, given.until_lsn)
+        try:
+            with opened(config, names) as shared:
+                views = [open_view(shared, name) for name in names]
+                line(event="following", views=names)
+                follow(shared, views, stop, given.until_lsn)
+        except Exception as error:
+            # A signal to the whole group of processes ends the JVM as well, in mid-batch: what it had not committed
+            # the next start does again.
+            if not (stop.is_set() and is_jvm_gone(error)):
+                raise
+            line(event="ended in mid-batch", level="warning")
 
     return run(job, given.config)
 
@@ -61,7 +69,7 @@ def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, unt
         if seen is not None:
             keep(view, seen)
             if view.stands_for(seen.waits_for):
-                line(event="waiting", view=view.declared.name, tables=seen.waits_for)
+                line(event="waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
         elif tables := shared.cuts.waits_for(view.declared):
             said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."))
 
@@ -103,18 +111,21 @@ def keep(view: KeptView, seen: SeenCut) -> None:
 
     What reads a view that is parked waits for it.
     """
-    report = Report()
+    report, before = Report(), view.applied
     try:
         view.step(seen, report)
     except Waiting as error:
         said(view, error)
         return
     except Exception as error:
-        pause = view.park(named(error))
-        line(event="parked", view=view.declared.name, error=str(named(error)), again_in_s=pause)
+        if is_jvm_gone(error):
+            raise
+        failed = named(error)
+        pause = view.park(failed)
+        line(event="parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
         return
     applied = view.applied
-    if "apply" in report.milliseconds and applied is not None:
+    if applied is not None and (before is None or before.cut.offsets != applied.cut.offsets or report.replaced):
         line(
             event="batch",
             view=view.declared.name,
@@ -130,7 +141,7 @@ def keep(view: KeptView, seen: SeenCut) -> None:
 def said(view: KeptView, error: Waiting) -> None:
     """Say, once, what a view waits for."""
     if view.wait(error):
-        line(event="waiting", view=view.declared.name, error=str(error))
+        line(event="waiting", level="warning", view=view.declared.name, error=str(error))
 
 
 if __name__ == "__main__":

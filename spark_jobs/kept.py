@@ -174,7 +174,8 @@ class KeptView:
         if failed != self._group_failed:
             self._group_failed = failed
             if failed is not None:
-                line(event="lag not shown", view=self.declared.name, error=f"its consumer group: {failed}")
+                why = f"its consumer group: {failed}"
+                line(event="lag not shown", level="warning", view=self.declared.name, error=why)
 
     def park(self, error: TailraceError) -> float:
         """Put the view aside for a while, longer each time; return for how many seconds. Others go on."""

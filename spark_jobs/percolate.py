@@ -186,6 +186,7 @@ class PercolateBatch:
         if count:
             line(
                 event="parked queries",
+                level="warning",
                 view=self.view.name,
                 code="TR-590",
                 queries=count,

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         if given.dry_run:
             foretell(config, dict.fromkeys(given.views), as_json=given.json)
             return
-        with opened(config) as shared:
+        with opened(config, given.views) as shared:
             for name in in_order(config, given.views):
                 rebuild(shared, open_view(shared, name), swap=not given.no_swap)
 
@@ -118,7 +118,7 @@ def _go_on(shared: Shared, view: KeptView, batch: PercolateBatch) -> Applied:
         except StateError as error:
             applied = batch.begin_anew(live, seen)
             without = [format_lsn(state.cut.flushed_lsn) for state in (live, applied)]
-            line(event="begun anew", view=view.declared.name, code=error.code, without=without)
+            line(event="begun anew", level="warning", view=view.declared.name, code=error.code, without=without)
         view.publish(applied, seen.level_ms)
         return applied
 

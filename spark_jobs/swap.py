@@ -11,6 +11,7 @@ from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from sinks.changes import Applied
 from sinks.lease import Lease, lease_folder
+from sinks.which_generation import live_in, staged_in
 from spark_jobs.batch import Report
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import LEASE_WAIT_S, KeptView, Shared, not_free
@@ -114,34 +115,9 @@ def keep(shared: Shared, view: KeptView, previous: int) -> None:
 
 def staged_of(view: KeptView, found: Mapping[int, Applied], live: Applied) -> Applied:
     """Return the generation that waits for its swap. StateError (TR-571) if there is none."""
-    staged = max((number for number in found if number > live.generation), default=None)
-    if staged is None:
-        raise StateError(
-            "TR-571",
-            f'view "{view.declared.name}" has no generation that waits to be swapped',
-            detail=listed(found, live),
-            hint=f"tailrace views rebuild {view.declared.name} --no-swap",
-        )
-    return found[staged]
+    return staged_in(view.declared.name, found, live)
 
 
 def live_of(view: KeptView) -> Applied:
     """Return what is live. StateError (TR-512) if nothing is."""
-    live = view.batch.target.live()
-    if live is None:
-        raise StateError(
-            "TR-512",
-            f'view "{view.declared.name}" has not been made yet',
-            detail="No batch has been applied to it.",
-            hint=f"tailrace views rebuild {view.declared.name}, or let `tailrace views follow` run.",
-        )
-    return live
-
-
-def listed(found: Mapping[int, Applied], live: Applied) -> str:
-    """Say which generations there are."""
-    each = (
-        f"{number}{' (live)' if number == live.generation else ''} at {format_lsn(applied.cut.flushed_lsn)}"
-        for number, applied in sorted(found.items())
-    )
-    return f"Generations: {', '.join(each)}."
+    return live_in(view.declared.name, view.batch.target.live())

@@ -155,7 +155,7 @@ def wait(
     from schemas.lsn import format_lsn, parse_lsn
 
     try:
-        wanted = None if lsn is None else parse_lsn(lsn)
+        wanted: int | None = None if lsn is None else parse_lsn(lsn)
     except ValueError:
         raise typer.BadParameter(f'"{lsn}" is no LSN: write it as PostgreSQL prints it, 0/16B3748.') from None
     loaded = load(config)

@@ -84,12 +84,17 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
 def _view(view: ViewStatus) -> str:
     waits = sentence(view.waits_for)
     if view.flushed_lsn is None:
-        state = f"down: {view.error}" if view.error else f"nothing applied yet{waits and ', '}{waits}"
+        state = f"down: {_first_line(view.error)}" if view.error else f"nothing applied yet{waits and ', '}{waits}"
         return f"{view.name:<24} {view.target:<10} {'-':<14} {state}"
-    failed = f"  stopped: {view.error}" if view.error else waits and f"  {waits}"
+    failed = f"  stopped: {_first_line(view.error)}" if view.error else waits and f"  {waits}"
     lag = lag_text(view.lag_bytes, view.lag_seconds)
     begins = "" if view.history_from_lsn is None else f"  from {_lsn(view.history_from_lsn)}"
     return f"{view.name:<24} {view.target:<10} {_lsn(view.flushed_lsn):<14} {lag}{begins}{failed}"
+
+
+def _first_line(error: str) -> str:
+    """Return an error's code and message; `tailrace views status VIEW` shows the whole of it."""
+    return " ".join(error.partition("\n")[0].removeprefix("ERROR").split())
 
 
 def _lsn(lsn: int | None) -> str:

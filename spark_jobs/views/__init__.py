@@ -15,7 +15,7 @@ from schemas.config import Config, View
 from schemas.errors import ConfigError
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
-from spark_jobs.query.catalog import is_view
+from spark_jobs.query.catalog import is_view, not_captured
 from spark_jobs.query.declared import Refresh
 from spark_jobs.query.parse import tables_of
 from spark_jobs.query.text import QueryText
@@ -62,7 +62,9 @@ class Declared:
         """What the rows follow from: a query, or a shape; None for a view that is the present state of a table."""
         if self.text is None:
             return None if self.shape == "current" else self.shape
-        return hashlib.sha256(orjson.dumps([self.text.sql, self.key])).hexdigest()
+        # What is new is left out where it is not used: views of earlier revisions are of the same definition.
+        first = ["asof_first"] if self.text.asof_first else []
+        return hashlib.sha256(orjson.dumps([self.text.sql, self.key, *first])).hexdigest()
 
 
 def declare(config: Config, name: str) -> Declared:
@@ -113,7 +115,7 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
             detail="The tables that queries read are kept in it, whatever the view's target is.",
             hint='Add [warehouse] with uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"',
         )
-    text = QueryText(name, view.query or "")
+    text = QueryText(name, view.query or "", view.asof_before == "first")
     in_order(config, [name])  # refuses circles
     tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
     captured = tuple(tables_below(config, name))
@@ -140,7 +142,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             "TR-507",
             f'view "{view.name}": no schema of its table is known',
             detail=f'The schemas topic has none for topic "{shapes.topic}".',
-            hint="Is the table captured ([source] tables), and has `tailrace run` been started?",
+            hint=not_captured(shapes.topic.partition(".")[2], shapes.captured),
         )
     if not shapes.keys and view.shape != "log":
         raise ConfigError(

@@ -10,6 +10,7 @@ from cdc.ops.read_status import read_status
 from cdc.ops.status import SourceStatus, Status, assemble
 from cdc.slot import Slot
 from schemas.config import Config, View
+from schemas.errors import SinkError
 from schemas.lsn import Position
 from schemas.progress import Cut, PositionRecord
 from sinks.changes import HistoryFrom
@@ -159,6 +160,15 @@ def test_a_view_without_a_batch_waits_for_its_table() -> None:
     record = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
     shown = text(made(records={}, stored=(record, 1)))
     assert shown.count("nothing applied yet, waits for table public.orders: being read") == 2
+
+
+def test_an_error_is_one_line_of_the_table() -> None:
+    error = str(SinkError("TR-530", "OpenSearch does not answer", detail="Connection refused.", hint="curl it"))
+    applied = ViewRecord("orders", "warehouse", 2, cut(800), 1, error=error)
+    for record in (applied, replace(applied, cut=None)):
+        shown = text(made(records={"orders": record}))
+        assert "TR-530 OpenSearch does not answer\n" in shown + "\n"
+        assert "DETAIL" not in shown
 
 
 def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:
