@@ -23,9 +23,8 @@ class StoredReads:
     states: Mapping[str, TableState] = field(default_factory=dict)
     chunks: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
 
-    def left(self, table: str) -> list[Chunk]:
+    def left(self, table: str, run: int) -> list[Chunk]:
         """Return the chunks of a table's newest run that are not read yet; none either if it was not planned."""
-        run = self.states[table].run
         return [
             Chunk.from_dict(value)
             for (name, of_run, _), value in self.chunks.items()

@@ -38,4 +38,4 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
         if now is None or now.status in (TableStatus.NEW, TableStatus.PARKED):
             continue
         if name in registry.incomplete or now.asked is not None or name in unread:
-            windows.resume(relation, reads.left(name))
+            windows.resume(relation, reads.left(name, now.run))
