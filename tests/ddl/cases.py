@@ -95,7 +95,9 @@ def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[
 
 
 def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") -> Outcome:
-    """Run cases: "idle", "followed" by changes of rows, or while the daemon is "stopped" or "killed"."""
+    """Run cases: "idle", "followed" by changes of rows, while the daemon is "stopped" or "killed", or "restarted" after
+    a look at the catalog.
+    """
     with stage(servers, source=source) as (ledger, path):
         config = load(path)
         outcome = Outcome(config.kafka.prefix)
@@ -117,7 +119,10 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
                 if mode in ("idle", "followed") and daemon.process.poll() is not None:
                     outcome.stopped_by[name] = said(path)
                     daemon = Daemon(path)
-            if mode in ("stopped", "killed"):
+            if mode == "restarted":
+                time.sleep(_QUIET_S)
+                daemon.stop()
+            if daemon.process.poll() is not None:
                 daemon = Daemon(path)
             _finish(ledger, config, daemon, outcome)
         except AssertionError as error:
@@ -142,7 +147,7 @@ def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
             continue
         ledger.run(*([step] if isinstance(step, str) else step))
         emit(ledger)
-    for statement in case.follow if mode != "idle" else ():
+    for statement in case.follow if mode not in ("idle", "restarted") else ():
         ledger.run(statement)
     emit(ledger)
 

@@ -184,17 +184,22 @@ def _differing(values: dict[str, tuple[Field, Any]], columns: tuple[str, ...], r
     for name, text in zip(columns, row, strict=True):
         if name not in values:
             if text is not None:
-                return f"{name} has no value, not {text!r}"
+                return f"{name} has no value, not {_short(text)}"
             continue
         field, value = values[name]
         if from_avro(field.form, value) != from_text(field.form, text):
-            return f"{name} is {value!r}, not {text!r}"
+            return f"{name} is {_short(value)}, not {_short(text)}"
     return ""
 
 
 def _text(field: Field, value: Any) -> str | None:
     text = from_avro(field.form, value)
     return text if text is None or isinstance(text, str) else repr(text)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else f"{text[:80]}... ({len(text)} characters)"
 
 
 def existing_topics(bootstrap: str, prefix: str) -> set[str]:

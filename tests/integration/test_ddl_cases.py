@@ -1,6 +1,7 @@
 """Schema changes that no change of a row tells of: each topic becomes its table, and no cut is called a state before.
 
-Each scenario is played at rest; with changes of rows after it; and while the daemon is stopped, or has been killed.
+Each scenario is played at rest; with changes of rows after it; while the daemon is stopped, or has been killed; and at
+rest with a restart once the daemon has looked at the catalog.
 """
 
 from __future__ import annotations
@@ -264,8 +265,8 @@ TYPES = {
         f"{_MOOD}; CREATE TABLE inside (a int PRIMARY KEY, b mood)", "inside", "ROW(g, 'ok')::inside", _RENAME_VALUE),
     "label_of_a_partitioned": Case(
         (_MOOD, "CREATE TYPE pair AS (a int, b mood); CREATE TABLE t (id int PRIMARY KEY, x pair) PARTITION BY RANGE "
-         "(id)", "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (-100) TO (200); INSERT INTO t SELECT g, ROW(g, 'ok') "
-         "FROM generate_series(1, 20) g"),
+         "(id)", "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (-100) TO (200); INSERT INTO t SELECT g, "
+         "ROW(g, 'ok')::pair FROM generate_series(1, 20) g"),
         (_RENAME_VALUE,), _CHANGES,
     ),
     "value_added": _typed(_MOOD_PAIR, "pair", "ROW(g, 'ok')::pair", "ALTER TYPE mood ADD VALUE 'so' BEFORE 'ok'"),
@@ -404,7 +405,7 @@ REFILLED = {
 }  # fmt: skip
 
 CASES = NAMES | KEYS | TYPES | ROWS
-_MODES = ("idle", "followed", "stopped", "killed")
+_MODES = ("idle", "followed", "stopped", "killed", "restarted")
 
 
 def _selected(request: pytest.FixtureRequest, cases: dict[str, Case], *also: str) -> dict[str, Case]:
