@@ -1,4 +1,4 @@
-"""Schema changes of all kinds drawn at random, with kills and restarts: each cut called a state is what the tables were.
+"""Schema changes of all kinds drawn at random, with kills and restarts: each state cut is what the tables were then.
 
 A short set; `python -m tests.ddl` plays as many rounds as asked for.
 """
