@@ -34,13 +34,15 @@ _QUIET_S = 7.0
 class Case:
     """A scenario: `setup` before the daemon starts, then steps: each a statement, or a tuple for one transaction.
 
-    A further schema has the case's name, two underscores and more. `follow` are changes of rows after the steps. A step
-    "leave TABLE PART" lets the rows of a partition stay on the table's topic.
+    A further schema has the case's name, two underscores and more. `follow` are changes of rows after the steps,
+    `before` those before them: where the daemon is down, it meets them when the catalog is past them. A step "leave
+    TABLE PART" lets the rows of a partition stay on the table's topic.
     """
 
     setup: tuple[str, ...]
     steps: tuple[str | tuple[str, ...], ...]
     follow: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -140,6 +142,9 @@ def said(path: Path) -> str:
 
 def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
     ledger.run(f'SET search_path = "{name}"')
+    at_rest = mode in ("idle", "restarted")
+    for statement in case.before if not at_rest else ():
+        ledger.run(statement)
     for step in case.steps:
         if isinstance(step, str) and step.startswith("leave "):
             _, table, part = step.split()
@@ -147,7 +152,7 @@ def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
             continue
         ledger.run(*([step] if isinstance(step, str) else step))
         emit(ledger)
-    for statement in case.follow if mode not in ("idle", "restarted") else ():
+    for statement in case.follow if not at_rest else ():
         ledger.run(statement)
     emit(ledger)
 

@@ -173,6 +173,7 @@ class Generator:
         if table.parted:
             first = self._pick.randrange(0, 1970) if self._n < 400 or self._pick.random() < 0.8 else 2500
         chosen = [name for name in table.columns if name in table.key or self._pick.random() < 0.8]
+        chosen = chosen or list(table.columns)
         values = [self._value(name, table.columns[name], "g") for name in chosen]
         columns = ", ".join(f'"{name}"' for name in chosen)
         return [

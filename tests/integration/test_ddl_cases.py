@@ -117,6 +117,7 @@ def _key(kind: str, values: str, using: str, to: str = "", extra: str = "", full
         (create.replace(" FROM g", " FROM generate_series(1, 26) g"),),
         (f"ALTER TABLE t ALTER k TYPE {to or kind} USING {using}",),
         ("UPDATE t SET v = -v WHERE v < 4", "DELETE FROM t WHERE v = 7"),
+        ("UPDATE t SET v = v + 100 WHERE v > 9", "DELETE FROM t WHERE v = 8"),
     )
 
 
@@ -141,38 +142,45 @@ KEYS = {
     "enum_key": Case(
         (_MOOD, "CREATE TABLE t (k mood PRIMARY KEY, v int); INSERT INTO t VALUES ('sad', 1), ('ok', 2)"),
         ("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'",), ("INSERT INTO t VALUES ('glad', 3)",),
+        ("UPDATE t SET v = v + 10",),
     ),
     "enum_keys_exchanged": Case(
         (_MOOD, "CREATE TABLE t (k mood PRIMARY KEY, v int); INSERT INTO t VALUES ('sad', 1), ('ok', 2)"),
         (("ALTER TYPE mood RENAME VALUE 'ok' TO 'x'", "ALTER TYPE mood RENAME VALUE 'sad' TO 'ok'",
           "ALTER TYPE mood RENAME VALUE 'x' TO 'sad'"),),
         ("INSERT INTO t VALUES ('glad', 3)",),
+        ("UPDATE t SET v = v + 10",),
     ),
     "enum_domain_key": Case(
         (_MOOD, "CREATE DOMAIN feeling AS mood; CREATE DOMAIN felt AS feeling",
          "CREATE TABLE t (k felt PRIMARY KEY, v int); INSERT INTO t VALUES ('sad', 1), ('ok', 2)"),
         ("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'",), ("INSERT INTO t VALUES ('glad', 3)",),
+        ("UPDATE t SET v = v + 10",),
     ),
     "composite_key": Case(
         ("CREATE TABLE t (a text, b int, v int, PRIMARY KEY (a, b));"
          "INSERT INTO t SELECT 'k' || g % 3, g, g FROM generate_series(1, 30) g",),
         ("ALTER TABLE t ALTER a TYPE text USING upper(a)",), ("UPDATE t SET v = 0 WHERE b = 4",),
+        ("UPDATE t SET v = v + 10 WHERE b > 9",),
     ),
     "composite_enum_key": Case(
         (_MOOD, "CREATE TABLE t (a mood, b int, v int, PRIMARY KEY (a, b));"
          "INSERT INTO t SELECT CASE WHEN g % 2 = 0 THEN 'sad' ELSE 'ok' END::mood, g, g FROM generate_series(1, 30) g"),
         ("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'",), ("UPDATE t SET v = 0 WHERE b = 4",),
+        ("UPDATE t SET v = v + 10 WHERE b > 9",),
     ),
     "row_typed_key": Case(
         ("CREATE TYPE pair AS (a int, b text)", "CREATE TABLE t (k pair PRIMARY KEY, v int)",
          "INSERT INTO t VALUES ((1, 'x'), 1), ((2, 'y'), 2)"),
         ("ALTER TYPE pair ADD ATTRIBUTE c int",), ("UPDATE t SET v = 0 WHERE v = 1",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
     "identity_index": Case(
         ("CREATE TABLE t (id int PRIMARY KEY, k text NOT NULL UNIQUE, v int);"
          "INSERT INTO t SELECT g, 'k' || g, g FROM generate_series(1, 26) g",
          "ALTER TABLE t REPLICA IDENTITY USING INDEX t_k_key"),
         ("ALTER TABLE t ALTER k TYPE text USING upper(k)",), ("UPDATE t SET v = 0 WHERE id = 1",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
     "partitioned_key": Case(
         ("CREATE TABLE t (p int, k text, v int, PRIMARY KEY (p, k)) PARTITION BY RANGE (p);"
@@ -180,17 +188,20 @@ KEYS = {
          "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (40);"
          "INSERT INTO t SELECT g, 'k' || g, g FROM generate_series(1, 26) g",),
         ("ALTER TABLE t ALTER k TYPE text USING upper(k)",), ("UPDATE t SET v = 0 WHERE p = 11",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
     "altered_twice": Case(
         ("CREATE TABLE t (k text PRIMARY KEY, v int); INSERT INTO t SELECT 'k' || g, g FROM generate_series(1, 26) g",),
         ("ALTER TABLE t ALTER k TYPE text USING upper(k)", "ALTER TABLE t ALTER k TYPE text USING k || '!'"),
         ("UPDATE t SET v = 0 WHERE v = 1",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
     "key_and_name": Case(
         ("CREATE TABLE t (k text PRIMARY KEY, v int); INSERT INTO t SELECT 'k' || g, g FROM generate_series(1, 26) g",),
         (("ALTER TABLE t ALTER k TYPE text USING upper(k)", "ALTER TABLE t RENAME TO was",
           "ALTER TABLE was RENAME TO t"),),
         ("UPDATE t SET v = 0 WHERE v = 1",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
 }  # fmt: skip
 
@@ -199,7 +210,7 @@ def _typed(types: str, kind: str, value: str, *steps: str | tuple[str, ...]) -> 
     return Case(
         (types, f"CREATE TABLE t (id int PRIMARY KEY, x {kind}); INSERT INTO t SELECT g, {value} FROM generate_series"
          "(1, 20) g"),
-        steps, _CHANGES,
+        steps, _CHANGES, ("UPDATE t SET id = id + 50 WHERE id > 15", "DELETE FROM t WHERE id = 14"),
     )  # fmt: skip
 
 
