@@ -31,6 +31,9 @@ _MOST = 200
 
 _SHARE: Final = 10
 
+_LET_GO_S: Final = 0.1
+"""How long a look waits for somebody who has just locked a captured table."""
+
 # ANALYZE and VACUUM change rows of pg_class in place, which makes no new version. Temporary tables come and go.
 _NEWS: LiteralString = """
 WITH news AS (
@@ -76,16 +79,21 @@ class CatalogWatch:
         self._known: set[int] = set()
         self._locked: set[int] = set()
         self._pending: list[Look] = []
-        self._stale = True
+        self._wants_look = True
         self.rest_s = 0.0
 
     def look(self) -> None:
         """Look before a cut is called a state; what it leaves open is `registry.unsettled` afterwards."""
         began = time.monotonic()
-        if self._stale or self._is_news():
-            if self._since is None:
-                self._is_news()
-            self._stale = False
+        before = self._locked
+        news = self._is_news()
+        deadline = began + _LET_GO_S
+        while self._held(self._locked - before) and time.monotonic() < deadline:
+            # in the middle of its commit, most likely: a name that it gives is known to nobody yet
+            time.sleep(_LET_GO_S / 10)
+            news |= self._is_news()
+        if news or self._wants_look:
+            self._wants_look = False
             self.add(survey(self._connection, self._publications, self._capture_set))
         self._judge()
         self.rest_s = (time.monotonic() - began) * (_SHARE - 1)
@@ -102,9 +110,18 @@ class CatalogWatch:
         while self._pending and lsn >= self._pending[0].until:
             look = self._pending.pop(0)
             pasts = {found.name: self._past(found.schema, found.table) for found in look.found}
-            self._stale |= any(self._registry.judge(look, found, pasts[found.name]) is None for found in look.found)
+            self._wants_look |= any(self._registry.judge(look, found, pasts[found.name]) is None for found in look.found)
             self._registry.settle(look, pasts)
         self._judge()
+
+    def want_look(self) -> None:
+        """Have the next look find all captured tables, whether the catalogs have news or not."""
+        self._wants_look = True
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether a look is due although no cut is about to be called a state."""
+        return self._wants_look
 
     @property
     def waits(self) -> bool:
@@ -124,7 +141,7 @@ class CatalogWatch:
 
     def _judge(self) -> None:
         """Say which tables are unsettled."""
-        unsettled = self._held()
+        unsettled = self._held(self._locked)
         for look in self._pending:
             unsettled |= self._registry.moved(look)
             unsettled |= {found.name for found in look.found if self._is_open(look, found)}
@@ -134,10 +151,12 @@ class CatalogWatch:
         action = self._registry.judge(look, found, self._past(found.schema, found.table))
         return action not in (Action.NONE, Action.NOTE)
 
-    def _held(self) -> set[str]:
-        """Return the tables that somebody may be altering: their locks are held, or those of a type of theirs."""
+    def _held(self, locked: set[int]) -> set[str]:
+        """Return the tables that somebody may be altering: of them, or of a type of theirs, `locked` has the oid."""
+        if not locked:
+            return set()
         return {
             name
             for name, state in self._registry.states.items()
-            if state.layout is not None and not self._locked.isdisjoint(state.layout.oids)
+            if state.layout is not None and not locked.isdisjoint(state.layout.oids)
         }

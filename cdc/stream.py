@@ -81,7 +81,7 @@ class Stream:
             progress,
             self._assembler,
             self._wal.ask,
-            self._watch.add,
+            self._watch,
         )
         opened.callback(self._windows.close)
         take_up(captured, pipeline.reads, registry, self._windows)
@@ -172,8 +172,8 @@ class Stream:
             return
         assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
         now = time.monotonic()
-        if self._unsettled and now - self._looked_at >= _SETTLE_S:
-            # the cut may be a state by now
+        if (self._unsettled or self._watch.wants_look) and now - self._looked_at >= _SETTLE_S:
+            # the cut may be a state by now, or a table may have been altered
             self._looked_at = now
             self._watch.look()
         wait = _SETTLE_S if self._progress.reread else _IDLE_ADVANCE_S

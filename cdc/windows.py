@@ -17,6 +17,7 @@ import structlog
 
 from cdc import pgoutput
 from cdc.capture_set import CaptureSet
+from cdc.catalog_watch import CatalogWatch
 from cdc.connect import cannot_read, connect_to_read
 from cdc.delivery import Delivery
 from cdc.layouts import describe, survey
@@ -35,7 +36,7 @@ from schemas.relation import Relation
 from schemas.topics import Topics
 from snapshot.pace import Pace
 from snapshot.plan import Chunk, plan_chunks
-from snapshot.window import Look, Plan, Window
+from snapshot.window import Plan, Window
 from snapshot.window_reader import WindowReader
 
 log = structlog.get_logger()
@@ -78,12 +79,10 @@ class Windows:
         progress: Progress,
         assembler: Assembler,
         ask_for_wal_end: Callable[[], None],
-        on_look: Callable[[Look], None],
+        watch: CatalogWatch,
     ) -> None:
-        """`ask_for_wal_end` has the server say at once how far it has sent the WAL; `on_look` gets each look at the
-        catalog.
-        """
-        self._on_look = on_look
+        """`ask_for_wal_end` has the server say at once how far it has sent the WAL."""
+        self._watch = watch
         self.reads: dict[str, TableRead] = {}
         self._kafka = config.kafka
         self._topics = Topics(config.kafka.prefix)
@@ -128,7 +127,7 @@ class Windows:
     def poll(self) -> None:
         """Take up what is wanted, what was found altered, and what has been planned. Raises what the reader met."""
         if (look := self._reader.looked()) is not None:
-            self._on_look(look)
+            self._watch.add(look)
         for name, relation in self._registry.wanted.items():
             self._registry.begun(name)
             self._begin(relation)
@@ -191,6 +190,7 @@ class Windows:
         if plan.layout is None:
             # gone, or under another name, at a place of the WAL that a look at the catalog finds
             read.ready_at = time.monotonic() + _PLAN_AGAIN_S
+            self._watch.want_look()
             return
         if not self._tables.has_key(plan.relation):
             self._registry.cannot_be_read(plan.table)
@@ -258,8 +258,9 @@ class Windows:
             if window.failed:
                 self._failed(window)
             elif self._tables.is_ignored(window.relation.oid):
-                # it has a name by now under which it is not captured, which the next look at the catalog will show
+                # it has a name by now under which it is not captured
                 read.ready_at = time.monotonic() + _PLAN_AGAIN_S
+                self._watch.want_look()
             elif window.moved or self._is_outdated(window, read):
                 log.info("table was altered while it was read", table=window.chunk.table)
                 self._registry.want(window.relation)
