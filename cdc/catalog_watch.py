@@ -110,7 +110,8 @@ class CatalogWatch:
         while self._pending and lsn >= self._pending[0].until:
             look = self._pending.pop(0)
             pasts = {found.name: self._past(found.schema, found.table) for found in look.found}
-            self._wants_look |= any(self._registry.judge(look, found, pasts[found.name]) is None for found in look.found)
+            judged = [self._registry.judge(look, found, pasts[found.name]) for found in look.found]
+            self._wants_look |= None in judged
             self._registry.settle(look, pasts)
         self._judge()
 

@@ -14,7 +14,7 @@ Pure functions, one row of the table below for each line that they return from:
     rows may be gone without a delete (a partition's TRUNCATE)       RECONCILE
     values may read differently at rest; rows came with a partition  READ
     columns, or how they lie, are others, but all rows read as ever  NOTE
-    nothing of it                                                    NONE
+    nothing of it, or it is to be read in any case                   NONE
 
 The WAL says which shape a change has; what the catalog says besides may be later than that, or for a moment earlier.
 So nothing rests on the two being of one moment: in doubt the table is read again, and a read comes after either.
@@ -90,8 +90,8 @@ def on_record(
     if not past.used or state.layout is None or commit_lsn < state.lsn or now is None:
         return Action.NONE
     if not now.has(relation):
-        return Action.READ
-    return _at_rest(state, state.layout, now, columns, past)
+        return _not_twice(state, Action.READ)
+    return _not_twice(state, _at_rest(state, state.layout, now, columns, past))
 
 
 def on_look(state: TableState | None, now: Layout, columns: tuple[str, ...], past: TopicPast) -> Action:
@@ -101,7 +101,13 @@ def on_look(state: TableState | None, now: Layout, columns: tuple[str, ...], pas
     assert state is not None
     if state.layout is None:
         return Action.NONE
-    return _at_rest(state, state.layout, now, columns, past)
+    return _not_twice(state, _at_rest(state, state.layout, now, columns, past))
+
+
+def _not_twice(state: TableState, action: Action) -> Action:
+    """Return what is left to do of a table that is to be read in any case: its read is not planned yet."""
+    waits = state.status is TableStatus.WANTED and action is not Action.REFILL
+    return Action.NONE if waits else action
 
 
 def _replaced(state: TableState | None, oid: int, now: Layout | None, past: TopicPast) -> Action | None:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from schemas.config import Config
-from schemas.layout import TableState
+from schemas.layout import TableState, TableStatus
 from schemas.topics import Topics
 from sinks.progress import Reader
 from snapshot.plan import Chunk
@@ -41,7 +41,8 @@ class StoredReads:
             for (table, run, _), value in self.chunks.items()
             if not value["done"] and table in self.states and self.states[table].run == run
         }
-        return planned | {table for table, state in self.states.items() if state.oid and state.layout is None}
+        wanted = {table for table, state in self.states.items() if state.status in (None, TableStatus.WANTED)}
+        return planned | {table for table in wanted if self.states[table].oid and self.states[table].layout is None}
 
     def progress(self) -> ReadProgress:
         """Return how far the newest read of each table is."""

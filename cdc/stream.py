@@ -134,6 +134,9 @@ class Stream:
         """Act on what looks at the catalog have found, as far as the stream has come; with `drained` all has."""
         if not self._watch.waits or self._assembler.open_xid is not None:
             return
+        if self._registry.unsettled and self._sink.pending:
+            # so that the offsets are known from which on a record is newer than what is read again
+            self._commit()
         delivered = self._assembler.rows.flushed_lsn
         self._watch.passed(max(delivered, self._wal.server_wal_end) if drained else delivered)
         now = time.monotonic()

@@ -31,6 +31,9 @@ from snapshot.window import Found, Look
 
 log = structlog.get_logger()
 
+_ROWS_STAY = (Action.REFILL, Action.RECONCILE)
+"""What is to be done about rows whose records a plain read would leave on the topic."""
+
 FIRST_RUN = 1
 """The number of a table's first snapshot run."""
 
@@ -140,6 +143,8 @@ class TableRegistry:
         if action is Action.NOTE:
             assert state is not None
             self._store(name, replace(state, layout=now, columns=columns, lsn=commit_lsn))
+        elif action is Action.RECONCILE:
+            pass  # the look before the next state has it done, at offsets that are known
         elif action is not Action.NONE:
             self._want(action, relation, now)
             if action is Action.REFILL:
@@ -222,6 +227,7 @@ class TableRegistry:
         name = relation.qualified_name
         state = self._states.get(name) or TableState(0, relation.oid)
         same = state.oid == relation.oid
+        holds_rows = same and action is not Action.REFILL and not state.empty
         member = state.member if same and action is not Action.REFILL else 0
         asked = state.asked
         if asked is not None:  # holds further, but for what would leave rows out
@@ -235,6 +241,10 @@ class TableRegistry:
             TableState(
                 state.run + 1,
                 relation.oid,
+                # of the rows on the topic: what a read under a later one leaves of them is decided when it is planned
+                state.layout if holds_rows else None,
+                state.lsn if holds_rows else 0,
+                state.columns if holds_rows else (),
                 member=member or (now.member if now else 0),
                 asked=asked,
                 status=TableStatus.WANTED,
@@ -260,8 +270,8 @@ class TableRegistry:
         if asked.whole:
             self._store(name, replace(state, run=run, asked=asked))
         else:
-            wanted = TableState(run, state.oid or relation.oid, member=state.member, asked=asked)
-            self._store(name, replace(wanted, status=TableStatus.WANTED, empty=state.empty))
+            wanted = replace(state, run=run, oid=state.oid or relation.oid, asked=asked, status=TableStatus.WANTED)
+            self._store(name, wanted)
         self._relations[name] = relation
         log.info("table to be read", table=name, run=run, reconcile=asked.since is not None)
         return run
@@ -279,17 +289,29 @@ class TableRegistry:
         self._store(name, replace(state, run=state.run + 1, asked=None))
         self._relations.pop(name, None)
 
-    def planned(self, relation: Relation, layout: Layout, lsn: int) -> None:
-        """WANTED → READING: note how a table lies that is read now, with everything that was committed before `lsn`."""
+    def altered(self, relation: Relation, layout: Layout | None, past: TopicPast) -> None:
+        """READING → WANTED: a table was altered while it was read; `layout` is how it lies now, None if it is gone."""
+        state = self._states[relation.qualified_name]
+        action = Action.READ
+        if layout is not None and state.layout is not None:
+            action = on_look(state, layout, self._captured(relation), past)
+        self._want(Action.REFILL if action in _ROWS_STAY else Action.READ, relation, layout)
+
+    def planned(self, relation: Relation, layout: Layout, lsn: int, past: TopicPast) -> None:
+        """WANTED → READING: note how a table lies that is read now, with everything that was committed before `lsn`.
+
+        Where records of rows that the topic has would stay beside those of the read, it is emptied first.
+        """
         name, columns = relation.qualified_name, self._captured(relation)
         state = self._states[name]
         if state.asked is not None and state.asked.whole:
             # rows at rest are as they were until the run is done: of some, perhaps, it reads nothing
             self._store(name, replace(state, asked=replace(state.asked, layout=layout, lsn=lsn, columns=columns)))
         else:
+            stay = state.layout is not None and on_look(state, layout, columns, past) in _ROWS_STAY
             member = state.member or layout.member
             now = replace(state, layout=layout, lsn=lsn, columns=columns, member=member, status=TableStatus.READING)
-            self._store(name, now)
+            self._store(name, replace(now, empty=state.empty or stay))
 
     def copied(self, name: str) -> None:
         """READING → STREAMING (KEYLESS): a run has read all that it was to read."""

@@ -30,7 +30,7 @@ from cdc.transaction import Assembler
 from schemas.config import Config, Snapshot
 from schemas.envelope import TRUNCATE_KEY
 from schemas.errors import SourceError
-from schemas.layout import Asked
+from schemas.layout import Asked, TableStatus
 from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.relation import Relation
 from schemas.topics import Topics
@@ -118,7 +118,7 @@ class Windows:
         asked = self._asked(name)
         layout, lsn = (asked.layout, asked.lsn) if asked.whole else (state.layout, state.lsn)
         read = self._begin(relation)
-        if layout is not None:
+        if layout is not None and state.status is not TableStatus.WANTED:
             read.left = list(chunks)
             read.plan = Plan(name, state.run, relation, layout, lsn, tuple(read.left), asked.where)
             log.info("snapshot goes on in windows", table=name, chunks=len(read.left), paused=asked.paused)
@@ -200,7 +200,8 @@ class Windows:
         for chunk in plan.chunks:
             self._registry.note_chunk(chunk, plan.run, done=False)
         # behind them: without transactions a part of these records may be all that there is at the next start
-        self._registry.planned(plan.relation, plan.layout, plan.lsn)
+        past = self._tables.past(plan.relation.schema, plan.relation.name)
+        self._registry.planned(plan.relation, plan.layout, plan.lsn, past)
         log.info("table is read in windows", table=plan.table, run=plan.run, chunks=len(plan.chunks))
         read.plan = plan
         read.left = list(plan.chunks)
@@ -263,7 +264,8 @@ class Windows:
                 self._watch.want_look()
             elif window.moved or self._is_outdated(window, read):
                 log.info("table was altered while it was read", table=window.chunk.table)
-                self._registry.want(window.relation)
+                past = self._tables.past(window.relation.schema, window.relation.name)
+                self._registry.altered(window.relation, window.layout, past)
             elif window.void:
                 read.ready_at = time.monotonic() + _AGAIN_S
             else:

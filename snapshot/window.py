@@ -91,15 +91,17 @@ class Plan:
 class Window:
     """A chunk between its marks; `keys` are those that the stream touched.
 
-    `relation` is the shape of its rows, as of `lsn`. `inside` are the transactions that the stream delivered in it.
-    Without a high mark, it closes when the stream has passed `until`. `moved`: the table does not lie as planned;
-    `failed`: why its rows cannot be selected by what a person has given; in both cases its read is of no use.
+    `relation` is the shape of its rows, as of `lsn`, and `layout` how the table lies then; None if it is gone. `inside`
+    are the transactions that the stream delivered in it. Without a high mark, it closes when the stream has passed
+    `until`. `moved`: the table does not lie as planned; `failed`: why its rows cannot be selected by what a person has
+    given; in both cases its read is of no use.
     """
 
     plan: Plan
     chunk: Chunk
     n: int
     relation: Relation
+    layout: Layout | None = None
     lsn: int = 0
     lines: Lines = field(default_factory=list)
     visible: VisibleXids | None = None

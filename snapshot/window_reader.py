@@ -256,6 +256,8 @@ class WindowReader:
         plan = window.plan
         window.lsn, found = self._locked(plan.relation)
         window.visible = self._visible_now()
+        if found is not None:
+            window.layout = found[1]
         if found is None or moved(plan, *found):
             window.moved = True
         elif window.visible is not None and not self._sees_all(window.visible):

@@ -11,7 +11,7 @@ from typing import Any
 from cdc.ops.read_status import read_stored
 from cdc.stored_reads import stored_reads
 from schemas.config import Config
-from schemas.layout import Asked, TableState
+from schemas.layout import Asked, TableState, TableStatus
 from schemas.lsn import format_lsn
 from schemas.requests import Request
 from sinks.requests import RequestTail
@@ -72,7 +72,7 @@ def _snapshot(name: str, state: TableState, read: TableProgress | None, *, incom
     asked = state.asked or Asked()
     planned = read if read is not None and read.run == state.run else None
     reading = incomplete or state.asked is not None
-    lsn = asked.lsn or state.lsn
+    lsn = 0 if state.status is TableStatus.WANTED else asked.lsn or state.lsn
     found = TableSnapshot(
         name,
         state.run,

@@ -102,12 +102,40 @@ def test_from_wanted_over_reading_to_streaming() -> None:
     made.begun("public.t")
     assert made.wanted == {}
     assert not adopt(made, replace(T, columns=(ID,)))
-    assert made.states["public.t"] == WANTED, "nothing more is wanted of it"
-    made.planned(T, LAYOUT, 3000)
+    held = replace(READ, run=4, status=TableStatus.WANTED)
+    assert made.states["public.t"] == held, "nothing more is wanted of it; its topic has rows of that layout"
+    made.planned(T, LAYOUT, 3000, PAST)
     assert (made.status("public.t"), made.incomplete) == (TableStatus.READING, {"public.t"})
     made.copied("public.t")
     assert (made.status("public.t"), made.incomplete) == (TableStatus.STREAMING, set())
     assert made.states["public.t"] == replace(READ, run=4, lsn=3000)
+
+
+REWRITTEN = (replace(LAYOUT.attributes[0], version=6), LAYOUT.attributes[1])
+REKEYED = replace(LAYOUT, files=((7, 71, False),), attributes=REWRITTEN)
+
+
+def test_what_happens_before_its_read_is_planned_counts() -> None:
+    """The topic has rows of the layout before: those with keys of their old form would stay beside those of the read."""
+    for layout, emptied in ((LAYOUT, False), (REKEYED, True)):
+        made = registry()
+        made.want(T)
+        made.planned(T, layout, 3000, PAST)
+        assert made.must_be_emptied("public.t") is emptied
+    looked = registry()
+    looked.want(T)
+    settle(looked, found("t", REKEYED))
+    assert (looked.states["public.t"].run, looked.must_be_emptied("public.t")) == (5, True)
+
+
+def test_altered_while_it_is_read() -> None:
+    filled = replace(LAYOUT, attributes=(*LAYOUT.attributes, Attribute(3, "m", 25, -1, True, 6)))
+    for layout, emptied in ((filled, False), (None, False), (REKEYED, True)):
+        made = registry()
+        made.want(T)
+        made.planned(T, LAYOUT, 3000, PAST)
+        made.altered(T, layout, PAST)
+        assert (made.status("public.t"), made.must_be_emptied("public.t")) == (TableStatus.WANTED, emptied)
 
 
 def test_the_first_copy() -> None:
@@ -126,7 +154,7 @@ def test_a_read_that_a_person_wants_of_a_topic_that_lacks_nothing() -> None:
     made = registry()
     made.ask(T, Asked(whole=True))
     assert (made.status("public.t"), made.incomplete) == (TableStatus.STREAMING, set())
-    made.planned(T, LAYOUT, 3000)
+    made.planned(T, LAYOUT, 3000, PAST)
     made.cancel("public.t")
     assert (made.states["public.t"], made.wanted) == (replace(READ, run=5), {})
     made.ask(T, Asked(since=(1, 2)))
@@ -167,7 +195,7 @@ def test_another_table_of_the_same_name() -> None:
     looked = registry()
     settle(looked, found("t", replace(LAYOUT, oid=8)))
     assert looked.states["public.t"] == replace(WANTED, oid=8, empty=True)
-    looked.planned(replace(T, oid=8), replace(LAYOUT, oid=8), 3000)
+    looked.planned(replace(T, oid=8), replace(LAYOUT, oid=8), 3000, PAST)
     assert looked.must_be_emptied("public.t")
     assert adopt(looked, replace(T, oid=8), replace(LAYOUT, oid=8)), "before its first row"
     assert not looked.must_be_emptied("public.t")
