@@ -34,13 +34,15 @@ _QUIET_S = 7.0
 class Case:
     """A scenario: `setup` before the daemon starts, then steps: each a statement, or a tuple for one transaction.
 
-    A further schema has the case's name, two underscores and more. `follow` are changes of rows after the steps. A step
-    "leave TABLE PART" lets the rows of a partition stay on the table's topic.
+    A further schema has the case's name, two underscores and more. `follow` are changes of rows after the steps,
+    `before` those before them: where the daemon is down, it meets them when the catalog is past them. A step "leave
+    TABLE PART" lets the rows of a partition stay on the table's topic.
     """
 
     setup: tuple[str, ...]
     steps: tuple[str | tuple[str, ...], ...]
     follow: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -95,7 +97,9 @@ def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[
 
 
 def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") -> Outcome:
-    """Run cases: "idle", "followed" by changes of rows, or while the daemon is "stopped" or "killed"."""
+    """Run cases: "idle", "followed" by changes of rows, while the daemon is "stopped" or "killed", or "restarted" after
+    a look at the catalog.
+    """
     with stage(servers, source=source) as (ledger, path):
         config = load(path)
         outcome = Outcome(config.kafka.prefix)
@@ -117,7 +121,10 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
                 if mode in ("idle", "followed") and daemon.process.poll() is not None:
                     outcome.stopped_by[name] = said(path)
                     daemon = Daemon(path)
-            if mode in ("stopped", "killed"):
+            if mode == "restarted":
+                time.sleep(_QUIET_S)
+                daemon.stop()
+            if daemon.process.poll() is not None:
                 daemon = Daemon(path)
             _finish(ledger, config, daemon, outcome)
         except AssertionError as error:
@@ -135,6 +142,9 @@ def said(path: Path) -> str:
 
 def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
     ledger.run(f'SET search_path = "{name}"')
+    at_rest = mode in ("idle", "restarted")
+    for statement in case.before if not at_rest else ():
+        ledger.run(statement)
     for step in case.steps:
         if isinstance(step, str) and step.startswith("leave "):
             _, table, part = step.split()
@@ -142,7 +152,7 @@ def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
             continue
         ledger.run(*([step] if isinstance(step, str) else step))
         emit(ledger)
-    for statement in case.follow if mode != "idle" else ():
+    for statement in case.follow if not at_rest else ():
         ledger.run(statement)
     emit(ledger)
 

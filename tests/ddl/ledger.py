@@ -6,6 +6,7 @@ all intervals therefore has exactly one right content: no time travel is needed 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,12 +40,13 @@ class Contents:
 class Entry:
     """A statement or a transaction, and all tables after it, by topic.
 
-    Whatever it changed was committed after `before` and before `after`.
+    Whatever it changed was committed after `before` and before `after`; `began_ms` is when, in ms since 1970.
     """
 
     what: str
     before: int
     after: int
+    began_ms: float
     tables: dict[str, Contents]
 
 
@@ -52,7 +54,9 @@ class Ledger:
     """Runs statements and keeps what they lead to; bounded by the statements of a test times the size of its tables."""
 
     def __init__(self, dsn: str, prefix: str, publications: Sequence[str] = ("tailrace", "tailrace_nokey")) -> None:
-        self.connection: psycopg.Connection[Any] = psycopg.connect(conninfo_for(dsn), autocommit=True)
+        # nothing is prepared: types of columns change between two executions
+        connection = psycopg.connect(conninfo_for(dsn), autocommit=True, prepare_threshold=None)
+        self.connection: psycopg.Connection[Any] = connection
         self._topics = Topics(prefix)
         self._publications = list(publications)
         self._left: dict[str, frozenset[Key]] = {}
@@ -64,12 +68,12 @@ class Ledger:
     @contextmanager
     def statement(self, what: str) -> Iterator[psycopg.Connection[Any]]:
         """Note whatever is committed inside the block, whether or not it fails."""
-        before = self._lsn()
+        before, began_ms = self._lsn(), time.time() * 1000
         try:
             yield self.connection
         finally:
             after = self._lsn()
-            self.entries.append(Entry(what, before, after, self._contents()))
+            self.entries.append(Entry(what, before, after, began_ms, self._contents()))
 
     def run(self, *statements: str, rolled_back: bool = False) -> None:
         """Run one statement, or several in a transaction. psycopg.Error is the statement's."""
@@ -82,9 +86,15 @@ class Ledger:
                     connection.execute(statement.encode())
 
     def leave(self, table: str, part: str) -> None:
-        """Allow the rows that `part` holds now to stay on the topic of `table` ("schema.name") from the next entry."""
+        """Allow the rows that `part` holds now to stay on the topic of `table` ("schema.name") from the next entry.
+
+        One that is not published has none.
+        """
         topic = self._topics.table(*table.split("."))
-        key = self.entries[-1].tables[topic].key
+        contents = self.entries[-1].tables.get(topic)
+        if contents is None:
+            return
+        key = contents.key
         names = ", ".join(f'"{name}"' for name in key)
         gone = frozenset(self._texts(f"SELECT {names} FROM {part}"))
         self._left[topic] = self._left.get(topic, frozenset()) | gone

@@ -35,7 +35,7 @@ class Difference:
     what: str
 
     def __str__(self) -> str:
-        return f"{self.topic} at {self.where}, after {self.after!r}: {self.what}"
+        return f"{self.topic} at {self.where}, after {self.after}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class States:
 
     def __init__(self, config: Config, tables: Iterable[str]) -> None:
         """`tables` are the topics of tables with a key; those that are not there have no records."""
-        topics = Topics(config.kafka.prefix)
+        self._topics = topics = Topics(config.kafka.prefix)
         there = existing_topics(config.kafka.bootstrap, config.kafka.prefix)
         self._tables = sorted(set(tables) & there)
         messages = read_all(config.kafka.bootstrap, [topics.progress, topics.schemas, *self._tables])
@@ -65,11 +65,9 @@ class States:
                 plain = fastavro.parse_schema(without_logical_types(json.loads(stored["schema"])))
                 self._schemas[stored["id"]] = row_fields(stored["schema"]), plain
         key = position_key(config.source.slot)
-        self.positions = [
-            (message.offset(), PositionRecord.from_json(message.value()))
-            for message in messages[topics.progress]
-            if message.key() == key
-        ]
+        own = [message for message in messages[topics.progress] if message.key() == key]
+        self.positions = [(message.offset(), PositionRecord.from_json(message.value())) for message in own]
+        self._written_ms = {message.offset(): message.timestamp()[1] for message in own}
         self._lines: dict[str, dict[int, list[Record]]] = {topic: {} for topic in self._tables}
         for topic in self._tables:
             for message in messages[topic]:
@@ -86,20 +84,37 @@ class States:
         return {topic: wrong for topic in expected if (wrong := reader.compare(topic, expected[topic]))}
 
     def check(self, ledger: Ledger) -> Iterator[Difference]:
-        """Compare each cut that is called a state, and is past the first entry, with the tables as of its LSN."""
+        """Compare each cut past the first entry with the tables as of its LSN, but for those that it calls incomplete.
+
+        A cut is a state of each table by itself: others may be in the middle of being read.
+
+        A look at the catalog does not show what was altered and altered back before it, as an ATTACH PARTITION and a
+        DETACH. So a table may also be what it was after a later statement, if that began before the record was written.
+        """
         reader = _Reader(self._lines)
         for offset, position in self.positions:
             reader.read_to(position.here)
-            if not position.is_state:
+            if position.open is not None:
                 continue
+            incomplete = {self._topics.table(*name.split(".", 1)) for name in position.incomplete_tables}
             found: list[list[tuple[str, str]]] = []
             near = entries_at(ledger.entries, position.here.flushed_lsn)
             for entry in near:
-                wrong = ((topic, reader.compare(topic, entry.tables[topic])) for topic in entry.tables)
+                complete = (topic for topic in entry.tables if topic not in incomplete)
+                wrong = ((topic, reader.compare(topic, entry.tables[topic])) for topic in complete)
                 found.append([(topic, what) for topic, what in wrong if what])
+            undone = self._undone(ledger, position.here.flushed_lsn, offset)
+            found = [[each for each in wrong if not _is_any(reader, each[0], undone)] for wrong in found]
             if found and all(found):
                 where = f"{format_lsn(position.here.flushed_lsn)} (progress offset {offset})"
-                yield from (Difference(topic, where, near[0].what, what) for topic, what in found[0])
+                after = f"{near[0].what} ({format_lsn(near[0].before)} to {format_lsn(near[0].after)})"
+                yield from (Difference(topic, where, after, what) for topic, what in found[0])
+
+    def _undone(self, ledger: Ledger, lsn: int, offset: int) -> list[Entry]:
+        """Return the entries past a cut that its writer may have seen the catalog of."""
+        return [
+            entry for entry in ledger.entries if entry.before >= lsn and entry.began_ms <= self._written_ms[offset]
+        ]
 
     def _record(self, message: Any) -> Record:
         offset, key, value = message.offset(), message.key(), message.value()
@@ -109,6 +124,10 @@ class States:
         envelope = fastavro.schemaless_reader(io.BytesIO(value[5:]), schema, None)
         assert isinstance(envelope, dict)
         return Record(offset, key, False, fields, None if envelope["op"] == "d" else envelope["after"])
+
+
+def _is_any(reader: _Reader, topic: str, entries: list[Entry]) -> bool:
+    return any(topic in entry.tables and not reader.compare(topic, entry.tables[topic]) for entry in entries)
 
 
 def entries_at(entries: list[Entry], lsn: int) -> list[Entry]:
@@ -184,17 +203,22 @@ def _differing(values: dict[str, tuple[Field, Any]], columns: tuple[str, ...], r
     for name, text in zip(columns, row, strict=True):
         if name not in values:
             if text is not None:
-                return f"{name} has no value, not {text!r}"
+                return f"{name} has no value, not {_short(text)}"
             continue
         field, value = values[name]
         if from_avro(field.form, value) != from_text(field.form, text):
-            return f"{name} is {value!r}, not {text!r}"
+            return f"{name} is {_short(value)}, not {_short(text)}"
     return ""
 
 
 def _text(field: Field, value: Any) -> str | None:
     text = from_avro(field.form, value)
     return text if text is None or isinstance(text, str) else repr(text)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else f"{text[:80]}... ({len(text)} characters)"
 
 
 def existing_topics(bootstrap: str, prefix: str) -> set[str]:

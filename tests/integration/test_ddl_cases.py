@@ -1,6 +1,7 @@
 """Schema changes that no change of a row tells of: each topic becomes its table, and no cut is called a state before.
 
-Each scenario is played at rest; with changes of rows after it; and while the daemon is stopped, or has been killed.
+Each scenario is played at rest; with changes of rows after it; while the daemon is stopped, or has been killed; and at
+rest with a restart once the daemon has looked at the catalog.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ def _key(kind: str, values: str, using: str, to: str = "", extra: str = "", full
         (create.replace(" FROM g", " FROM generate_series(1, 26) g"),),
         (f"ALTER TABLE t ALTER k TYPE {to or kind} USING {using}",),
         ("UPDATE t SET v = -v WHERE v < 4", "DELETE FROM t WHERE v = 7"),
+        ("UPDATE t SET v = v + 100 WHERE v > 9", "DELETE FROM t WHERE v = 8"),
     )
 
 
@@ -140,38 +142,45 @@ KEYS = {
     "enum_key": Case(
         (_MOOD, "CREATE TABLE t (k mood PRIMARY KEY, v int); INSERT INTO t VALUES ('sad', 1), ('ok', 2)"),
         ("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'",), ("INSERT INTO t VALUES ('glad', 3)",),
+        ("UPDATE t SET v = v + 10",),
     ),
     "enum_keys_exchanged": Case(
         (_MOOD, "CREATE TABLE t (k mood PRIMARY KEY, v int); INSERT INTO t VALUES ('sad', 1), ('ok', 2)"),
         (("ALTER TYPE mood RENAME VALUE 'ok' TO 'x'", "ALTER TYPE mood RENAME VALUE 'sad' TO 'ok'",
           "ALTER TYPE mood RENAME VALUE 'x' TO 'sad'"),),
         ("INSERT INTO t VALUES ('glad', 3)",),
+        ("UPDATE t SET v = v + 10",),
     ),
     "enum_domain_key": Case(
         (_MOOD, "CREATE DOMAIN feeling AS mood; CREATE DOMAIN felt AS feeling",
          "CREATE TABLE t (k felt PRIMARY KEY, v int); INSERT INTO t VALUES ('sad', 1), ('ok', 2)"),
         ("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'",), ("INSERT INTO t VALUES ('glad', 3)",),
+        ("UPDATE t SET v = v + 10",),
     ),
     "composite_key": Case(
         ("CREATE TABLE t (a text, b int, v int, PRIMARY KEY (a, b));"
          "INSERT INTO t SELECT 'k' || g % 3, g, g FROM generate_series(1, 30) g",),
         ("ALTER TABLE t ALTER a TYPE text USING upper(a)",), ("UPDATE t SET v = 0 WHERE b = 4",),
+        ("UPDATE t SET v = v + 10 WHERE b > 9",),
     ),
     "composite_enum_key": Case(
         (_MOOD, "CREATE TABLE t (a mood, b int, v int, PRIMARY KEY (a, b));"
          "INSERT INTO t SELECT CASE WHEN g % 2 = 0 THEN 'sad' ELSE 'ok' END::mood, g, g FROM generate_series(1, 30) g"),
         ("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'",), ("UPDATE t SET v = 0 WHERE b = 4",),
+        ("UPDATE t SET v = v + 10 WHERE b > 9",),
     ),
     "row_typed_key": Case(
         ("CREATE TYPE pair AS (a int, b text)", "CREATE TABLE t (k pair PRIMARY KEY, v int)",
          "INSERT INTO t VALUES ((1, 'x'), 1), ((2, 'y'), 2)"),
         ("ALTER TYPE pair ADD ATTRIBUTE c int",), ("UPDATE t SET v = 0 WHERE v = 1",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
     "identity_index": Case(
         ("CREATE TABLE t (id int PRIMARY KEY, k text NOT NULL UNIQUE, v int);"
          "INSERT INTO t SELECT g, 'k' || g, g FROM generate_series(1, 26) g",
          "ALTER TABLE t REPLICA IDENTITY USING INDEX t_k_key"),
         ("ALTER TABLE t ALTER k TYPE text USING upper(k)",), ("UPDATE t SET v = 0 WHERE id = 1",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
     "partitioned_key": Case(
         ("CREATE TABLE t (p int, k text, v int, PRIMARY KEY (p, k)) PARTITION BY RANGE (p);"
@@ -179,17 +188,20 @@ KEYS = {
          "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (40);"
          "INSERT INTO t SELECT g, 'k' || g, g FROM generate_series(1, 26) g",),
         ("ALTER TABLE t ALTER k TYPE text USING upper(k)",), ("UPDATE t SET v = 0 WHERE p = 11",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
     "altered_twice": Case(
         ("CREATE TABLE t (k text PRIMARY KEY, v int); INSERT INTO t SELECT 'k' || g, g FROM generate_series(1, 26) g",),
         ("ALTER TABLE t ALTER k TYPE text USING upper(k)", "ALTER TABLE t ALTER k TYPE text USING k || '!'"),
         ("UPDATE t SET v = 0 WHERE v = 1",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
     "key_and_name": Case(
         ("CREATE TABLE t (k text PRIMARY KEY, v int); INSERT INTO t SELECT 'k' || g, g FROM generate_series(1, 26) g",),
         (("ALTER TABLE t ALTER k TYPE text USING upper(k)", "ALTER TABLE t RENAME TO was",
           "ALTER TABLE was RENAME TO t"),),
         ("UPDATE t SET v = 0 WHERE v = 1",),
+        ("UPDATE t SET v = v + 10 WHERE v > 1",),
     ),
 }  # fmt: skip
 
@@ -198,7 +210,7 @@ def _typed(types: str, kind: str, value: str, *steps: str | tuple[str, ...]) -> 
     return Case(
         (types, f"CREATE TABLE t (id int PRIMARY KEY, x {kind}); INSERT INTO t SELECT g, {value} FROM generate_series"
          "(1, 20) g"),
-        steps, _CHANGES,
+        steps, _CHANGES, ("UPDATE t SET id = id + 50 WHERE id > 15", "DELETE FROM t WHERE id = 14"),
     )  # fmt: skip
 
 
@@ -264,8 +276,8 @@ TYPES = {
         f"{_MOOD}; CREATE TABLE inside (a int PRIMARY KEY, b mood)", "inside", "ROW(g, 'ok')::inside", _RENAME_VALUE),
     "label_of_a_partitioned": Case(
         (_MOOD, "CREATE TYPE pair AS (a int, b mood); CREATE TABLE t (id int PRIMARY KEY, x pair) PARTITION BY RANGE "
-         "(id)", "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (-100) TO (200); INSERT INTO t SELECT g, ROW(g, 'ok') "
-         "FROM generate_series(1, 20) g"),
+         "(id)", "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (-100) TO (200); INSERT INTO t SELECT g, "
+         "ROW(g, 'ok')::pair FROM generate_series(1, 20) g"),
         (_RENAME_VALUE,), _CHANGES,
     ),
     "value_added": _typed(_MOOD_PAIR, "pair", "ROW(g, 'ok')::pair", "ALTER TYPE mood ADD VALUE 'so' BEFORE 'ok'"),
@@ -320,6 +332,19 @@ ROWS = {
     "rewritten": Case((_T,), ("VACUUM FULL t", "CLUSTER t USING t_pkey"), _CHANGES),
     "truncated": Case((_T,), (("TRUNCATE t", "ALTER TABLE t ADD a int DEFAULT 7"),), ("INSERT INTO t VALUES (1)",)),
     "attached": Case((_PARTED,), (_ATTACH,), (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 202")),
+    "attached_in_its_transaction": Case(
+        (_PARTED,),
+        (("CREATE TABLE made (LIKE t INCLUDING ALL)",
+          "INSERT INTO made SELECT g, 'made' FROM generate_series(300, 320) g",
+          "ALTER TABLE t ATTACH PARTITION made FOR VALUES FROM (300) TO (400)"),),
+        (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 302"),
+    ),
+    "made_in_its_transaction": Case(
+        (_PARTED,),
+        (("CREATE TABLE made PARTITION OF t FOR VALUES FROM (300) TO (400)",
+          "INSERT INTO t SELECT g, 'made' FROM generate_series(300, 320) g"),),
+        (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 302"),
+    ),
     "detached": Case((_PARTED,), ("leave t t2", "ALTER TABLE t DETACH PARTITION t2"), _CHANGES),
     "detached_and_attached": Case(
         (_PARTED,),
@@ -404,7 +429,7 @@ REFILLED = {
 }  # fmt: skip
 
 CASES = NAMES | KEYS | TYPES | ROWS
-_MODES = ("idle", "followed", "stopped", "killed")
+_MODES = ("idle", "followed", "stopped", "killed", "restarted")
 
 
 def _selected(request: pytest.FixtureRequest, cases: dict[str, Case], *also: str) -> dict[str, Case]:
