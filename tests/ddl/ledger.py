@@ -54,7 +54,9 @@ class Ledger:
     """Runs statements and keeps what they lead to; bounded by the statements of a test times the size of its tables."""
 
     def __init__(self, dsn: str, prefix: str, publications: Sequence[str] = ("tailrace", "tailrace_nokey")) -> None:
-        self.connection: psycopg.Connection[Any] = psycopg.connect(conninfo_for(dsn), autocommit=True)
+        # nothing is prepared: types of columns change between two executions
+        connection = psycopg.connect(conninfo_for(dsn), autocommit=True, prepare_threshold=None)
+        self.connection: psycopg.Connection[Any] = connection
         self._topics = Topics(prefix)
         self._publications = list(publications)
         self._left: dict[str, frozenset[Key]] = {}

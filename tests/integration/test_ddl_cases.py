@@ -332,6 +332,19 @@ ROWS = {
     "rewritten": Case((_T,), ("VACUUM FULL t", "CLUSTER t USING t_pkey"), _CHANGES),
     "truncated": Case((_T,), (("TRUNCATE t", "ALTER TABLE t ADD a int DEFAULT 7"),), ("INSERT INTO t VALUES (1)",)),
     "attached": Case((_PARTED,), (_ATTACH,), (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 202")),
+    "attached_in_its_transaction": Case(
+        (_PARTED,),
+        (("CREATE TABLE made (LIKE t INCLUDING ALL)",
+          "INSERT INTO made SELECT g, 'made' FROM generate_series(300, 320) g",
+          "ALTER TABLE t ATTACH PARTITION made FOR VALUES FROM (300) TO (400)"),),
+        (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 302"),
+    ),
+    "made_in_its_transaction": Case(
+        (_PARTED,),
+        (("CREATE TABLE made PARTITION OF t FOR VALUES FROM (300) TO (400)",
+          "INSERT INTO t SELECT g, 'made' FROM generate_series(300, 320) g"),),
+        (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 302"),
+    ),
     "detached": Case((_PARTED,), ("leave t t2", "ALTER TABLE t DETACH PARTITION t2"), _CHANGES),
     "detached_and_attached": Case(
         (_PARTED,),
