@@ -45,16 +45,22 @@ WITH news AS (
   UNION SELECT xmin FROM pg_index WHERE age(xmin) <= age(%(since)s::xid)
   UNION SELECT xmin FROM pg_namespace WHERE age(xmin) <= age(%(since)s::xid)
   UNION SELECT xmin FROM pg_publication_rel WHERE age(xmin) <= age(%(since)s::xid))
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT xmin::text::int8 FROM news LIMIT %(most)s),
-  ARRAY(
-    SELECT unnest(ARRAY[relation::int8, objid::int8, (SELECT reltype::int8 FROM pg_class c WHERE c.oid = l.relation)])
-    FROM pg_locks l
-    WHERE granted AND pid IS DISTINCT FROM pg_backend_pid()
-      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND (locktype = 'relation' AND mode = 'AccessExclusiveLock' AND relation >= 16384
-        OR locktype = 'object' AND classid = 'pg_type'::regclass AND mode IN ('ExclusiveLock', 'AccessExclusiveLock'))
-      AND NOT EXISTS (SELECT FROM pg_stat_get_activity(l.pid) s
-        WHERE l.pid IS NOT NULL AND s.state LIKE 'idle in transaction%%'))
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT xmin::text::int8 FROM news LIMIT %(most)s)
+"""
+
+# ATTACH PARTITION takes its strongest lock on the partition alone, VACUUM and ANALYZE take theirs on one table.
+_LOCKED: LiteralString = """
+SELECT unnest(ARRAY[relation::int8, objid::int8, (SELECT reltype::int8 FROM pg_class c WHERE c.oid = l.relation)])
+FROM pg_locks l
+WHERE granted AND pid IS DISTINCT FROM pg_backend_pid()
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (locktype = 'relation' AND relation >= 16384
+      AND (mode = 'AccessExclusiveLock' OR mode = 'ShareUpdateExclusiveLock' AND EXISTS (
+        SELECT FROM pg_locks m WHERE m.pid = l.pid AND m.locktype = 'relation' AND m.relation <> l.relation
+        AND m.relation >= 16384 AND m.mode = 'AccessExclusiveLock'))
+    OR locktype = 'object' AND classid = 'pg_type'::regclass AND mode IN ('ExclusiveLock', 'AccessExclusiveLock'))
+  AND NOT EXISTS (SELECT FROM pg_stat_get_activity(l.pid) s
+    WHERE l.pid IS NOT NULL AND s.state LIKE 'idle in transaction%')
 """
 
 
@@ -130,9 +136,11 @@ class CatalogWatch:
         return bool(self._pending)
 
     def _is_news(self) -> bool:
+        # the locks first: whoever lets go of one after that is seen by the second query
+        locked = [oid for (oid,) in self._connection.execute(_LOCKED)]
         row = self._connection.execute(_NEWS, {"since": self._since or "3", "most": _MOST}).fetchone()
         assert row is not None
-        xmin, written, locked = row
+        xmin, written = row
         first = self._since is None
         self._since = str(int(xmin) % 2**32)
         self._locked = set(locked) - {None, 0}

@@ -111,6 +111,15 @@ class TableRegistry:
         state = self._states.get(name)
         return state is not None and state.empty
 
+    def begins_empty(self, name: str) -> bool:
+        """Whether the read of a table begins with a truncate: `emptied` says that it has been sent."""
+        state = self._states.get(name)
+        return state is not None and state.refill
+
+    def emptied(self, name: str) -> None:
+        """Take note that the topic holds nothing from before the read of its table."""
+        self._store(name, replace(self._states[name], empty=False, refill=False))
+
     def adopt(
         self,
         relation: Relation,
@@ -249,6 +258,7 @@ class TableRegistry:
                 asked=asked,
                 status=TableStatus.WANTED,
                 empty=action is Action.REFILL or (same and state.empty),
+                refill=action is Action.REFILL or (same and state.refill),
             ),
         )
         self._relations[name] = relation
@@ -293,7 +303,10 @@ class TableRegistry:
         """READING → WANTED: a table was altered while it was read; `layout` is how it lies now, None if it is gone."""
         state = self._states[relation.qualified_name]
         action = Action.READ
-        if layout is not None and state.layout is not None:
+        if state.asked is not None and state.asked.since is not None:
+            # rows of the run that is given up would count as found by the next one
+            action = Action.REFILL
+        elif layout is not None and state.layout is not None:
             action = on_look(state, layout, self._captured(relation), past)
         self._want(Action.REFILL if action in _ROWS_STAY else Action.READ, relation, layout)
 
@@ -311,7 +324,7 @@ class TableRegistry:
             stay = state.layout is not None and on_look(state, layout, columns, past) in _ROWS_STAY
             member = state.member or layout.member
             now = replace(state, layout=layout, lsn=lsn, columns=columns, member=member, status=TableStatus.READING)
-            self._store(name, replace(now, empty=state.empty or stay))
+            self._store(name, replace(now, empty=state.empty or stay, refill=state.refill or stay))
 
     def copied(self, name: str) -> None:
         """READING → STREAMING (KEYLESS): a run has read all that it was to read."""

@@ -178,6 +178,10 @@ class Assembler:
         self._tables.set_aside(relation, error, self.lsn)
         self.rows.forget()
 
+    def empty(self, table: CapturedTable, position: Position) -> None:
+        """Empty the topic of a table whose rows follow: what lies before `position` counts no more."""
+        self._empty(table, position.commit_lsn, position)
+
     def _truncate(self, lsn: int, truncate: pgoutput.Truncate) -> None:
         self._in_transaction()
         rows = self.rows

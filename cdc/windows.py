@@ -93,6 +93,7 @@ class Windows:
         self._assembler = assembler
         self._ask_for_wal_end = ask_for_wal_end
         self._closed: Window | None = None
+        self._opened: Window | None = None
         self._asked_at = 0.0
         self._pace = Pace(config.snapshot.max_bytes_per_s)
         dsn = config.source.dsn.get_secret_value()
@@ -224,6 +225,7 @@ class Windows:
     def _message(self, message: pgoutput.Message) -> None:
         """Take a logical message of the stream."""
         self._closed = self._reader.mark(message.prefix, message.content) or self._closed
+        self._opened = self._reader.opened
 
     def _touch(self, table: CapturedTable, key: bytes) -> None:
         read = self.reads.get(table.name)
@@ -239,6 +241,9 @@ class Windows:
 
     def _commit(self, commit_lsn: int, xid: int) -> None:
         self._reader.delivered(xid)
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            self._begin_empty(opened, Position(self._progress.epoch, commit_lsn, PARTS_PER_CHANGE - 1))
         window, self._closed = self._closed, None
         if window is None:
             self._between()
@@ -249,6 +254,8 @@ class Windows:
     def _between(self) -> None:
         """Between transactions, windows without marks open and close."""
         window = self._reader.between(self._assembler.rows.flushed_lsn)
+        if window is None and self._reader.opened is not None:
+            self._begin_empty(self._reader.opened, self._assembler.behind)
         if window is not None:
             self._close(window, self._assembler.position)
 
@@ -271,6 +278,24 @@ class Windows:
             else:
                 self._emit(window, read, position)
         self._reader.finish()
+
+    def _begin_empty(self, window: Window, position: Position) -> None:
+        """Where a table is read from an empty topic, have it empty when its first window opens.
+
+        What the stream has brought by then may have the form of before the read was planned.
+        """
+        plan = window.plan
+        read = self._current(plan)
+        if read is None or not self._registry.begins_empty(plan.table) or self._tables.is_ignored(plan.relation.oid):
+            return
+        seen = self._tables.seen(plan.relation.oid)
+        if seen is None or (seen[1] <= plan.lsn and _shape(seen[0]) != _shape(plan.relation)):
+            self._tables.see(plan.relation, plan.lsn)
+        table = self._tables.captured(plan.relation.oid)
+        if table is not None and self._current(plan) is not None:
+            self._assembler.empty(table, position)
+            self._assembler.sent(position)
+            self._registry.emptied(plan.table)
 
     def _failed(self, window: Window) -> None:
         table = window.chunk.table

@@ -271,7 +271,8 @@ class TableState:
     at rest with all that was committed before `lsn`, and `columns` are those that they have. Without a layout a read is
     still to begin. `asked` is there while a run is under way that a person has asked for, or paused. `status` is None
     in a record of a version that did not store it: there the position record says which tables are incomplete. `empty`:
-    a truncate must be the next record of the topic. `parked` says why a table is parked, and since when.
+    a truncate must be the next record of the topic; `refill`: also when the read begins, for changes from before it
+    may have had another form. `parked` says why a table is parked, and since when.
     """
 
     run: int
@@ -283,6 +284,7 @@ class TableState:
     asked: Asked | None = None
     status: TableStatus | None = None
     empty: bool = False
+    refill: bool = False
     parked: Parked | None = None
 
     def to_json(self) -> bytes:
@@ -302,5 +304,6 @@ class TableState:
             Asked.from_dict(asked) if asked else None,
             TableStatus(value["status"]) if value.get("status") else None,
             value.get("empty", False),
+            value.get("refill", False),
             Parked(**value["parked"]) if value.get("parked") else None,
         )

@@ -115,6 +115,11 @@ class WindowReader:
         return self._closed(window)
 
     @property
+    def opened(self) -> Window | None:
+        """The window that is open, if one is."""
+        return self._window if self._window is not None and self._window.open else None
+
+    @property
     def waits(self) -> bool:
         """Whether there is a window without marks that the stream has to pass."""
         return self._window is not None and self._window.until is not None

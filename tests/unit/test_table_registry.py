@@ -28,6 +28,7 @@ T = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, (ID, N))
 LAYOUT = Layout(7, ((7, 70, False),), (1,), (Attribute(1, "id", 23, -1, False, 5), Attribute(2, "n", 23, -1, False, 5)))
 READ = TableState(3, 7, LAYOUT, 1000, ("id", "n"), status=TableStatus.STREAMING)
 WANTED = TableState(4, 7, status=TableStatus.WANTED)
+REFILL = replace(WANTED, refill=True)
 PAST = TopicPast(frozenset({"id", "n"}), ("id",), used=True)
 
 
@@ -116,7 +117,7 @@ REKEYED = replace(LAYOUT, files=((7, 71, False),), attributes=REWRITTEN)
 
 
 def test_what_happens_before_its_read_is_planned_counts() -> None:
-    """The topic has rows of the layout before: those with keys of their old form would stay beside those of the read."""
+    """The topic has rows of the layout before: records of old keys would stay beside those of the read."""
     for layout, emptied in ((LAYOUT, False), (REKEYED, True)):
         made = registry()
         made.want(T)
@@ -166,7 +167,7 @@ def test_what_readers_cannot_follow_is_read_again_from_an_empty_topic() -> None:
     for relation in (text, longer):
         made = registry()
         assert adopt(made, relation)
-        assert (made.states["public.t"], "public.t" in made.wanted) == (WANTED, True)
+        assert (made.states["public.t"], "public.t" in made.wanted) == (REFILL, True)
     chosen = registry(as_text=["public.t.*"])
     assert not adopt(chosen, text)
     assert "public.t" in chosen.wanted
@@ -190,15 +191,17 @@ def test_what_readers_cannot_follow_stops_if_a_person_wants_it() -> None:
 def test_another_table_of_the_same_name() -> None:
     made = registry()
     assert adopt(made, replace(T, oid=8), replace(LAYOUT, oid=8))
-    assert made.states["public.t"] == replace(WANTED, oid=8)
+    assert made.states["public.t"] == replace(REFILL, oid=8)
     assert "public.t" in made.wanted
     looked = registry()
     settle(looked, found("t", replace(LAYOUT, oid=8)))
-    assert looked.states["public.t"] == replace(WANTED, oid=8, empty=True)
+    assert looked.states["public.t"] == replace(REFILL, oid=8, empty=True)
     looked.planned(replace(T, oid=8), replace(LAYOUT, oid=8), 3000, PAST)
     assert looked.must_be_emptied("public.t")
     assert adopt(looked, replace(T, oid=8), replace(LAYOUT, oid=8)), "before its first row"
-    assert not looked.must_be_emptied("public.t")
+    assert (looked.must_be_emptied("public.t"), looked.begins_empty("public.t")) == (False, True)
+    looked.emptied("public.t")
+    assert not looked.begins_empty("public.t")
     assert not adopt(looked, replace(T, oid=8), replace(LAYOUT, oid=8))
     assert looked.status("public.t") is TableStatus.READING
 
@@ -210,7 +213,7 @@ def test_published_again() -> None:
     assert not adopt(made, T, gone)
     assert made.states["public.t"].member == 90
     assert adopt(made, T, again)
-    assert made.states["public.t"] == replace(WANTED, member=91)
+    assert made.states["public.t"] == replace(REFILL, member=91)
     assert not adopt(made, T, again)
 
 
