@@ -14,6 +14,7 @@ from cdc.keys import Keys
 from cdc.membership import missing_tables, shown, statements
 from cdc.publication import Publications
 from cdc.refusals import make_dead_topic
+from cdc.rights import lacking_rights
 from cdc.tables import make_topics
 from schemas.columns import ColumnOptions
 from schemas.config import Config
@@ -50,6 +51,8 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
     if first and not captured:
         raise nothing_captured(connection, publications, capture_set)
     catalog.refuse_row_security(connection, captured)
+    if first and (lacking := lacking_rights(connection, captured)) is not None:
+        raise lacking.error()
     publication.log_left_out(connection, publications, captured, insert_only)
     keys = Keys(connection, source.keys, insert_only)
     keys.check(captured)
