@@ -16,7 +16,7 @@ from cdc.capture_set import CaptureSet
 from cdc.catalog import permanent_tables, table_relation
 from cdc.keys import may_be_updated
 from cdc.recipe import Recipe
-from schemas.errors import SourceError, StateError
+from schemas.errors import SourceError, StateError, all_of
 from schemas.relation import Relation
 
 log = structlog.get_logger()
@@ -140,8 +140,9 @@ def relations(
     """Return the shape of every captured table, as its Relation message has it, and the oids of those that only the
     second publication has.
 
-    SourceError for a table whose published columns are a part of its key.
+    SourceError for tables whose published columns are a part of their key.
     """
+    errors: list[SourceError] = []
     # 14 publishes whole tables only
     columns = "attnames" if connection.info.server_version >= 150000 else "NULL"
     rows = connection.execute(
@@ -154,11 +155,17 @@ def relations(
     for schema, table, columns_published, only_second in rows:
         if not capture_set.captures(schema, table):
             continue
-        relation = table_relation(connection, schema, table, columns_published)
+        try:
+            relation = table_relation(connection, schema, table, columns_published)
+        except SourceError as error:
+            errors.append(error)
+            continue
         if relation is not None:
             found.append(relation)
             if only_second:
                 insert_only.add(relation.oid)
+    if errors:
+        raise all_of(errors)
     return found, insert_only
 
 
