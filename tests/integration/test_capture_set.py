@@ -449,3 +449,30 @@ def test_all_that_is_wrong_is_said_at_once(
         f'ALTER ROLE "{prefix}" BYPASSRLS;',
     ):
         assert said in refused.stderr, refused.stderr
+
+
+def test_partitions_that_are_published_by_their_own_names(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """Without publish_via_partition_root the WAL has the names of partitions: those are what patterns must take."""
+    source.execute(
+        "CREATE TABLE shop.visits (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);"
+        "CREATE TABLE shop.part_1 PARTITION OF shop.visits FOR VALUES FROM (0) TO (10);"
+        f"INSERT INTO shop.visits VALUES (1, '{_SECRET}')"
+    )
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE shop.visits, shop.orders, shop.items")
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.part*", "!shop.audit_log"]')
+    with running(path) as daemon:
+        wait_until(lambda: events(daemon, _MISSING))
+        source.execute(f"INSERT INTO shop.visits VALUES (2, '{_SECRET}')")
+        wait_for_state(load(path), source)
+        _assert_nothing_of_others(servers, load(path), daemon)
+        assert daemon.stop() == 0
+    (said,) = events(daemon, _MISSING)
+    assert said["tables"] == ["shop.visits"]
+    assert said["statements"] == ['ALTER PUBLICATION "tailrace" SET (publish_via_partition_root = true);']
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP PUBLICATION tailrace")
+        connection.execute("CREATE PUBLICATION tailrace FOR TABLE shop.visits, shop.orders")
+    refused = tailrace("table", "add", "shop.visits", "--config", str(path))
+    assert (refused.returncode, "it is published by its partitions" in refused.stderr) == (3, True), refused.stderr
