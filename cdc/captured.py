@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -9,15 +10,16 @@ import structlog
 
 from cdc import catalog, publication
 from cdc.capture_set import CaptureSet
-from cdc.exported_snapshot import check_conditions
-from cdc.keys import Keys
+from cdc.exported_snapshot import CONDITION_NOT_CAPTURED, condition_errors
+from cdc.keys import NOT_CAPTURED, Keys
 from cdc.membership import missing_tables, shown, statements
 from cdc.publication import Publications
 from cdc.refusals import make_dead_topic
+from cdc.rights import lacking_rights
 from cdc.tables import make_topics
 from schemas.columns import ColumnOptions
 from schemas.config import Config
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, TailraceError, all_of
 from schemas.relation import Relation
 
 log = structlog.get_logger()
@@ -49,19 +51,43 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
     captured, insert_only = publication.relations(connection, publications, capture_set)
     if first and not captured:
         raise nothing_captured(connection, publications, capture_set)
-    catalog.refuse_row_security(connection, captured)
     publication.log_left_out(connection, publications, captured, insert_only)
     keys = Keys(connection, source.keys, insert_only)
-    keys.check(captured)
-    for relation in captured:
-        columns.applied(relation, keys.of(relation))
+    _refuse_all(config, connection, captured, keys, columns, first=first)
     for key, pattern, nearest in columns.unmatched(captured):
         log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
-    check_conditions(connection, config, captured)
     partitions = make_topics(config.kafka, captured, keys)
     if source.on_table_error == "divert":
         make_dead_topic(config)
     return Captured(publications, captured, keys, partitions)
+
+
+def _refuse_all(
+    config: Config,
+    connection: psycopg.Connection,
+    captured: Sequence[Relation],
+    keys: Keys,
+    columns: ColumnOptions,
+    *,
+    first: bool,
+) -> None:
+    """Refuse what cannot be captured as asked, all of it in one error."""
+    errors: list[TailraceError] = [*catalog.row_security_errors(connection, captured)]
+    if first and (lacking := lacking_rights(connection, captured)) is not None:
+        errors.append(lacking.error())
+    for each in (*keys.errors(captured), *condition_errors(connection, config, captured)):
+        if not first and each.code in (NOT_CAPTURED, CONDITION_NOT_CAPTURED):
+            log.warning("a table of the configuration is not captured", code=each.code, reason=each.message)
+        else:
+            errors.append(each)
+    for relation in captured:
+        try:
+            columns.applied(relation, keys.of(relation))
+        except ConfigError as error:
+            if str(error) not in map(str, errors):
+                errors.append(error)
+    if errors:
+        raise all_of(errors)
 
 
 def check_patterns(connection: psycopg.Connection, name: str, capture_set: CaptureSet, *, first: bool) -> None:

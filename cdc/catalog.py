@@ -89,22 +89,29 @@ def permanent_tables(connection: psycopg.Connection) -> list[tuple[str, str]]:
     ).fetchall()
 
 
-def refuse_row_security(connection: psycopg.Connection, relations: Sequence[Relation]) -> None:
-    """Policies do not hold for the WAL, but for what we select: the first copy would lack rows that the stream has."""
-    row = connection.execute(
+def row_security_errors(connection: psycopg.Connection, relations: Sequence[Relation]) -> list[SourceError]:
+    """Return an error for tables with policies, which hold for what we select and not for the WAL: the first copy would
+    lack rows that the stream has.
+    """
+    rows = connection.execute(
         "SELECT c.oid::regclass::text, current_user FROM pg_class c WHERE row_security_active(c.oid) AND"
         " (c.oid = ANY (%(oids)s::oid[]) OR c.oid IN"
-        "  (SELECT tree.relid FROM unnest(%(oids)s::oid[]) o, pg_partition_tree(o::regclass) tree)) ORDER BY 1 LIMIT 1",
+        "  (SELECT tree.relid FROM unnest(%(oids)s::oid[]) o, pg_partition_tree(o::regclass) tree)) ORDER BY 1",
         {"oids": [relation.oid for relation in relations]},
-    ).fetchone()
-    if row is not None:
-        table, role = row
-        raise SourceError(
+    ).fetchall()
+    if not rows:
+        return []
+    role, tables = rows[0][1], ", ".join(f'"{table}"' for table, _ in rows)
+    several = len(rows) > 1
+    those = "them" if several else "the table"
+    return [
+        SourceError(
             "TR-213",
-            f'row-level security of table "{table}" hides rows from role "{role}"',
+            f'row-level security of table{"s" * several} {tables} hides rows from role "{role}"',
             detail="The stream has all rows, but the first copy and rereads would have only those that policies show.",
-            hint=f'ALTER ROLE "{role}" BYPASSRLS;  -- or leave the table out of source.tables',
+            hint=f'ALTER ROLE "{role}" BYPASSRLS;  -- or leave {those} out of source.tables',
         )
+    ]
 
 
 def table_relation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 import psycopg
 
@@ -78,26 +79,39 @@ class ExportedSnapshot:
         self.chunks = [chunk for plan in self.plans for chunk in plan.chunks]
 
 
-def check_conditions(connection: psycopg.Connection, config: Config, relations: Sequence[Relation]) -> None:
-    """ConfigError if a condition of ``snapshot.where`` is no condition on a captured table."""
+CONDITION_NOT_CAPTURED: Final = "TR-135"
+"""The code for a condition on a table that is not captured."""
+
+
+def condition_errors(
+    connection: psycopg.Connection, config: Config, relations: Sequence[Relation]
+) -> list[ConfigError]:
+    """Return what is wrong with ``snapshot.where``: conditions that are none on a captured table."""
+    errors: list[ConfigError] = []
     by_name = {relation.qualified_name: relation for relation in relations}
     for name, condition in config.snapshot.where.items():
         if name not in by_name:
-            raise ConfigError(
-                "TR-135",
-                f'snapshot.where names "{name}", which is not captured',
-                detail=f"Captured are: {', '.join(sorted(by_name)[:20])}{', ...' if len(by_name) > 20 else ''}.",
-                hint='where = { "schema.table" = "condition" }  # under [snapshot]',
+            errors.append(
+                ConfigError(
+                    CONDITION_NOT_CAPTURED,
+                    f'snapshot.where names "{name}", which is not captured',
+                    detail=f"Captured are: {', '.join(sorted(by_name)[:20])}{', ...' if len(by_name) > 20 else ''}.",
+                    hint='where = { "schema.table" = "condition" }  # under [snapshot]',
+                )
             )
+            continue
         try:
             check_condition(connection, by_name[name], condition)
         except psycopg.Error as error:
-            raise ConfigError(
-                "TR-136",
-                f'the condition on table "{name}" in snapshot.where cannot be used',
-                detail=f"{error.diag.message_primary or error}.",
-                hint=error.diag.message_hint or f"Try it: SELECT count(*) FROM {name} WHERE {condition};",
-            ) from None
+            errors.append(
+                ConfigError(
+                    "TR-136",
+                    f'the condition on table "{name}" in snapshot.where cannot be used',
+                    detail=f"{error.diag.message_primary or error}.",
+                    hint=error.diag.message_hint or f"Try it: SELECT count(*) FROM {name} WHERE {condition};",
+                )
+            )
+    return errors
 
 
 def _drop(dsn: str, name: str) -> None:

@@ -8,11 +8,15 @@ REPLICA IDENTITY FULL without a primary key, unless the configuration names a ke
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 import psycopg
 
 from schemas.errors import ConfigError
 from schemas.relation import Relation, ReplicaIdentity
+
+NOT_CAPTURED: Final = "TR-121"
+"""The code for a key of a table that is not captured."""
 
 
 class Keys:
@@ -49,29 +53,36 @@ class Keys:
         """Whether the configuration names the key."""
         return relation.qualified_name in self._configured
 
-    def check(self, relations: Iterable[Relation]) -> None:
-        """Refuse a configured key of a table that is not captured, or that would not be exact."""
+    def errors(self, relations: Iterable[Relation]) -> list[ConfigError]:
+        """Return what is wrong with configured keys: tables that are not captured, keys that would not be exact."""
+        errors: list[ConfigError] = []
         captured = {relation.qualified_name: relation for relation in relations}
         for table in self._configured:
             if table not in captured:
-                raise ConfigError(
-                    "TR-121",
-                    f'source.keys names table "{table}", which is not captured',
-                    detail=f"{len(captured)} tables are.",
-                    hint='Write it as "schema.table", and take it into source.tables or the publication.',
+                errors.append(
+                    ConfigError(
+                        NOT_CAPTURED,
+                        f'source.keys names table "{table}", which is not captured',
+                        detail=f"{len(captured)} tables are.",
+                        hint='Write it as "schema.table", and take it into source.tables or the publication.',
+                    )
                 )
-            self.of(captured[table])
+                continue
+            try:
+                self.of(captured[table])
+            except ConfigError as error:
+                errors.append(error)
+        return errors
 
     def _declared(self, relation: Relation, names: Sequence[str]) -> list[int]:
         columns = [column.name for column in relation.columns]
-        for name in names:
-            if name not in columns:
-                raise ConfigError(
-                    "TR-122",
-                    f'source.keys: table "{relation.qualified_name}" has no column "{name}"',
-                    detail=f"Its columns are: {', '.join(columns)}.",
-                    hint="Write the names as PostgreSQL has them, without quotes.",
-                )
+        if unknown := [name for name in names if name not in columns]:
+            raise ConfigError(
+                "TR-122",
+                f'source.keys: table "{relation.qualified_name}" has no column {", ".join(_quoted(unknown))}',
+                detail=f"Columns of {relation.qualified_name}: {', '.join(columns)}.",
+                hint="Write the names as PostgreSQL has them, without quotes.",
+            )
         quoted = f'"{relation.schema}"."{relation.name}"'
         if relation.replica_identity is not ReplicaIdentity.FULL:
             # the WAL has nothing of an old row but the identity's columns

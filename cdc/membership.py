@@ -13,6 +13,7 @@ import psycopg
 
 from cdc.capture_set import CaptureSet, deciding
 from cdc.publication import Publications
+from schemas.relation import quoted
 
 _SHOWN: Final = 20
 """So many names go into a log line or an error; the rest is a number."""
@@ -77,11 +78,6 @@ class Missing:
     @property
     def quoted(self) -> str:
         return f"{quoted(self.schema)}.{quoted(self.table)}"
-
-
-def quoted(name: str) -> str:
-    """Return an identifier as SQL takes it, whatever is in it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def missing_tables(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import psycopg
 import structlog
-from psycopg import sql
 
 from cdc.capture_set import CaptureSet
 from cdc.catalog import permanent_tables, table_relation
 from cdc.keys import may_be_updated
-from schemas.errors import SourceError, StateError
+from cdc.recipe import Recipe
+from schemas.errors import SourceError, StateError, all_of
 from schemas.relation import Relation
 
 log = structlog.get_logger()
@@ -140,8 +140,9 @@ def relations(
     """Return the shape of every captured table, as its Relation message has it, and the oids of those that only the
     second publication has.
 
-    SourceError for a table whose published columns are a part of its key.
+    SourceError for tables whose published columns are a part of their key.
     """
+    errors: list[SourceError] = []
     # 14 publishes whole tables only
     columns = "attnames" if connection.info.server_version >= 150000 else "NULL"
     rows = connection.execute(
@@ -154,11 +155,17 @@ def relations(
     for schema, table, columns_published, only_second in rows:
         if not capture_set.captures(schema, table):
             continue
-        relation = table_relation(connection, schema, table, columns_published)
+        try:
+            relation = table_relation(connection, schema, table, columns_published)
+        except SourceError as error:
+            errors.append(error)
+            continue
         if relation is not None:
             found.append(relation)
             if only_second:
                 insert_only.add(relation.oid)
+    if errors:
+        raise all_of(errors)
     return found, insert_only
 
 
@@ -168,17 +175,11 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
     insert_only: list[Relation] = []
     for relation in relations:
         (whole if may_be_updated(connection, relation) else insert_only).append(relation)
-    options = ["publish_via_partition_root = true"]
-    if connection.info.server_version >= 180000:
-        options.append("publish_generated_columns = stored")
-    statements = [
-        _statement(name, whole, options),
-        _statement(nokey_name(name), insert_only, ["publish = 'insert, truncate'", *options]),
-    ]
+    recipe = _recipe(connection, name, whole, insert_only)
     try:
         with connection.transaction():
-            for statement in statements:
-                connection.execute(statement)
+            for statement in recipe.publications():
+                connection.execute(statement.encode())
     except psycopg.errors.LockNotAvailable:
         raise
     except psycopg.Error as error:
@@ -186,18 +187,29 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
             "TR-207",
             f'cannot create publication "{name}"',
             detail=(error.diag.message_primary or str(error)) + ".",
-            hint="Have the owner of the tables run:\n"
-            + "\n".join(f"       {statement.as_string(connection)};" for statement in statements),
+            hint="Have the owner of the tables run (what is there already can be left out):\n"
+            + "\n".join(f"       {statement}" for statement in (*recipe.grants(), *recipe.publications())),
         ) from None
 
 
-def _statement(name: str, relations: Sequence[Relation], options: Sequence[str]) -> sql.Composed:
-    tables = sql.SQL(", ").join(sql.Identifier(relation.schema, relation.name) for relation in relations)
-    return sql.SQL("CREATE PUBLICATION {}{}{} WITH ({})").format(
-        sql.Identifier(name),
-        sql.SQL(" FOR TABLE ") if relations else sql.SQL(""),
-        tables,
-        sql.SQL(", ".join(options)),
+def _recipe(
+    connection: psycopg.Connection, name: str, whole: Sequence[Relation], insert_only: Sequence[Relation]
+) -> Recipe:
+    owners = connection.execute(
+        "SELECT DISTINCT pg_get_userbyid(c.relowner)::text, n.nspname::text FROM pg_class c"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s)",
+        ([relation.oid for relation in (*whole, *insert_only)],),
+    ).fetchall()
+    row = connection.execute("SELECT current_user::text").fetchone()
+    assert row is not None
+    return Recipe(
+        row[0],
+        name,
+        nokey_name(name),
+        [(relation.schema, relation.name) for relation in whole],
+        [(relation.schema, relation.name) for relation in insert_only],
+        owners,
+        connection.info.server_version,
     )
 
 

@@ -22,6 +22,7 @@ from cdc.tables import CapturedTable, Tables, record_limit
 from schemas.config import Config
 from schemas.deadletter import DeadLetter, Place, Texts
 from schemas.envelope import Record
+from schemas.errors import DecodeError
 from schemas.lsn import Position
 from schemas.refused import ColumnRefused
 from schemas.rowcodec import split_tuple
@@ -70,7 +71,7 @@ class Refusals:
         `place` is the letter's, `ordinal` the change's. Raises SourceError if refusals stop us.
         """
         if self._dead is None:
-            raise table.refused(error) from None
+            raise table.refused(error, *_others(table, error, _tuples(message, pos, self._limit))) from None
         op = {73: "c", 85: "u", 68: "d"}[message[XLOGDATA]]
         mark = message[pos : pos + 1]
         old: Texts | None = None
@@ -92,7 +93,7 @@ class Refusals:
     def row(self, table: CapturedTable, error: ColumnRefused, fields: Sequence[bytes | None]) -> RefusedRow:
         """Take a row of a snapshot; `divert` writes its dead letter. Raises SourceError if refusals stop us."""
         if self._dead is None:
-            raise table.refused(error) from None
+            raise table.refused(error, *_others(table, error, [fields])) from None
         size = sum(len(field) for field in fields if field is not None)
         letter = _letter(table, error, "r", None, fields, False, size)
         if size > self._limit:
@@ -117,6 +118,50 @@ class Refusals:
             log.warning("changes diverted", table=table, column=column, reason=reason, count=count)
         self._counts.clear()
         self._reported_at = time.monotonic()
+
+
+def _tuples(message: bytes, pos: int, limit: int) -> list[Texts]:
+    """Return the tuples of a change, the first mark being at `pos`; a damaged message has fewer."""
+    found: list[Texts] = []
+    try:
+        while message[pos : pos + 1] in (b"K", b"O", b"N"):
+            texts, pos = split_tuple(message, pos + 1, limit)
+            found.append(texts)
+    except DecodeError:
+        pass
+    return found
+
+
+def _others(table: CapturedTable, error: ColumnRefused, rows: Sequence[Texts]) -> list[ColumnRefused]:
+    """Return what else of the same change cannot be stored, so that a person hears of all of it in one stop.
+
+    The encoder stops at the first value: a row is encoded again without what is known of by then.
+    """
+    found: dict[int, ColumnRefused] = {error.index: error}
+    if error.index < 0:
+        return []
+    # it may have been made ready for a snapshot only; nothing of it is sent any more
+    table.encoder.begin(0, 0, 0, 0, 0)
+    for row in rows:
+        texts = [None if isinstance(text, bool) else text for text in row]
+        for _ in texts:
+            for index in found:
+                texts[index] = None
+            try:
+                table.encoder.insert(_tuple_data(texts), 0, 0, 0)
+            except ColumnRefused as other:
+                if other.index < 0 or other.index in found:
+                    break  # its size, or a part of the key that is null by now
+                found[other.index] = other
+            else:
+                break
+    return [each for each in found.values() if each is not error]
+
+
+def _tuple_data(texts: Sequence[bytes | None]) -> bytes:
+    """Return a row as pgoutput has it."""
+    parts = [b"n" if text is None else b"t" + len(text).to_bytes(4, "big") + text for text in texts]
+    return len(texts).to_bytes(2, "big") + b"".join(parts)
 
 
 def make_dead_topic(config: Config) -> None:

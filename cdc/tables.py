@@ -66,8 +66,8 @@ class CapturedTable:
         """Return the texts of a tuple with NULL for excluded columns, so that nobody asks for what is not in it."""
         return [None if is_excluded(column) else text for column, text in zip(self.columns, texts, strict=True)]
 
-    def refused(self, error: ColumnRefused) -> SourceError:
-        """Name table, column, type and remedies of a value that cannot be stored exactly, or of a row too large."""
+    def refused(self, error: ColumnRefused, *others: ColumnRefused) -> SourceError:
+        """Name table, columns, types and remedies of values that cannot be stored exactly, or of a row too large."""
         if isinstance(error, RecordTooLarge):
             return SourceError(
                 "TR-304",
@@ -77,16 +77,23 @@ class CapturedTable:
                 '       exclude = ["{schema}.{table}.{column}"]  # under [source]: leaves a large column out\n'
                 '       on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues',
             )
-        column = self.relation.columns[error.index].name
-        name = f"{self.name}.{column}"
-        remedies = [f'as_text = ["{name}"]  # under [source]: the column travels as PostgreSQL prints it']
-        if error.index not in self.key_columns:
-            remedies.append(f'exclude = ["{name}"]  # it is not on the topic at all')
+        refused = [error, *others]
+        names = {each.index: self.relation.columns[each.index].name for each in refused}
+
+        def listed(indexes: Iterable[int]) -> str:
+            return ", ".join(f'"{self.name}.{names[index]}"' for index in indexes)
+
+        remedies = [f"as_text = [{listed(names)}]  # under [source]: the column travels as PostgreSQL prints it"]
+        if hidden := [index for index in names if index not in self.key_columns]:
+            remedies.append(f"exclude = [{listed(hidden)}]  # it is not on the topic at all")
         remedies.append('on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues')
+        columns = ", ".join(f'"{name}" ({self.types[index]})' for index, name in names.items())
+        what = f"a value of column {columns}" if not others else f"values of columns {columns}"
+        reasons = [each.reason if not others else f"{names[each.index]}: {each.reason}" for each in refused]
         return SourceError(
             "TR-220",
-            f'a value of column "{column}" ({self.types[error.index]}) of table "{self.name}" cannot be stored exactly',
-            detail=error.reason + ".",
+            f'{what} of table "{self.name}" cannot be stored exactly',
+            detail="; ".join(reasons) + ".",
             hint="\n       ".join(remedies),
         )
 

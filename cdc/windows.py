@@ -23,6 +23,7 @@ from cdc.delivery import Delivery
 from cdc.layouts import describe, survey
 from cdc.progress import Progress
 from cdc.reconcile import Deletes, Reconcile
+from cdc.rights import Denials, lacking_grants
 from cdc.snapshot_rows import RowSender
 from cdc.table_registry import TableRegistry
 from cdc.tables import CapturedTable, Tables
@@ -49,6 +50,9 @@ _AGAIN_S: Final = 0.2
 
 _PLAN_AGAIN_S: Final = 1.0
 """Until a table that was not there is planned again."""
+
+_DENIED_AGAIN_S: Final = 10.0
+"""Until a table is tried again that the role may not read."""
 
 _ASK_S: Final = 0.05
 """An idle server is asked this often how far it has sent the WAL, where no mark tells it."""
@@ -96,6 +100,7 @@ class Windows:
         self._opened: Window | None = None
         self._asked_at = 0.0
         self._pace = Pace(config.snapshot.max_bytes_per_s)
+        self._denials = Denials()
         dsn = config.source.dsn.get_secret_value()
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
         capture_set = CaptureSet(config.source.tables)
@@ -109,6 +114,7 @@ class Windows:
                 connection, publications, relation, self._how(relation), where
             ),
             lambda connection: survey(connection, publications, capture_set),
+            lacking_grants,
         )
         assembler.rows.on_commit = self._commit
 
@@ -188,6 +194,9 @@ class Windows:
         return self._registry.states[name].asked or Asked()
 
     def _planned(self, read: TableRead, plan: Plan) -> None:
+        if plan.denied:
+            self._denied(read, plan.denied)
+            return
         if plan.layout is None:
             # gone, or under another name, at a place of the WAL that a look at the catalog finds
             read.ready_at = time.monotonic() + _PLAN_AGAIN_S
@@ -263,7 +272,9 @@ class Windows:
         """Deal with what a window has brought; its rows stand behind `position`."""
         read = self._current(window.plan)
         if read is not None:
-            if window.failed:
+            if window.denied:
+                self._denied(read, window.denied)
+            elif window.failed:
                 self._failed(window)
             elif self._tables.is_ignored(window.relation.oid):
                 # it has a name by now under which it is not captured
@@ -296,6 +307,11 @@ class Windows:
             self._assembler.empty(table, position)
             self._assembler.sent(position)
             self._registry.emptied(plan.table)
+
+    def _denied(self, read: TableRead, statements: tuple[str, ...]) -> None:
+        """Leave a table that may not be read to itself for a while; it is incomplete until it has been."""
+        read.ready_at = time.monotonic() + _DENIED_AGAIN_S
+        self._denials.log(read.relation.qualified_name, statements)
 
     def _failed(self, window: Window) -> None:
         table = window.chunk.table

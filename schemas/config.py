@@ -44,7 +44,8 @@ class Source(Section):
     )
     tables: list[str] = Field(
         default_factory=lambda: ["public.*"],
-        description='captured tables, "schema.table" with * and ?, "!" in front takes out',
+        description='captured tables, "schema.table" with * and ?, "!" in front takes out; nothing else is captured,'
+        " whatever a publication has",
     )
     keys: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
         default_factory=dict,

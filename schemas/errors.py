@@ -15,6 +15,7 @@ Raise where the fault is found, add context once, print once at the top (`cdc.cl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -37,6 +38,23 @@ class TailraceError(Exception):
         if self.hint:
             lines.append(f"HINT   {self.hint}")
         return "\n".join(lines)
+
+
+def all_of(errors: Sequence[TailraceError]) -> TailraceError:
+    """Return one error that says all of `errors`, so that a person need not meet one after the other.
+
+    Class and code are those of the first.
+    """
+    first, *others = errors
+    if not others:
+        return first
+    codes = [f"{each.message}{f' ({each.code})' if each.code != first.code else ''}" for each in errors]
+    return type(first)(
+        first.code,
+        "; ".join(codes),
+        detail=" ".join(dict.fromkeys(each.detail for each in errors if each.detail)),
+        hint="\n       ".join(dict.fromkeys(each.hint for each in errors if each.hint)),
+    )
 
 
 class UsageError(TailraceError):

@@ -47,3 +47,8 @@ class Relation:
     def qualified_name(self) -> str:
         """``schema.table`` for messages and the config; not quoted, so not for SQL."""
         return f"{self.schema}.{self.name}"
+
+
+def quoted(name: str) -> str:
+    """Return an identifier as SQL takes it, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'

@@ -75,7 +75,7 @@ class Look:
 class Plan:
     """A table as it lay when `run` was planned, with all that was committed before `lsn`; `layout` None: it is gone.
 
-    `where` is what a person wants of it.
+    `where` is what a person wants of it. `denied` are statements that would let the role read it.
     """
 
     table: str
@@ -85,6 +85,7 @@ class Plan:
     lsn: int = 0
     chunks: tuple[Chunk, ...] = ()
     where: str | None = None
+    denied: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Window:
     `relation` is the shape of its rows, as of `lsn`, and `layout` how the table lies then; None if it is gone. `inside`
     are the transactions that the stream delivered in it. Without a high mark, it closes when the stream has passed
     `until`. `moved`: the table does not lie as planned; `failed`: why its rows cannot be selected by what a person has
-    given; in both cases its read is of no use.
+    given; `denied`: statements that would let the role read it. In these cases its read is of no use.
     """
 
     plan: Plan
@@ -112,6 +113,7 @@ class Window:
     void: bool = False
     moved: bool = False
     failed: str = ""
+    denied: tuple[str, ...] = ()
 
 
 def moved(plan: Plan, relation: Relation, layout: Layout) -> bool:

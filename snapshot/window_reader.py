@@ -48,8 +48,13 @@ class WindowReader:
         describe: Describe,
         plan_chunks: Callable[[psycopg.Connection, Relation, str | None], list[Chunk]],
         survey: Callable[[psycopg.Connection], Look],
+        lacking_grants: Callable[[psycopg.Connection, Relation], tuple[str, ...]],
     ) -> None:
-        """`prefix` is that of our logical messages, `marks` tells these marks from those of an earlier process."""
+        """`prefix` is that of our logical messages, `marks` tells these marks from those of an earlier process.
+
+        `lacking_grants` gives the statements without which the role may not read a table.
+        """
+        self._lacking_grants = lacking_grants
         self._survey = survey
         self._surveys: queue.SimpleQueue[Look] = queue.SimpleQueue()
         self._connection = connect()
@@ -219,6 +224,10 @@ class WindowReader:
                 chunks = tuple(self._plan_chunks(self._connection, relation, wanted.where))
         except _GONE:
             return wanted
+        except psycopg.errors.InsufficientPrivilege:
+            if not (denied := self._lacking_grants(self._connection, wanted.relation)):
+                raise
+            return replace(wanted, denied=denied)
         return replace(wanted, relation=relation, layout=layout, lsn=lsn, chunks=chunks)
 
     def _locked(self, relation: Relation) -> tuple[int, tuple[Relation, Layout] | None]:
@@ -249,7 +258,9 @@ class WindowReader:
         except psycopg.errors.SerializationFailure:
             window.void = True  # a standby does not let a reader hold replay back for long
         except _NOT_SELECTABLE as error:
-            if plan.where is None:
+            if isinstance(error, psycopg.errors.InsufficientPrivilege):
+                window.denied = self._lacking_grants(self._connection, plan.relation)
+            if not window.denied and plan.where is None:
                 raise
             window.failed = " ".join(str(error.diag.message_primary or error).split())
         if self._read_only:

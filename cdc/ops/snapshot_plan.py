@@ -9,9 +9,10 @@ from cdc.capture_set import CaptureSet
 from cdc.captured import check_patterns, nothing_captured
 from cdc.catalog import table_relation
 from cdc.connect import cannot_read, connect_to_read
-from cdc.exported_snapshot import check_conditions
+from cdc.exported_snapshot import condition_errors
 from cdc.keys import Keys
 from schemas.config import Config
+from schemas.errors import all_of
 from snapshot.plan import TablePlan, in_order, plan_table
 from snapshot.reader import LOCK_TIMEOUT
 
@@ -38,7 +39,8 @@ def plan(config: Config) -> list[TablePlan]:
             else:
                 named = publication.table_names(connection, None, capture_set)
                 relations = [each for name in named if (each := table_relation(connection, *name)) is not None]
-            check_conditions(connection, config, relations)
+            if errors := condition_errors(connection, config, relations):
+                raise all_of(errors)
             keys = Keys(connection, source.keys, insert_only)
             names = found.names if found is not None else []
             plans = [plan_table(connection, names, relation, config.snapshot) for relation in relations]

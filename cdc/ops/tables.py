@@ -12,10 +12,11 @@ from cdc import publication
 from cdc.capture_set import CaptureSet
 from cdc.catalog import permanent_tables
 from cdc.connect import connect
-from cdc.membership import explain, missing_tables, quoted, statements
+from cdc.membership import explain, missing_tables, statements
 from cdc.publication import Publications
 from schemas.config import Config
 from schemas.errors import ConfigError, SourceError
+from schemas.relation import quoted
 
 _LOCK_TIMEOUT: Final = "SET lock_timeout = '5s'"
 
@@ -51,8 +52,8 @@ def add(config: Config, names: Sequence[str]) -> list[Change]:
         refused: list[_Refusal] = []
         for name in names:
             if name not in there or not capture_set.captures(*name.split(".", 1)):
-                why = explain(connection, found, capture_set, name)
-                refused.append(_Refusal(name, why.reason, why.hint))
+                answer = explain(connection, found, capture_set, name)
+                refused.append(_Refusal(name, answer.reason, answer.hint))
             elif name in missing and (missing[name].by_leaf or missing[name].publication is None):
                 reason = "it is published by its partitions" if missing[name].by_leaf else "it has no replica identity"
                 refused.append(_Refusal(name, reason, "\n       ".join(statements([missing[name]], found.names))))

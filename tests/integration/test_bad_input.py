@@ -166,9 +166,10 @@ def test_value_that_cannot_be_exact(config: Path, servers: Servers, database: st
         with running(config) as daemon:
             wait_for_state(load(config), connection)
             daemon.stop()
+        config.write_text(config.read_text().replace("[source]", '[source]\non_table_error = "stop"'))
         connection.execute("INSERT INTO prices VALUES (2, 'NaN')")
         remedy = 'as_text = ["public.prices.price"]'
-        others = ('exclude = ["public.prices.price"]', 'on_error = "divert"')
+        others = ('exclude = ["public.prices.price"]', 'on_table_error = "divert"')
         assert_refused(config, "TR-220", 4, '"price" (numeric(10,2))', "public.prices", remedy, *others)
         config.write_text(config.read_text().replace("[source]", f"[source]\n{remedy}"))
         with running(config):

@@ -409,3 +409,70 @@ def test_tables_that_cannot_be_added_or_removed(
     refused = tailrace("table", "remove", "shop.items", "--config", str(path))
     assert (refused.returncode, "TR-132" in refused.stderr) == (3, True)
     assert 'tables = [..., "!shop.items"]' in refused.stderr
+
+
+def test_all_that_is_wrong_is_said_at_once(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """Keys, conditions, hidden columns, policies and rights are one error, parts of keys another."""
+    source.execute(
+        f"CREATE ROLE {prefix} LOGIN REPLICATION; GRANT USAGE ON SCHEMA shop TO {prefix};"
+        f"GRANT SELECT ON shop.orders, shop.audit_log TO {prefix};"
+        "ALTER TABLE shop.orders ENABLE ROW LEVEL SECURITY; ALTER TABLE shop.audit_log ENABLE ROW LEVEL SECURITY;"
+        "CREATE TABLE shop.one (a int, b int, c int, PRIMARY KEY (a, b));"
+        "CREATE TABLE shop.two (a int, b int, c int, PRIMARY KEY (a, b))".encode()
+    )
+    _publish(source, "FOR TABLE shop.orders, shop.items, shop.audit_log, shop.one (a, c), shop.two (b, c)")
+    more = (
+        'keys = { "shop.nope" = ["a"], "shop.items" = ["x", "y"] }\nexclude = ["shop.orders.id"]\n'
+        '[snapshot]\nwhere = { "hr.people" = "true", "shop.orders" = "nothing > 1" }\n'
+    )
+    parts = urlsplit(database)
+    dsn = parts._replace(netloc=f"{prefix}@{parts.hostname}:{parts.port}").geturl()
+    path = _config(tmp_path, servers, dsn, prefix, '["shop.*"]', more)
+    refused = tailrace("run", "--config", str(path))
+    assert (refused.returncode, "ERROR  TR-205" in refused.stderr) == (4, True)
+    assert '"shop.one"' in refused.stderr
+    assert '"shop.two"' in refused.stderr
+    source.execute("ALTER PUBLICATION tailrace DROP TABLE shop.one, shop.two; DROP TABLE shop.one, shop.two")
+    refused = tailrace("run", "--config", str(path))
+    assert (refused.returncode, "ERROR  TR-213" in refused.stderr) == (4, True)
+    for said in (
+        'row-level security of tables "shop.audit_log", "shop.orders"',
+        "may not read all captured tables (TR-227)",
+        'names table "shop.nope", which is not captured (TR-121)',
+        'table "shop.items" has no column "x", "y" (TR-122)',
+        'snapshot.where names "hr.people", which is not captured (TR-135)',
+        'the condition on table "shop.orders" in snapshot.where cannot be used (TR-136)',
+        'column "id" is part of the key of table "shop.orders"',
+        f'GRANT SELECT ON "shop"."items" TO "{prefix}";',
+        f'ALTER ROLE "{prefix}" BYPASSRLS;',
+    ):
+        assert said in refused.stderr, refused.stderr
+
+
+def test_partitions_that_are_published_by_their_own_names(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """Without publish_via_partition_root the WAL has the names of partitions: those are what patterns must take."""
+    source.execute(
+        "CREATE TABLE shop.visits (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);"
+        "CREATE TABLE shop.part_1 PARTITION OF shop.visits FOR VALUES FROM (0) TO (10);"
+        f"INSERT INTO shop.visits VALUES (1, '{_SECRET}')"
+    )
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE shop.visits, shop.orders, shop.items")
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.part*", "!shop.audit_log"]')
+    with running(path) as daemon:
+        wait_until(lambda: events(daemon, _MISSING))
+        source.execute(f"INSERT INTO shop.visits VALUES (2, '{_SECRET}')")
+        wait_for_state(load(path), source)
+        _assert_nothing_of_others(servers, load(path), daemon)
+        assert daemon.stop() == 0
+    (said,) = events(daemon, _MISSING)
+    assert said["tables"] == ["shop.visits"]
+    assert said["statements"] == ['ALTER PUBLICATION "tailrace" SET (publish_via_partition_root = true);']
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP PUBLICATION tailrace")
+        connection.execute("CREATE PUBLICATION tailrace FOR TABLE shop.visits, shop.orders")
+    refused = tailrace("table", "add", "shop.visits", "--config", str(path))
+    assert (refused.returncode, "it is published by its partitions" in refused.stderr) == (3, True), refused.stderr

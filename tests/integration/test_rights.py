@@ -10,39 +10,69 @@ import psycopg
 import pytest
 
 from cdc.dev.state import Servers
+from cdc.recipe import Recipe
 from schemas.configfile import load
-from tests.daemon import ROOT, running, tailrace, wait_for_state, write_config
+from tests.daemon import ROOT, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.topics import latest, read_topic
 
 _REFUSED = {
     " REPLICATION": ("TR-203", 'ALTER ROLE "{role}" REPLICATION;'),
-    "GRANT USAGE ON SCHEMA": ("TR-227", "permission denied for schema public"),
-    "GRANT SELECT": ("TR-227", "permission denied for table order"),
-    "CREATE PUBLICATION": ("TR-207", 'CREATE PUBLICATION "{role}" FOR TABLE "public"."order_items", "public"."orders"'),
+    "GRANT USAGE ON SCHEMA": ("TR-227", 'GRANT USAGE ON SCHEMA "public" TO "{role}";'),
+    "GRANT SELECT ON ALL": (
+        "TR-227",
+        'GRANT SELECT ON "public"."log", "public"."order_items", "public"."orders" TO "{role}";',
+    ),
+    'CREATE PUBLICATION "tailrace" ': (
+        "TR-207",
+        'CREATE PUBLICATION "{role}" FOR TABLE "public"."order_items", "public"."orders"'
+        " WITH (publish_via_partition_root = true",
+    ),
 }
 
+_TABLES = (
+    "CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE order_items (id int PRIMARY KEY); CREATE TABLE log (id int)"
+)
 
-def _grant(database: str, role: str, without: str | None = None) -> str:
-    """Run the README's statements but the one right; return the role's DSN."""
-    block = re.search(r"\*\*Least rights\*\*.*?\n\n((?: {4}.*\n)+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+
+def _readme() -> list[str]:
+    """Return the README's statements, each on one line."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"\*\*Least rights\*\*(?:.+\n)+\n((?: {4}.*\n)+)", readme)
     assert block is not None
-    statements = [line.strip() for line in re.sub(r"\btailrace\b", role, block[1]).splitlines()]
-    if without is not None:
-        assert sum(without in statement for statement in statements) == 1
-        statements = [
-            statement.replace(without, "") if without.startswith(" ") else statement
-            for statement in statements
-            if without.startswith(" ") or without not in statement
-        ]
+    # what is indented deeper goes on with the line before
+    return re.sub(r"\n {5,}", " ", block[1]).replace("    ", "").splitlines()
+
+
+def _grant(database: str, role: str, without: str | None = None, tables: str = _TABLES) -> str:
+    """Run the README's statements but the one right; return the role's DSN."""
+    statements = _readme()
     with psycopg.connect(database, autocommit=True) as connection:
+        if connection.info.server_version < 180000:
+            statements = [each.replace(", publish_generated_columns = stored", "") for each in statements]
+        if without is not None:
+            assert sum(without in statement for statement in statements) == 1
+            statements = [
+                statement.replace(without, "") if without.startswith(" ") else statement
+                for statement in statements
+                if without.startswith(" ") or without not in statement
+            ]
         # what older versions, and who upgraded from them, let everybody do
         connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
-        for table in ("orders", "order_items"):
-            connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)".encode())
+        connection.execute(tables.encode())
+        owner = connection.info.user
         for statement in statements:
+            statement = re.sub(r"\btailrace", role, statement).replace('"owner"', f'"{owner}"')
             connection.execute(statement.encode())
     parts = urlsplit(database)
     return parts._replace(netloc=f"{role}@{parts.hostname}:{parts.port}").geturl()
+
+
+def test_the_readme_has_the_recipe_that_errors_print() -> None:
+    tables, keyless = [("public", "orders"), ("public", "order_items")], [("public", "log")]
+    recipe = Recipe("tailrace", "tailrace", "tailrace_nokey", tables, keyless, [("owner", "public")], 180000)
+    assert _readme() == recipe.statements()
+    before = Recipe("tailrace", "tailrace", "tailrace_nokey", tables, keyless, [("owner", "public")], 170000)
+    assert before.statements() == [each.replace(", publish_generated_columns = stored", "") for each in _readme()]
 
 
 @pytest.mark.parametrize("without", [None, "GRANT pg_monitor"])
@@ -53,9 +83,10 @@ def test_a_role_with_these_rights_works(
     config = write_config(tmp_path, dsn, servers.bootstrap, prefix, source=f'publication = "{prefix}"\n')
     with running(config), psycopg.connect(database, autocommit=True) as connection:
         wait_for_state(load(config), connection)
-        connection.execute("INSERT INTO orders VALUES (2)")
+        connection.execute("INSERT INTO orders VALUES (1); INSERT INTO log VALUES (1)")
         wait_for_state(load(config), connection)
-    assert set(latest(read_topic(servers.bootstrap, prefix, "public.orders"))) == {(1,), (2,)}
+    assert set(latest(read_topic(servers.bootstrap, prefix, "public.orders"))) == {(1,)}
+    assert len(read_topic(servers.bootstrap, prefix, "public.log")) == 1
 
 
 @pytest.mark.parametrize("without", _REFUSED)
@@ -67,3 +98,62 @@ def test_one_right_less_is_named(tmp_path: Path, servers: Servers, database: str
     assert refused.returncode == 4
     assert f"ERROR  {code}" in refused.stderr
     assert said.format(role=prefix) in refused.stderr
+
+
+def test_what_an_error_prints_is_enough(tmp_path: Path, servers: Servers, database: str, prefix: str) -> None:
+    """A role without any rights on tables: after the statements of the hint, the daemon runs."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+        connection.execute(_TABLES.encode())
+        connection.execute(f"CREATE ROLE {prefix} LOGIN REPLICATION".encode())
+        parts = urlsplit(database)
+        dsn = parts._replace(netloc=f"{prefix}@{parts.hostname}:{parts.port}").geturl()
+        config = write_config(tmp_path, dsn, servers.bootstrap, prefix, source=f'publication = "{prefix}"\n')
+        refused = tailrace("run", "--config", str(config))
+        assert "TR-207" in refused.stderr
+        for line in refused.stderr[refused.stderr.index("HINT") :].splitlines()[1:]:
+            connection.execute(line.encode())
+        with running(config):
+            wait_for(load(config), lambda record: record.is_state)
+
+
+_PARTITIONED = """
+CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE order_items (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+CREATE TABLE items_1 PARTITION OF order_items FOR VALUES FROM (0) TO (10); INSERT INTO order_items VALUES (1);
+CREATE TABLE log (id int)
+"""
+
+
+def test_a_partition_that_comes_later(tmp_path: Path, servers: Servers, database: str, prefix: str) -> None:
+    """By default privileges it may be read. Without, its table waits for the GRANT, and all others go on."""
+    dsn = _grant(database, prefix, tables=_PARTITIONED)
+    config = write_config(tmp_path, dsn, servers.bootstrap, prefix, source=f'publication = "{prefix}"\n')
+
+    def copied() -> list[str]:
+        return [event["table"] for event in events(daemon, "table copied")]
+
+    with running(config) as daemon, psycopg.connect(database, autocommit=True) as connection:
+        wait_for(load(config), lambda record: record.is_state)
+        connection.execute("CREATE TABLE items_2 (id int PRIMARY KEY); INSERT INTO items_2 VALUES (12)")
+        connection.execute("ALTER TABLE order_items ATTACH PARTITION items_2 FOR VALUES FROM (10) TO (20)")
+        wait_until(lambda: copied().count("public.order_items") == 2)
+        connection.execute(
+            f"CREATE TABLE items_3 (id int PRIMARY KEY); REVOKE SELECT ON items_3 FROM {prefix};"
+            "INSERT INTO items_3 VALUES (22)".encode()
+        )
+        connection.execute("ALTER TABLE order_items ATTACH PARTITION items_3 FOR VALUES FROM (20) TO (30)")
+        wait_until(lambda: events(daemon, "table cannot be read, the role lacks rights"))
+        (said,) = events(daemon, "table cannot be read, the role lacks rights")
+        assert said["table"] == "public.order_items"
+        connection.execute("INSERT INTO orders VALUES (5); INSERT INTO order_items VALUES (25), (5)")
+        wait_until(lambda: (5,) in latest(read_topic(servers.bootstrap, prefix, "public.orders")))
+        record = wait_for(load(config), lambda record: record.incomplete_tables)
+        assert record.incomplete_tables == ("public.order_items",)
+        assert said["statements"][0] == f'GRANT SELECT ON "public"."items_3" TO "{prefix}";'
+        for statement in said["statements"]:
+            connection.execute(statement.encode())
+        wait_for_state(load(config), connection)
+        assert daemon.stop() == 0
+    assert len(events(daemon, "going on")) == 1
+    rows = latest(read_topic(servers.bootstrap, prefix, "public.order_items"))
+    assert set(rows) == {(1,), (12,), (22,), (25,), (5,)}

@@ -222,3 +222,34 @@ def test_stop_is_the_default_and_shows_no_value(table: CapturedTable) -> None:
         refusals(_Outbox(), "stop").row(table, ColumnRefused(1, "why"), [b"1", b"4711", None, None, None])
     assert "4711" not in str(stopped.value)
     assert stopped.value.hint.splitlines()[1].strip().startswith('exclude = ["public.t.price"]')
+
+
+@pytest.mark.parametrize("mark", [b"IN", b"UO", b"UN"])
+def test_all_columns_of_a_row_are_named_at_once(mark: bytes) -> None:
+    """The encoder stops at the first; a person who sees one stop after the other loses an hour each time."""
+    columns = (Column("id", 23, -1, True), *(Column(f"n{n}", 1700, (10 << 16 | 2) + 4) for n in range(3)))
+    relation = Relation(1, "public", "t", ReplicaIdentity.FULL, columns)
+    encoder = TableEncoder(
+        Names("1.0", "p", "db", "public", "t"), [value_type(column, _TYPES) for column in columns], [0], 1, 2
+    )
+    encoder.begin(1, 1000, 1_700_000_000_000, 77, 1_700_000_000_001)
+    names = tuple(type_name(column, _TYPES) for column in columns)
+    table = CapturedTable(relation, [0], Destination("p.public.t", [0]), encoder, columns, names)
+    bad: Row = (b"x", b"NaN", b"1.00", b"123456789012")
+    good: Row = (b"1", b"1.00", b"1.00", b"1.00")
+    old = tuple_data(*bad) + b"N" + tuple_data(*good) if mark == b"UO" else tuple_data(*bad)
+    message = bytes(XLOGDATA) + mark[:1] + b"\0\0\0\1" + mark[1:] + old
+    stopping = refusals(_Outbox(), on_error="stop")
+    with pytest.raises(SourceError, match="TR-220") as raised:
+        stopping.change(table, ColumnRefused(0, "malformed"), message, XLOGDATA + 5, 8, _PLACE)
+    error = raised.value
+    assert error.message == (
+        'values of columns "id" (int4), "n0" (numeric(10,2)), "n2" (numeric(10,2)) of table "public.t" cannot be'
+        " stored exactly"
+    )
+    assert error.detail.startswith("id: malformed; n0: NaN and infinity are no decimals; n2: ")
+    assert 'as_text = ["public.t.id", "public.t.n0", "public.t.n2"]' in error.hint
+    assert 'exclude = ["public.t.n0", "public.t.n2"]' in error.hint
+    with pytest.raises(SourceError, match="TR-220") as raised:
+        stopping.row(table, ColumnRefused(1, "NaN and infinity are no decimals"), [b"1", *cast("Any", bad[1:])])
+    assert '"n0" (numeric(10,2)), "n2" (numeric(10,2))' in raised.value.message
