@@ -19,6 +19,9 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,20 +102,29 @@ def measure(servers: Servers, folder: Path, arguments: argparse.Namespace) -> di
             ):
                 try:
                     wait_for_views(process, lambda: watch.reached(first, _NAMES), 600)
-                    found = _phases(config, connection, Load(connection, tail, arguments.rate), watch, arguments)
+                    changes = Load(connection, tail, arguments.rate)
+                    phases = _phases(config, connection, changes, arguments)
                     last = wait_for_state(config, connection).flushed_lsn
                     wait_for_views(process, lambda: watch.reached(last, _NAMES), 300)
                 finally:
                     process.terminate()
             for name in _NAMES:
                 check(connection, config, name)
-    return {"read_bytes_per_s": limit, **found}
+    return {"read_bytes_per_s": limit, **_figures(changes.committed, phases, watch)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Phases:
+    """Where each phase begins among the commits, and where the last one ends; when the large table was incomplete."""
+
+    starts: Sequence[int]
+    altered: float
+    complete: float
 
 
 def _phases(
-    config: Config, connection: psycopg.Connection[Any], changes: Load, watch: Watch, arguments: argparse.Namespace
-) -> dict[str, Any]:
-    """Return the latencies of the small table's view in each phase, and how long the join stood still."""
+    config: Config, connection: psycopg.Connection[Any], changes: Load, arguments: argparse.Namespace
+) -> _Phases:
     changes.run(arguments.warm_up)
     starts = [len(changes.committed)]
     changes.run(arguments.seconds)
@@ -124,21 +136,25 @@ def _phases(
     complete = time.time()
     starts.append(len(changes.committed))
     changes.run(arguments.seconds)
-    time.sleep(5)
     starts.append(len(changes.committed))
+    return _Phases(starts, altered, complete)
+
+
+def _figures(committed: Committed, phases: _Phases, watch: Watch) -> dict[str, Any]:
+    """Return the latencies of the small table's view in each phase, and how long the join stood still."""
     shown = watch.seen["small"]
-    spans = {
-        name: [each for each in changes.committed[begin:end] if each[0] <= shown[-1][1]]
-        for name, begin, end in zip(("before", "during", "after"), starts, starts[1:], strict=False)
-    }
-    joined = [at for at, _ in watch.seen["joined"] if at > altered]
-    moved = [at for at in joined if at < complete]
+    parts = [committed[begin:end] for begin, end in pairwise(phases.starts)]
+    spans = dict(zip(("before", "during", "after"), parts, strict=True))
+    joined = [at for at, _ in watch.seen["joined"] if at > phases.altered]
+    moved = [at for at in joined if at < phases.complete]
     return {
-        "read_s": round(complete - altered, 1),
+        "read_s": round(phases.complete - phases.altered, 1),
         "small": {name: percentiles(latencies(span, shown, 0)) for name, span in spans.items()},
         "joined": {
-            "last_moved_s_after_the_alter": round(max(moved) - altered, 1) if moved else None,
-            "moved_again_s_after_the_read": round(min(at for at in joined if at >= complete) - complete, 1),
+            "last_moved_s_after_the_alter": round(max(moved) - phases.altered, 1) if moved else None,
+            "moved_again_s_after_the_read": round(
+                min(at for at in joined if at >= phases.complete) - phases.complete, 1
+            ),
         },
     }
 
