@@ -9,6 +9,7 @@ from cdc.membership import shown
 from cdc.ops.status import SourceStatus, Status, TopicsStatus, ViewStatus
 from cdc.ops.table_waits import sentence
 from schemas.lsn import format_lsn
+from sinks.views_topic import WAITS_FOR_TABLE
 
 
 def status_lines(status: Status) -> Iterator[str]:
@@ -84,7 +85,11 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
 def _view(view: ViewStatus) -> str:
     waits = sentence(view.waits_for)
     if view.flushed_lsn is None:
-        state = f"down: {_first_line(view.error)}" if view.error else f"nothing applied yet{waits and ', '}{waits}"
+        first = _first_line(view.error) if view.error else waits
+        if view.error and WAITS_FOR_TABLE not in first:
+            state = f"down: {first}"
+        else:
+            state = f"nothing applied yet{first and ', '}{first}"
         return f"{view.name:<24} {view.target:<10} {'-':<14} {state}"
     failed = f"  stopped: {_first_line(view.error)}" if view.error else waits and f"  {waits}"
     lag = lag_text(view.lag_bytes, view.lag_seconds)

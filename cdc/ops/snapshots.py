@@ -20,7 +20,7 @@ from snapshot.progress import TableProgress, seconds_left
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A table's newest run. `incomplete`: no cut is a state until it is done. `chunks` is None before it is planned.
+    """A table's newest run. `incomplete`: no cut is a state of it until then. `chunks` is None before it is planned.
 
     `lsn`: the run reads everything that was committed before. `rows`, `rows_per_s` and `copied_bytes` (of COPY's text)
     are those of whole chunks; `seconds_left` is None before one is read, and while nothing is being read.

@@ -57,11 +57,10 @@ def waited_for(
     """
     topics, view = Topics(config.kafka.prefix), config.views[name]
     read = set(record.cut.offsets) if record is not None and record.cut is not None else set()
-    for text in (view.table, view.queries):
-        if text is not None:
-            schema, _, table = text.partition(".")
-            read.add(topics.table(schema, table.partition(".")[0] if text is view.queries else table))
-    return tuple(each for each in tables if topics.table(*each.table.split(".", 1)) in read)
+    declared = (view.table or "", (view.queries or "").rpartition(".")[0])
+    return tuple(
+        each for each in tables if each.table in declared or topics.table(*each.table.split(".", 1)) in read
+    )
 
 
 def sentence(tables: tuple[TableWait, ...]) -> str:

@@ -53,6 +53,7 @@ class Plan:
     """A round. `deaths` are where the daemon's lives end, one each, as `tests.faults.daemon` takes them.
 
     With `early` the faults begin with the daemon's first start, in its first copy; else with its first state.
+    `toast` is `source.toast`: with "reread" the table of large values is incomplete at many cuts.
     """
 
     seed: int
@@ -63,6 +64,7 @@ class Plan:
     max_transaction_ms: int
     deaths: tuple[str, ...] = ()
     steps: tuple[Step, ...] = field(default=())
+    toast: str = "cache"
 
 
 def plan(seed: int, kinds: Sequence[str] = KINDS, kind: str | None = None) -> Plan:

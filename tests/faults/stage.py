@@ -165,7 +165,7 @@ def _site(world: World, kinds: Collection[str], name: str) -> Iterator[Site]:
 def _write_config(folder: Path, plan: Plan, name: str, site: Site) -> Path:
     tables = ", ".join(f'"public.{table}"' for table in TABLES)
     source = f"tables = [{tables}]\nstreaming = {str(plan.streaming).lower()}\n"
-    source += f'spool_dir = "{folder / "spool"}"\n'
+    source += f'spool_dir = "{folder / "spool"}"\ntoast = "{plan.toast}"\n'
     more = f"[delivery]\nmax_transaction_bytes = {plan.max_transaction_bytes}\n"
     more += f"max_transaction_ms = {plan.max_transaction_ms}\n[snapshot]\nchunk_bytes = 8192\n"
     return write_config(folder, site.daemon_dsn, site.daemon_bootstrap, name, more, source)

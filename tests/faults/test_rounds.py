@@ -11,7 +11,7 @@ import pytest
 from tests.faults.checker import check
 from tests.faults.daemon import POINTS
 from tests.faults.plan import KINDS, plan
-from tests.faults.rounds import run_round
+from tests.faults.rounds import play, run_round
 from tests.faults.source import come_true
 from tests.faults.stage import Stage
 from tests.faults.world import World, why_not
@@ -33,6 +33,20 @@ def test_nothing_is_lost(world: World, kind: str) -> None:
     assert not result.violations, f"{result.plan}, see {result.folder}"
     assert result.changes >= 500
     assert sum(result.faults.values()) >= 1 or kind == "kill at a point"
+
+
+def test_other_tables_states_while_values_are_read_again(world: World) -> None:
+    """Of the table of large values few cuts are states; of the others all that are not split, with kills between."""
+    folder = world.folder / "reread"
+    folder.mkdir()
+    played = play(world, replace(plan(2, kind="kill at a point"), early=False, toast="reread"), folder)
+    assert played.broken == ()
+    assert check(played.evidence) == []
+    others, ahead = ("public.account", "public.entry"), 0
+    for _, position in played.evidence.positions:
+        there, state = position.state_for(others), position.state
+        ahead += there is not None and (state is None or state.order < there.order)
+    assert ahead > 5
 
 
 _DEATHS = [f"{point}:{when}" for point in POINTS if point != "snapshot" for when in ("before", "after")]

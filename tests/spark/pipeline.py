@@ -25,7 +25,7 @@ from schemas.config import Kafka
 from schemas.envelope import POSITION_HEADER, TRUNCATE_KEY, framing
 from schemas.lsn import Position
 from schemas.partition import partition_of
-from schemas.progress import Cut, PositionRecord, position_key
+from schemas.progress import Cut, PositionRecord, position_key, states_after
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.topics import Topics
 from schemas.types import TypeInfo
@@ -74,6 +74,7 @@ class Pipeline:
         self.offsets: dict[str, list[int]] = {}
         self.lsn = 1000
         self.cut: Cut | None = None
+        self.record: PositionRecord | None = None
         self.states: dict[int, dict[str, dict[tuple[Any, ...], Row]]] = {}
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         self.make_topic(self.topics.progress, 1)
@@ -136,8 +137,13 @@ class Pipeline:
         return stored.id
 
     @contextmanager
-    def transaction(self, *, op: str = "c", state: bool = True) -> Iterator[Transaction]:
-        """Write a source transaction and its position record; with an exception inside, abort it."""
+    def transaction(
+        self, *, op: str = "c", state: bool = True, incomplete: tuple[str, ...] = ()
+    ) -> Iterator[Transaction]:
+        """Write a source transaction and its position record; with an exception inside, abort it.
+
+        It is split if it is no `state`; the tables in `incomplete` are being read.
+        """
         self.lsn += 10
         before = {name: copy.copy(table.rows) for name, table in self.tables.items()}
         open_transaction = Transaction(self, op)
@@ -151,7 +157,7 @@ class Pipeline:
                 self.tables[name].rows = rows
             return
         self.producer.flush()
-        self._end(state=state)
+        self._end(state=state, incomplete=incomplete)
 
     def idle(self) -> None:
         """Move on without a change, as keepalives do."""
@@ -159,10 +165,12 @@ class Pipeline:
         self.producer.begin_transaction()
         self._end(state=True)
 
-    def _end(self, *, state: bool) -> None:
+    def _end(self, *, state: bool, incomplete: tuple[str, ...] = ()) -> None:
         previous = self.cut
         here = Cut(Position(0, self.lsn, 0), self.lsn + 5, self.lsn * 1000, "sys", 1, copy.deepcopy(self.offsets))
-        record = PositionRecord(here, 1, None if state else 7, newest_state=previous)
+        xid = None if state else 7
+        states = states_after(self.record, xid, incomplete) if self.record is not None else ()
+        record = self.record = PositionRecord(here, 1, xid, incomplete, previous, states)
         placed: list[int | None] = []
         self.producer.produce(
             self.topics.progress,
@@ -178,8 +186,9 @@ class Pipeline:
         assert offset is not None
         while self._end_of(partition) <= offset:
             time.sleep(0.005)
-        if state:
+        if record.is_state:
             self.cut = here
+        if state:
             self.states[here.flushed_lsn] = {name: dict(table.rows) for name, table in self.tables.items()}
 
     def _end_of(self, partition: TopicPartition) -> int:

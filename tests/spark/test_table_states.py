@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +22,24 @@ from cdc.ops.read_status import read_shares, read_status, read_stored
 from cdc.ops.wait import AppliedViews
 from schemas.config import Config, View, Warehouse
 from schemas.configfile import load
-from schemas.errors import DeadlineError
+from schemas.errors import DeadlineError, StateError
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
 from sinks.groups import Groups
 from sinks.views_read import read_view
-from sinks.views_topic import ViewsTopic
+from sinks.views_topic import ViewsTopic, now_ms
+from spark_jobs.batch import Report
 from spark_jobs.cuts import Cuts
 from spark_jobs.follow import follow
-from spark_jobs.kept import Shared
+from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.records import Records
+from spark_jobs.waiting import Waiting
 from tests.daemon import running, tailrace, wait_for, wait_until, write_config
+from tests.spark.conftest import Bench
+from tests.spark.pipeline import column
 
+_HOUR_MS = 3_600_000
 _BIG, _SMALL = "public.big", "public.small"
 _JOIN = "SELECT s.id, b.label, s.n FROM public.small s LEFT JOIN public.big b ON b.id = s.id"
 _ABOVE = "SELECT j.id, j.label, b.label AS again FROM {joined} j LEFT JOIN {big} b ON b.id = j.id"
@@ -150,3 +156,80 @@ def test_a_view_waits_for_its_own_tables_only(pipeline: Pipeline) -> None:
     above = _ABOVE.format(joined=f"({joined})", big="big").replace("SELECT j.id,", "SELECT j.id AS id,")
     assert pipeline.rows("above") == pipeline.query(above)
     wait_until(lambda: not any(view.waits_for for view in read_status(config).views))
+
+
+def _tables(made: Bench) -> None:
+    for name in ("t", "u"):
+        made.pipeline.table(name, [column("id", "int4"), column("n", "int4")], ("id",))
+
+
+def _round(made: Bench, *views: KeptView) -> None:
+    """Do what a round of follow does, and raise what a view meets."""
+    made.shared.cuts.look(1.0)
+    for view in views:
+        seen = made.shared.cuts.seen(view.declared)
+        assert seen is not None
+        view.step(seen, Report())
+    made.shared.records.release()
+
+
+def test_a_view_that_stood_still_for_too_long_is_told_so(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete that came and went while its table was incomplete would leave its row; another view is not concerned."""
+    suffix = uuid.uuid4().hex[:8]
+    views = {f"{table}_{suffix}": View(table=f"public.{table}") for table in ("t", "u")}
+    made = bench(views, delete_retention_ms=_HOUR_MS)
+    passed_ms = 0
+    for module in ("cuts", "kept"):
+        monkeypatch.setattr(f"spark_jobs.{module}.now_ms", lambda: now_ms() + passed_ms)
+    _tables(made)
+    waits, follows = map(made.kept, views)
+    with made.pipeline.transaction() as tx:
+        tx.put("t", {"id": 1})
+        tx.put("u", {"id": 1})
+    _round(made, waits, follows)
+    for number in range(4):
+        with made.pipeline.transaction(incomplete=("public.t",)) as tx:
+            tx.put("t", {"id": 2, "n": number})
+            tx.put("u", {"id": 2, "n": number})
+        passed_ms += _HOUR_MS // 3
+        _round(made, waits, follows)
+        assert waits.applied is not None
+        assert follows.applied is not None
+        assert waits.applied.cut.order < follows.applied.cut.order
+    with made.pipeline.transaction() as tx:
+        tx.put("u", {"id": 3})
+    _round(made, follows)
+    with pytest.raises(StateError, match="TR-526"):
+        _round(made, waits)
+
+
+def test_a_view_does_not_begin_at_a_state_that_may_be_compacted(bench: Callable[..., Bench]) -> None:
+    """Its table goes on while it is incomplete; what was there at its last state is whole for a while only."""
+    suffix = uuid.uuid4().hex[:8]
+    views = {
+        f"t_{suffix}": View(table="public.t"),
+        f"h_{suffix}": View(table="public.t", shape="history"),
+        f"j_{suffix}": View(query="SELECT t.id, u.n FROM public.t JOIN public.u ON u.id = t.id", key=["id"]),
+        f"u_{suffix}": View(table="public.u"),
+    }
+    made = bench(views, min_compaction_lag_ms=500)
+    _tables(made)
+    with made.pipeline.transaction() as tx:
+        tx.put("t", {"id": 1, "n": 1})
+        tx.put("u", {"id": 1, "n": 1})
+    made.shared.cuts.look()
+    with made.pipeline.transaction(incomplete=("public.t",)) as tx:
+        tx.put("t", {"id": 1, "n": 2})
+    time.sleep(1.0)
+    *stand, follows = map(made.kept, views)
+    for view in stand:
+        with pytest.raises(Waiting, match=r"(?s)TR-584.*public\.t.*min_compaction_lag_ms"):
+            _round(made, view)
+    _round(made, follows)
+    assert made.agrees(follows.declared.name, "u") == 1
+    with made.pipeline.transaction() as tx:
+        tx.put("t", {"id": 2, "n": 2})
+    _round(made, *stand)
+    assert made.agrees(stand[0].declared.name, "t") == 2

@@ -160,6 +160,12 @@ def test_a_view_without_a_batch_waits_for_its_table() -> None:
     record = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
     shown = text(made(records={}, stored=(record, 1)))
     assert shown.count("nothing applied yet, waits for table public.orders: being read") == 2
+    # of a query only the job knows which tables it reads
+    config = CONFIG.model_copy(update={"views": {"joined": View(query="SELECT 1", key=["id"])}})
+    error = 'TR-584 view "joined" waits for table public.orders, which is being read'
+    waiting = ViewRecord("joined", "warehouse", 0, None, 0, error=f"ERROR  {error}\nDETAIL more")
+    shown = text(made(config, records={"joined": waiting}, stored=(record, 1)))
+    assert shown.endswith(f"nothing applied yet, {error}")
 
 
 def test_an_error_is_one_line_of_the_table() -> None:

@@ -1,0 +1,181 @@
+"""How long changes of one table take to its view before, while and after another table is read again.
+
+    python -m tests.bench.reread [--rows 5000000] [--read-seconds 120] [--seconds 60] [--warm-up 120] [--rate 20]
+        [--output FILE]
+
+The large table has `--rows` rows; an ALTER TABLE has all of them read again, at a rate at which that takes about
+`--read-seconds`. Meanwhile rows of a small table are changed, one a transaction. Two views are followed: one of the
+small table, and one that joins it with the large one, which stands still as long as that is incomplete. A view shows a
+transaction once its record on the views topic names an LSN at or past it. In the end both are compared with PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from cdc.dev.postgres import create_database
+from cdc.dev.state import Servers
+from schemas.config import Config
+from schemas.configfile import load
+from schemas.lsn import parse_lsn
+from schemas.topics import Topics
+from sinks.progress import PositionTail
+from tests.bench.follow import Committed, Watch, check, latencies, percentiles, wait_for_views
+from tests.daemon import ROOT, running, wait_for, wait_for_state, write_config
+from tests.servers import own_servers
+
+_SMALL_ROWS = 1000
+_SETUP = (
+    "CREATE TABLE large (id int PRIMARY KEY, name text, city text);"
+    "CREATE TABLE small (id int PRIMARY KEY, n int)",
+    "INSERT INTO large SELECT g, 'name ' || g, 'city ' || g %% 50 FROM generate_series(1, %(rows)s) g",
+    f"INSERT INTO small SELECT g, 0 FROM generate_series(1, {_SMALL_ROWS}) g",
+)
+_JOIN = "SELECT s.id, s.n, l.name FROM public.small s JOIN public.large l ON l.id = s.id"
+_VIEWS = f'[views.small]\ntable = "public.small"\n[views.joined]\nquery = "{_JOIN}"\nkey = ["id"]\n'
+_NAMES = ["small", "joined"]
+
+
+class Load:
+    """Commits changes of the small table at a steady rate, and watches whether the large one is complete."""
+
+    def __init__(self, connection: psycopg.Connection[Any], tail: PositionTail, rate: float) -> None:
+        self.committed: Committed = []
+        self._connection = connection
+        self._tail = tail
+        self._pause = 1 / rate
+
+    def run(self, seconds: float, *, until_complete: bool = False) -> None:
+        """Commit for so long, or until no table is incomplete, at most for ten times as long."""
+        began = time.time()
+        deadline = began + seconds * (10 if until_complete else 1)
+        while (now := time.time()) < deadline:
+            self._connection.execute(
+                "UPDATE small SET n = n + 1 WHERE id = %s", (1 + len(self.committed) * 7 % _SMALL_ROWS,)
+            )
+            row = self._connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+            assert row is not None
+            self.committed.append((parse_lsn(row[0]), time.time()))
+            record = self._tail.newest()
+            if until_complete and record is not None and not record.incomplete_tables:
+                return
+            time.sleep(max(0.0, now + self._pause - time.time()))
+        assert not until_complete, "the large table is not complete yet"
+
+
+def measure(servers: Servers, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run the load against a daemon and a job of its own and return the figures."""
+    dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
+    more = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n{_VIEWS}'
+    path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
+    config = load(path)
+    command = [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(path)]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in _SETUP:
+            connection.execute(statement.encode(), {"rows": arguments.rows} if "%" in statement else None)
+        with running(path):
+            wait_for_state(config, connection, 600)
+        row = connection.execute("SELECT sum(length(large::text)) FROM large").fetchone()
+        assert row is not None
+        limit = max(1024, int(row[0] / arguments.read_seconds))
+        path.write_text(f"{path.read_text()}[snapshot]\nmax_bytes_per_s = {limit}\n")
+        with running(path), (folder / "follow.log").open("wb") as log:
+            first = wait_for_state(config, connection, 300).flushed_lsn
+            with (
+                Watch(config) as watch,
+                PositionTail(config.kafka, Topics(config.kafka.prefix), config.source.slot) as tail,
+                subprocess.Popen(command, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process,
+            ):
+                try:
+                    wait_for_views(process, lambda: watch.reached(first, _NAMES), 600)
+                    changes = Load(connection, tail, arguments.rate)
+                    phases = _phases(config, connection, changes, arguments)
+                    last = wait_for_state(config, connection).flushed_lsn
+                    wait_for_views(process, lambda: watch.reached(last, _NAMES), 300)
+                finally:
+                    process.terminate()
+            for name in _NAMES:
+                check(connection, config, name)
+    return {"read_bytes_per_s": limit, **_figures(changes.committed, phases, watch)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Phases:
+    """Where each phase begins among the commits, and where the last one ends; when the large table was incomplete."""
+
+    starts: Sequence[int]
+    altered: float
+    complete: float
+
+
+def _phases(
+    config: Config, connection: psycopg.Connection[Any], changes: Load, arguments: argparse.Namespace
+) -> _Phases:
+    changes.run(arguments.warm_up)
+    starts = [len(changes.committed)]
+    changes.run(arguments.seconds)
+    starts.append(len(changes.committed))
+    altered = time.time()
+    connection.execute("ALTER TABLE large ADD note text DEFAULT 'note'")
+    wait_for(config, lambda record: record.incomplete_tables)
+    changes.run(arguments.read_seconds, until_complete=True)
+    complete = time.time()
+    starts.append(len(changes.committed))
+    changes.run(arguments.seconds)
+    starts.append(len(changes.committed))
+    return _Phases(starts, altered, complete)
+
+
+def _figures(committed: Committed, phases: _Phases, watch: Watch) -> dict[str, Any]:
+    """Return the latencies of the small table's view in each phase, and how long the join stood still."""
+    shown = watch.seen["small"]
+    parts = [committed[begin:end] for begin, end in pairwise(phases.starts)]
+    spans = dict(zip(("before", "during", "after"), parts, strict=True))
+    joined = [at for at, _ in watch.seen["joined"] if at > phases.altered]
+    moved = [at for at in joined if at < phases.complete]
+    return {
+        "read_s": round(phases.complete - phases.altered, 1),
+        "small": {name: percentiles(latencies(span, shown, 0)) for name, span in spans.items()},
+        "joined": {
+            "last_moved_s_after_the_alter": round(max(moved) - phases.altered, 1) if moved else None,
+            "moved_again_s_after_the_read": round(
+                min(at for at in joined if at >= phases.complete) - phases.complete, 1
+            ),
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--read-seconds", type=float, default=120)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--warm-up", type=float, default=120)
+    parser.add_argument("--rate", type=float, default=20)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    with own_servers() as (servers, state_dir):
+        result = measure(servers, state_dir.parent, arguments)
+    report = {"machine": platform.platform(), "cpus": os.cpu_count(), "rows": arguments.rows, **result}
+    text = json.dumps(report, indent=2)
+    print(text)
+    if arguments.output:
+        arguments.output.write_text(f"{text}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Which cut each view may go to, and until when nothing was after it on the view's topics."""
+
+from __future__ import annotations
+
+from schemas.lsn import Position
+from schemas.progress import Boundary, Cut, PositionRecord
+from spark_jobs.cuts import SeenCut, _Look, _seen
+from spark_jobs.views import Declared
+
+_BIG = Declared("big", "warehouse", ("t.big",), None, captured=("public.big",))
+_SMALL = Declared("small", "warehouse", ("t.small",), None, captured=("public.small",))
+_BOTH = Declared("both", "warehouse", ("t.small", "t.big"), None, captured=("public.small", "public.big"))
+
+
+def _cut(lsn: int, big: int, small: int) -> Cut:
+    offsets = {"t.big": [big], "t.small": [small]}
+    return Cut(Position(1, lsn - 5, 0), lsn, lsn * 1_000_000, "1", 1, offsets)
+
+
+_WHOLE = PositionRecord(_cut(100, 1, 1), 1)
+_READ_AGAIN = [
+    PositionRecord(_cut(lsn, 1, small), 1, incomplete_tables=("public.big",), newest_state=_WHOLE.here)
+    for lsn, small in ((200, 1), (300, 2))
+]
+_DONE = PositionRecord(_cut(400, 9, 2), 1)
+
+
+def _at(records: list[tuple[PositionRecord, int]], view: Declared) -> list[SeenCut]:
+    """Return what a view sees at each of these looks, given with the milliseconds of each."""
+    found: list[SeenCut] = []
+    before: _Look | None = None
+    for record, at_ms in records:
+        look = _Look(record, at_ms)
+        seen = _seen(view, look, before, found[-1] if found else None)
+        assert seen is not None
+        found.append(seen)
+        before = look
+    return found
+
+
+_LOOKS = [(_WHOLE, 1_000_000), (_READ_AGAIN[0], 2_000_000), (_READ_AGAIN[1], 3_000_000), (_DONE, 4_000_000)]
+
+
+def test_a_view_of_a_complete_table_goes_on() -> None:
+    found = _at(_LOOKS, _SMALL)
+    assert [seen.cut.flushed_lsn for seen in found] == [100, 200, 300, 400]
+    assert [seen.level_ms for seen in found] == [1_000_000, 2_000_000, 3_000_000, 4_000_000]
+    assert not any(seen.waits_for for seen in found)
+
+
+def test_nothing_is_after_a_view_until_something_is_on_its_topics() -> None:
+    """That the table is incomplete is no change of its topic; the join's other table is changed at 300."""
+    big, both = _at(_LOOKS, _BIG), _at(_LOOKS, _BOTH)
+    assert [seen.cut.flushed_lsn for seen in big] == [seen.cut.flushed_lsn for seen in both] == [100, 100, 100, 400]
+    assert [seen.level_ms for seen in big] == [1_000_000, 2_000_000, 3_000_000, 4_000_000]
+    assert [seen.level_ms for seen in both] == [1_000_000, 2_000_000, 2_000_000, 4_000_000]
+    assert [seen.is_end for seen in both] == [True, True, False, True]
+    assert [seen.waits_for for seen in both] == [(), ("public.big",), ("public.big",), ()]
+
+
+def test_a_job_that_starts_later_does_not_take_an_old_cut_for_a_young_one() -> None:
+    """What is after it was committed after the cut's own newest commit; more is not known."""
+    (seen,) = _at(_LOOKS[2:3], _BOTH)
+    assert (seen.cut.flushed_lsn, seen.level_ms, seen.is_end) == (100, 100_000, False)
+    (seen,) = _at(_LOOKS[2:3], _BIG)
+    assert (seen.level_ms, seen.is_end) == (3_000_000, True)
+
+
+def test_a_cut_that_came_since_the_last_look_is_younger_than_that() -> None:
+    boundary = Boundary(_cut(250, 1, 2), frozenset({"public.other"}))
+    split = PositionRecord(_cut(300, 1, 3), 1, open=7, newest_state=_WHOLE.here, states=(boundary,))
+    found = _at([*_LOOKS[:2], (split, 3_000_000)], _BOTH)
+    assert (found[-1].cut.flushed_lsn, found[-1].level_ms, found[-1].is_end) == (250, 2_000_000, False)
+
+
+def test_a_view_does_not_go_back_when_its_cut_is_not_named_any_more() -> None:
+    gone = PositionRecord(_cut(500, 9, 9), 1, incomplete_tables=("public.big",), newest_state=None)
+    found = _at([*_LOOKS, (gone, 5_000_000)], _BIG)
+    assert (found[-1].cut.flushed_lsn, found[-1].waits_for) == (400, ("public.big",))
+    assert _seen(_BIG, _Look(gone, 1), None, None) is None
