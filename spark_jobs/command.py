@@ -114,6 +114,7 @@ def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
         return
     try:
         context = session.sparkContext
+        assert context._jvm is not None
         hadoop = context._jvm.org.apache.hadoop.fs.Path(warehouse.location)
         hadoop.getFileSystem(context._jsc.hadoopConfiguration()).exists(hadoop)
     except Exception as error:

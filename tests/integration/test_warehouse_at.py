@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -160,8 +161,8 @@ def test_a_command_without_its_generation(
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "file://{tmp_path}/data"\n'
     file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + views)
 
-    def refused(command: str, code: str, **options: int) -> str:
-        run = {"compare": cli.compare, "swap": cli.swap, "rollback": cli.rollback, "drop": cli.drop}[command]
+    def refused(command: str, code: str, **options: Any) -> str:
+        run: Any = {"compare": cli.compare, "swap": cli.swap, "rollback": cli.rollback, "drop": cli.drop}[command]
         with pytest.raises(TailraceError, match=code) as failed:
             run("v", file, **options)
         return failed.value.detail
