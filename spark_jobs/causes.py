@@ -67,14 +67,21 @@ def cause(error: Exception) -> str:
 
 
 def is_jvm_gone(error: BaseException) -> bool:
-    """Whether the connection to the JVM is lost: nothing can be done in this process any more."""
-    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+    """Whether an error came of it that the JVM has ended, or ends: nothing can be done in this process any more."""
+    from py4j.protocol import Py4JNetworkError
     from pyspark import SparkContext
 
-    if isinstance(error, Py4JJavaError) or not isinstance(error, Py4JError | OSError):
+    if isinstance(error, TailraceError):
         return False
-    process = getattr(SparkContext._gateway, "proc", None)
-    return isinstance(error, Py4JNetworkError) or (process is not None and process.poll() is not None)
+    context = SparkContext._active_spark_context
+    if context is None:
+        process = getattr(SparkContext._gateway, "proc", None)
+        return isinstance(error, Py4JNetworkError) or (process is not None and process.poll() is not None)
+    try:
+        # A signal has the JVM stop it first: for a while what runs there fails for that reason alone.
+        return bool(context._jsc.sc().isStopped())
+    except Exception:
+        return True
 
 
 def _thrown(error: Exception) -> Iterator[Any]:

@@ -133,7 +133,7 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         with pipeline.transaction() as tx:
             tx.put("t", {"id": 2, "n": 50})
         os.killpg(follow.pid, signal.SIGTERM)
-        assert follow.wait(60) == 0
+        assert follow.wait(60) == 0, (tmp_path / "follow.log").read_text()
         wait_until(lambda: not alive_in(follow.pid), 15)
     text = (tmp_path / "follow.log").read_text()
     assert "Traceback" not in text
