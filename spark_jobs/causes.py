@@ -31,25 +31,33 @@ _ABOUT_NO_ROWS: Final = (
 
 _OURS: Final = re.compile(r"ERROR  (TR-\d{3})  ([^\n]*)(?:\nDETAIL ([^\n]*))?(?:\nHINT   ([^\n]*))?")
 
+JVM_GONE: Final = "TR-514"
+
 NO_DRIVER: Final = "No suitable driver"
 
 
 def job_failed(error: Exception) -> TailraceError:
     """Return the error that says why a job failed which an exception of another library has ended."""
     if is_jvm_gone(error):
-        return SinkError(
-            "TR-514",
-            "the JVM of the Spark job has ended",
-            detail="A signal ended it, or the system had no memory left for it. What was not committed is done again.",
-            hint="Give it memory: [spark] driver_memory; see also: dmesg | grep -i 'killed process'",
+        return _gone()
+    try:
+        return _from_a_task(error) or SinkError(
+            "TR-527",
+            f"a Spark job failed: {cause(error)}",
+            detail="The batch changed nothing that its cut does not say; it is tried again from there.",
+            hint="The whole of it may hold values of rows, so it is printed only with TAILRACE_TRACE=1 set.",
         )
-    if (ours := _from_a_task(error)) is not None:
-        return ours
+    except Exception:
+        # what was thrown is in the JVM, which has ended meanwhile
+        return _gone()
+
+
+def _gone() -> SinkError:
     return SinkError(
-        "TR-527",
-        f"a Spark job failed: {cause(error)}",
-        detail="The batch changed nothing that its cut does not say; it is tried again from there.",
-        hint="The whole of it may hold values of rows, so it is printed only with TAILRACE_TRACE=1 set.",
+        JVM_GONE,
+        "the JVM of the Spark job has ended",
+        detail="A signal ended it, or the system had no memory left for it. What was not committed is done again.",
+        hint="Give it memory: [spark] driver_memory; see also: dmesg | grep -i 'killed process'",
     )
 
 
@@ -67,14 +75,21 @@ def cause(error: Exception) -> str:
 
 
 def is_jvm_gone(error: BaseException) -> bool:
-    """Whether the connection to the JVM is lost: nothing can be done in this process any more."""
-    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+    """Whether an error came of it that the JVM has ended, or ends: nothing can be done in this process any more."""
+    from py4j.protocol import Py4JNetworkError
     from pyspark import SparkContext
 
-    if isinstance(error, Py4JJavaError) or not isinstance(error, Py4JError | OSError):
-        return False
-    process = getattr(SparkContext._gateway, "proc", None)
-    return isinstance(error, Py4JNetworkError) or (process is not None and process.poll() is not None)
+    if isinstance(error, TailraceError):
+        return error.code == JVM_GONE
+    context = SparkContext._active_spark_context
+    if context is None:
+        process = getattr(SparkContext._gateway, "proc", None)
+        return isinstance(error, Py4JNetworkError) or (process is not None and process.poll() is not None)
+    try:
+        # A signal has the JVM stop it first: for a while what runs there fails for that reason alone.
+        return bool(context._jsc.sc().isStopped())
+    except Exception:
+        return True
 
 
 def _thrown(error: Exception) -> Iterator[Any]:

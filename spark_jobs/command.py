@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
@@ -27,6 +28,8 @@ from spark_jobs.parent import end_with_parent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_SAME_SIGNAL_S: Final = 2.0
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -114,6 +117,7 @@ def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
         return
     try:
         context = session.sparkContext
+        assert context._jvm is not None
         hadoop = context._jvm.org.apache.hadoop.fs.Path(warehouse.location)
         hadoop.getFileSystem(context._jsc.hadoopConfiguration()).exists(hadoop)
     except Exception as error:
@@ -133,13 +137,20 @@ def _in_warehouse(view: View) -> bool:
 
 
 def stopping() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set; a second one ends the process at once."""
+    """Return an event that SIGTERM and SIGINT set; a second one ends the process at once.
+
+    Not within two seconds: a signal to the whole group of processes comes to us, and again from who started us.
+    """
     event = threading.Event()
+    first = 0.0
 
     def stop(number: int, _: FrameType | None) -> None:
-        if event.is_set():
+        nonlocal first
+        if not event.is_set():
+            first = time.monotonic()
+            event.set()
+        elif time.monotonic() - first > _SAME_SIGNAL_S:
             os._exit(128 + number)
-        event.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

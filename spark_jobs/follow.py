@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from schemas.config import Config
 from schemas.lsn import Lsn, format_lsn, parse_lsn
@@ -26,6 +27,8 @@ from spark_jobs.open_view import open_view
 from spark_jobs.upkeep import Upkeep
 from spark_jobs.views.lower import in_order
 from spark_jobs.waiting import Waiting, waits_for_tables
+
+_SAME_MOMENT_S: Final = 2.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,10 +47,10 @@ def main(arguments: Sequence[str]) -> int:
                 follow(shared, views, stop, given.until_lsn)
         except Exception as error:
             # A signal to the whole group of processes ends the JVM as well, in mid-batch: what it had not committed
-            # the next start does again.
-            if not (stop.is_set() and is_jvm_gone(error)):
+            # the next start does again. It may have come to the JVM a moment before it came to us.
+            if not stop.wait(_SAME_MOMENT_S if is_jvm_gone(error) else 0):
                 raise
-            line(event="ended in mid-batch", level="warning")
+            line(event="ended in mid-batch", level="warning", error=named(error).message)
 
     return run(job, given.config)
 
@@ -67,7 +70,7 @@ def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, unt
             return
         seen = newest[view.declared.name]
         if seen is not None:
-            keep(view, seen)
+            keep(view, seen, stop)
             if view.stands_for(seen.waits_for):
                 line(event="waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
         elif tables := shared.cuts.waits_for(view.declared):
@@ -106,10 +109,10 @@ def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
     return [levels[number] for number in sorted(levels)]
 
 
-def keep(view: KeptView, seen: SeenCut) -> None:
+def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> None:
     """Run one batch of a view and say what it did; a failure parks this view, not the others.
 
-    What reads a view that is parked waits for it.
+    What reads a view that is parked waits for it. With `stop` set, or without a JVM, it is raised: this job ends.
     """
     report, before = Report(), view.applied
     try:
@@ -118,9 +121,9 @@ def keep(view: KeptView, seen: SeenCut) -> None:
         said(view, error)
         return
     except Exception as error:
-        if is_jvm_gone(error):
-            raise
         failed = named(error)
+        if is_jvm_gone(failed) or (stop is not None and stop.is_set()):
+            raise failed from None
         pause = view.park(failed)
         line(event="parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
         return

@@ -34,7 +34,7 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     conf.setAll(list(settings.items()))
     read, write = os.pipe()
     try:
-        gateway = launch_gateway(conf, {"stdout": write, "stderr": write})
+        gateway = launch_gateway(conf, {"stdout": write, "stderr": write})  # type: ignore[no-untyped-call]
     finally:
         os.close(write)
         threading.Thread(target=_pass_on, args=(read,), name="jvm", daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -29,7 +30,7 @@ def cut(lsn: int) -> Cut:
 def test_as_of_an_lsn(servers: Servers, prefix: str, tmp_path: Path) -> None:
     views = '[views.v]\ntable = "public.t"\n[views.s]\ntable = "public.t"\ntarget = "search"\n'
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "file://{tmp_path}/data"\n'
-    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + views)
+    file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + views)
 
     def rows(lsn: str | int | None = None) -> tuple[str, list[int]]:
         found = tailrace.table("v", lsn, config=file)
@@ -83,7 +84,7 @@ def test_views_that_keep_what_was(servers: Servers, prefix: str, tmp_path: Path)
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "file://{tmp_path}/data"\n'
     sections += '[search]\nhosts = ["http://localhost:9200"]\n'
     more = '[views.v]\ntable = "public.t"\n'
-    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + views + more)
+    file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + views + more)
     catalog = load_catalog(
         "tailrace", type="sql", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/data"
     )
@@ -125,7 +126,7 @@ def test_views_that_keep_what_was(servers: Servers, prefix: str, tmp_path: Path)
 
 @pytest.mark.parametrize("wrong", ["zz", "", "0/", "0/123456789", -1, 1 << 64, True, 1.5])
 def test_what_is_no_lsn(tmp_path: Path, wrong: str | int) -> None:
-    file = write_config(tmp_path, "none", "127.0.0.1:1", "t", '[views.v]\ntable = "public.t"\n')
+    file = write_config(tmp_path, "host=127.0.0.1", "127.0.0.1:1", "t", '[views.v]\ntable = "public.t"\n')
     with pytest.raises(TailraceError, match="TR-516"):
         tailrace.table("v", wrong, config=file)
     with pytest.raises(TailraceError, match="TR-516"):
@@ -141,7 +142,7 @@ def test_a_catalog_that_cannot_be_read(servers: Servers, prefix: str, tmp_path: 
     wrong = f"postgresql://{address}_none?user=postgres&password=hunter2&ApplicationName=x"
     for uri in (f"sqlite:{tmp_path}/file", away, wrong):
         sections = f'[warehouse]\nuri = "jdbc:{uri}"\nlocation = "file://{tmp_path}/data"\n'
-        file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + views)
+        file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + views)
         with pytest.raises(TailraceError, match="TR-513") as failed:
             tailrace.table("v", config=file)
         assert "hunter2" not in str(failed.value)
@@ -158,10 +159,10 @@ def test_a_command_without_its_generation(
     monkeypatch.setitem(sys.modules, "pyspark", None)
     views = '[views.v]\ntable = "public.t"\n'
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "file://{tmp_path}/data"\n'
-    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + views)
+    file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + views)
 
-    def refused(command: str, code: str, **options: int) -> str:
-        run = {"compare": cli.compare, "swap": cli.swap, "rollback": cli.rollback, "drop": cli.drop}[command]
+    def refused(command: str, code: str, **options: Any) -> str:
+        run: Any = {"compare": cli.compare, "swap": cli.swap, "rollback": cli.rollback, "drop": cli.drop}[command]
         with pytest.raises(TailraceError, match=code) as failed:
             run("v", file, **options)
         return failed.value.detail

@@ -102,7 +102,7 @@ def wait_applied(config: Path, pipeline: Pipeline) -> None:
 def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, tmp_path: Path) -> None:
     pipeline = filled(servers.bootstrap, prefix)
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
-    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + _VIEWS)
+    file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + _VIEWS)
     with following(file) as follow:
         wait_applied(file, pipeline)
         first = {each["view"]: each for each in logged(file) if each["event"] == "batch"}
@@ -133,7 +133,7 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         with pipeline.transaction() as tx:
             tx.put("t", {"id": 2, "n": 50})
         os.killpg(follow.pid, signal.SIGTERM)
-        assert follow.wait(60) == 0
+        assert follow.wait(60) == 0, (tmp_path / "follow.log").read_text()
         wait_until(lambda: not alive_in(follow.pid), 15)
     text = (tmp_path / "follow.log").read_text()
     assert "Traceback" not in text
@@ -146,7 +146,7 @@ def test_a_catalog_without_a_driver(servers: Servers, prefix: str, tmp_path: Pat
     """Only the JVM knows which drivers it has."""
     filled(servers.bootstrap, prefix)
     sections = f'[warehouse]\nuri = "jdbc:foo:bar?password=hunter2"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
-    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + _VIEWS)
+    file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + _VIEWS)
     names = ["rows"] if command == "rebuild" else []
     done = tailrace("views", command, *names, "--config", str(file), timeout=300)
     assert done.returncode == 3, done.stderr
@@ -174,7 +174,7 @@ def test_targets_that_cannot_be_reached(servers: Servers, prefix: str, tmp_path:
         (good[0], good[1], search, "Connection refused"),
     ):
         sections = f'[warehouse]\nuri = "{uri}"\nlocation = "{location}"\n{_SPARK}{_VIEWS}{more}'
-        file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections)
+        file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections)
         for command in ("follow", "rebuild") if "postgresql" in uri else ("follow",):
             names = ["rows"] if command == "rebuild" else []
             done = tailrace("views", command, *names, "--config", str(file), timeout=60)
@@ -190,7 +190,7 @@ def test_targets_that_cannot_be_reached(servers: Servers, prefix: str, tmp_path:
 def test_a_job_that_is_interrupted_says_nothing(servers: Servers, prefix: str, tmp_path: Path) -> None:
     filled(servers.bootstrap, prefix)
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
-    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + _VIEWS)
+    file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + _VIEWS)
     with subprocess.Popen(
         [sys.executable, "-m", "cdc.cli.main", "views", "rebuild", "rows", "--config", str(file)],
         stderr=subprocess.PIPE,

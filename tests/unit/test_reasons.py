@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,13 +32,10 @@ def test_classes_are_left_out(text: str, expected: str) -> None:
 
 
 def test_the_words_of_the_system_come_first() -> None:
-    try:
-        try:
-            Path("/nonexistent/file").read_text()
-        except OSError as error:
-            raise RuntimeError("wrapped") from error
-    except RuntimeError as error:
-        assert reason(error) == 'No such file or directory: "/nonexistent/file"'
+    system = FileNotFoundError(2, "No such file or directory", "/nonexistent/file")
+    outer = RuntimeError("wrapped")
+    outer.__cause__ = system
+    assert reason(outer) == 'No such file or directory: "/nonexistent/file"'
     assert reason(ValueError()) == "It does not say why"
 
 

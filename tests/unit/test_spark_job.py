@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from cdc.dev.classes import archive_options
 from cdc.dev.java import Java
 from cdc.ops.spark import _class_path, _collector
 from schemas.config import Config, Source, Spark
+from tests.daemon import ROOT
 
 
 def config(**conf: str) -> Config:
@@ -60,3 +64,23 @@ def test_a_driver_of_the_users_is_added_to_the_class_path() -> None:
     assert conf == {"a": "b"}
     assert _class_path("local[2]", [Path("/a.jar"), Path("/b.jar")], {}) == ("--driver-class-path", "/a.jar:/b.jar")
     assert _class_path("local-cluster[1,1,1]", [Path("/a.jar")], {}) == ("--jars", "/a.jar")
+
+
+_SIGNALLED = """
+import os, signal, time
+from spark_jobs import command
+command._SAME_SIGNAL_S = 0.5
+told = command.stopping()
+for number, pause in ((signal.SIGTERM, 0.1), (signal.SIGTERM, 0.6)):
+    os.kill(os.getpid(), number)
+    time.sleep(pause)
+print(told.is_set(), flush=True)
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(5)
+"""
+
+
+def test_a_signal_to_the_whole_group_is_one_signal() -> None:
+    """It comes to a job from the system, and again from the command that started it; a later one ends it at once."""
+    done = subprocess.run([sys.executable, "-c", _SIGNALLED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("True\n", 128 + signal.SIGINT), done.stderr
