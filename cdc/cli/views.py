@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.cli import output
+from cdc.cli.display import Display, on_terminal
+from cdc.cli.job import run_shown
 from cdc.cli.options import ConfigFile, Json
 from cdc.cli.tree import App
 
@@ -56,7 +58,8 @@ def status(
 
     loaded = load(config)
     chosen = named(loaded, views) if views else loaded.views
-    status = read_status(loaded)
+    with Display("asking PostgreSQL and Kafka", json=json):
+        status = read_status(loaded)
     if json:
         output.json([view for view in status.to_dict()["views"] if view["name"] in chosen])
         return
@@ -84,9 +87,9 @@ def rebuild(
 ) -> None:
     """Build views from offset 0 next to the live ones, then swap. `follow` may run meanwhile."""
     if dry_run:
-        _run_plain_job("rebuild", config, views, ["--dry-run", *_json(json)])
+        _run_plain_job("rebuild", config, views, ["--dry-run", *_json(json)], json=json)
         return
-    _run_job("rebuild", config, views, [] if swap else ["--no-swap"])
+    _run_job("rebuild", config, views, [] if swap else ["--no-swap"], shown=not json)
 
 
 @app.command()
@@ -98,21 +101,21 @@ def compare(
 ) -> None:
     """Compare the live generation with the staged one at one cut; exit code 7 if they differ."""
     _look_first("compare", config, view)
-    _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)])
+    _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)], shown=not json)
 
 
 @app.command()
 def swap(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Bring the staged generation to the newest cut and make it the live one, at once for all readers."""
     _look_first("swap", config, view)
-    _run_job("generations", config, [view], ["swap", *_json(json)])
+    _run_job("generations", config, [view], ["swap", *_json(json)], shown=not json)
 
 
 @app.command()
 def rollback(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Go back to the generation before the last swap, as it stands; `follow` brings it forward from there."""
     _look_first("rollback", config, view)
-    _run_job("generations", config, [view], ["rollback", *_json(json)])
+    _run_job("generations", config, [view], ["rollback", *_json(json)], shown=not json)
 
 
 @app.command()
@@ -132,7 +135,7 @@ def drop(
         confirm = typer.prompt(f'Readers see "{view}". Type its name to drop all of it', err=True)
     only = [] if generation is None else [f"--generation={generation}"]
     confirmed = [] if confirm is None else [f"--confirm={confirm}"]
-    _run_job("generations", config, [view], ["drop", *only, *confirmed, *_json(json)])
+    _run_job("generations", config, [view], ["drop", *only, *confirmed, *_json(json)], shown=not json)
 
 
 @app.command()
@@ -147,7 +150,9 @@ def resume(
     from schemas.configfile import load
     from schemas.lsn import format_lsn
 
-    at = try_again(load(config), view, timeout)
+    loaded = load(config)
+    with Display(f"{view}: waiting for `follow` to try it", json=json):
+        at = try_again(loaded, view, timeout)
     if json:
         output.json({"view": view, "lsn": format_lsn(at)})
     else:
@@ -163,9 +168,9 @@ def explain(
 ) -> None:
     """Show how a change in each table of a query finds the rows to compute anew, and what it scans."""
     if check:
-        _run_job("explain", config, [view], ["--check", *_json(json)])
+        _run_job("explain", config, [view], ["--check", *_json(json)], shown=not json)
         return
-    _run_plain_job("explain", config, [view], _json(json))
+    _run_plain_job("explain", config, [view], _json(json), json=json)
 
 
 def _json(json: bool) -> list[str]:
@@ -187,7 +192,7 @@ def _look_first(
         refuse(command, view, there, generation, confirmed)
 
 
-def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str]) -> None:
+def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str], *, json: bool) -> None:
     from cdc.ops.spark import plain_job
     from cdc.ops.views import named
     from schemas.configfile import read
@@ -195,24 +200,38 @@ def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options
     loaded = read(path)
     named(loaded.config, names)
     file = ["--config", str(loaded.path)] if loaded.path else []
-    _run(plain_job(script, [*options, *file, *names]))
+    _show(plain_job(script, [*options, *file, *names]), "asking Kafka", shown=not json)
 
 
-def _run_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str] = ()) -> None:
+def _run_job(
+    script: str, path: Path | None, names: Sequence[str], options: Sequence[str] = (), *, shown: bool = False
+) -> None:
     from cdc.ops.spark import job
     from cdc.ops.views import named, refuse_without_key
     from schemas.configfile import read
 
     loaded = read(path)
-    refuse_without_key(loaded.config, named(loaded.config, names))
+    views = named(loaded.config, names)
+    with Display("asking Kafka for schemas", json=not shown):
+        refuse_without_key(loaded.config, views)
     file = ["--config", str(loaded.path)] if loaded.path else []
-    _run(job(loaded.config, script, [*options, *file, *names]))
+    _show(job(loaded.config, script, [*options, *file, *names]), "starting Spark", shown=shown)
+
+
+def _show(started: Job, what: str, *, shown: bool) -> None:
+    if shown and on_terminal():
+        _ended(run_shown(started, what))
+    else:
+        _run(started)
 
 
 def _run(started: Job) -> None:
     from cdc.ops.spark import start
 
-    code = _wait(start(started))
+    _ended(_wait(start(started)))
+
+
+def _ended(code: int) -> None:
     if code:
         # The job has said in its own words what is wrong.
         raise typer.Exit(code if code > 0 else 128 - code)
