@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -24,14 +25,13 @@ _OF_THE_LOG: Final = ("event", "view", "level", "timestamp", "logger")
 
 def run_shown(started: Job, what: str) -> int:
     """Run a job to its end with a display in place of its lines; return its exit code, negative for a signal."""
+    from cdc.ops.spark import start
+
     with Display(what) as display:
-        process = subprocess.Popen(
-            started.command,
-            env=started.environment,
+        process = start(
+            started,
             stdout=subprocess.PIPE if sys.stdout.isatty() else None,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
             # the terminal sends Ctrl-C to its group only, and we hand it on once
             process_group=0,
         )
@@ -42,21 +42,36 @@ def run_shown(started: Job, what: str) -> int:
             if not interrupted.is_set() or line.startswith(_OF_AN_ERROR):
                 take(display, line)
 
-        def hand_on(number: int, _: FrameType | None) -> None:
+        def told() -> None:
             interrupted.set()
             display.show("stopping", None)
-            process.send_signal(number)
 
         readers = [_reader(process.stderr, shown), _reader(process.stdout, display.line)]
-        before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
+        with handing_on(process, told):
             code = process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
         for reader in readers:
             reader.join(_LAST_WORDS_S)
     return 130 if interrupted.is_set() and code else code
+
+
+@contextmanager
+def handing_on(process: subprocess.Popen[Any], told: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hand the signals that mean an end on to a process in a group of its own, while the block runs."""
+
+    def hand_on(number: int, _: FrameType | None) -> None:
+        told()
+        # of a terminal that is closed the job's group hears nothing
+        process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, hand_on) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def take(display: Display, line: str) -> None:
@@ -90,10 +105,10 @@ def _words(event: Mapping[str, Any]) -> str:
     return f"{about}{event['event']}  {'  '.join(values)}".rstrip()
 
 
-def _reader(stream: IO[str] | None, line: Callable[[str], None]) -> threading.Thread:
+def _reader(stream: IO[bytes] | None, line: Callable[[str], None]) -> threading.Thread:
     def read() -> None:
         for each in stream or ():
-            line(each.rstrip("\n"))
+            line(each.decode(errors="replace").rstrip("\n"))
 
     thread = threading.Thread(target=read, name="job's lines", daemon=True)
     thread.start()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdc.cli import output
 from cdc.cli.display import Display, on_terminal
-from cdc.cli.job import run_shown
+from cdc.cli.job import handing_on, run_shown
 from cdc.cli.options import ConfigFile, Json
 from cdc.cli.tree import App
 
@@ -228,24 +225,14 @@ def _show(started: Job, what: str, *, shown: bool) -> None:
 def _run(started: Job) -> None:
     from cdc.ops.spark import start
 
-    _ended(_wait(start(started)))
+    # in a group of its own: the terminal would send Ctrl-C, too, and a second one ends a job in mid-batch
+    process = start(started, process_group=0)
+    with handing_on(process):
+        code = process.wait()
+    _ended(code)
 
 
 def _ended(code: int) -> None:
     if code:
         # The job has said in its own words what is wrong.
         raise typer.Exit(code if code > 0 else 128 - code)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process; hand on the signals that mean an end in order."""
-
-    def hand_on(number: int, _: FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        return process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
