@@ -13,8 +13,11 @@ import sys
 import termios
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from tests.daemon import ROOT
 
@@ -78,7 +81,7 @@ def on_terminal(
             now = time.monotonic()
             silent = max(silent, now - last)
             if now - began > seconds:
-                process.kill()
+                _kill(process)
             if interrupt_after_s is not None and not pressed and now - began > interrupt_after_s:
                 os.write(master, b"\x03")
                 pressed = True
@@ -93,6 +96,15 @@ def on_terminal(
             raw, last = raw + read, time.monotonic()
         return Seen(raw.decode(errors="replace"), process.wait(10), silent)
     finally:
-        process.kill()
+        _kill(process)
         process.wait()
         os.close(master)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End it and what it has started, as a power cut would; servers of `dev up` are on their own by then."""
+    with suppress(psutil.NoSuchProcess):
+        for each in [*psutil.Process(process.pid).children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+    process.kill()

@@ -28,6 +28,12 @@ def on_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def _short(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
 class Display:
     """Shows one step after the other while its block runs; all of it is erased at the end."""
 
@@ -79,7 +85,7 @@ class Display:
             "completed": share or 0,
             "share": "" if share is None else f"{share:.0%}",
             "rate": rate,
-            "left": "" if seconds_left is None else f"{output.duration_text(seconds_left)} left",
+            "left": "" if seconds_left is None else f"{_short(seconds_left)} left",
         }
         with self._lock:
             if self._bar is not None and self._task is not None:
@@ -130,7 +136,7 @@ class Display:
             self._bar = Progress(
                 SpinnerColumn("line"),  # of ASCII
                 text("description", overflow="ellipsis", ratio=1),
-                BarColumn(20),
+                BarColumn(12),
                 text("fields[share]"),
                 text("fields[rate]"),
                 text("fields[left]"),
