@@ -97,21 +97,21 @@ def compare(
     limit: Annotated[int, typer.Option(min=0, max=100_000, metavar="N", help="Differing keys to print.")] = 20,
 ) -> None:
     """Compare the live generation with the staged one at one cut; exit code 7 if they differ."""
-    _look_first("compare", config, view)
+    _look_first("compare", config, view, json=json)
     _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)], shown=not json)
 
 
 @app.command()
 def swap(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Bring the staged generation to the newest cut and make it the live one, at once for all readers."""
-    _look_first("swap", config, view)
+    _look_first("swap", config, view, json=json)
     _run_job("generations", config, [view], ["swap", *_json(json)], shown=not json)
 
 
 @app.command()
 def rollback(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Go back to the generation before the last swap, as it stands; `follow` brings it forward from there."""
-    _look_first("rollback", config, view)
+    _look_first("rollback", config, view, json=json)
     _run_job("generations", config, [view], ["rollback", *_json(json)], shown=not json)
 
 
@@ -127,7 +127,7 @@ def drop(
     import sys
 
     asked = generation is None and confirm is None and sys.stdin.isatty()
-    _look_first("drop", config, view, generation, view if asked else confirm)
+    _look_first("drop", config, view, generation, view if asked else confirm, json=json)
     if asked:
         confirm = typer.prompt(f'Readers see "{view}". Type its name to drop all of it', err=True)
     only = [] if generation is None else [f"--generation={generation}"]
@@ -175,7 +175,13 @@ def _json(json: bool) -> list[str]:
 
 
 def _look_first(
-    command: str, path: Path | None, view: str, generation: int | None = None, confirmed: str | None = None
+    command: str,
+    path: Path | None,
+    view: str,
+    generation: int | None = None,
+    confirmed: str | None = None,
+    *,
+    json: bool,
 ) -> None:
     """Say what a command cannot do before Spark starts, which takes half a minute on a busy machine."""
     from cdc.ops.views import named
@@ -185,7 +191,9 @@ def _look_first(
 
     config = load(path)
     named(config, [view])
-    if (there := generations_there(config, view)) is not None:
+    with Display("looking which generations there are", json=json):
+        there = generations_there(config, view)
+    if there is not None:
         refuse(command, view, there, generation, confirmed)
 
 
