@@ -10,8 +10,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from cdc.cli import output
 
@@ -35,7 +36,7 @@ def _short(seconds: float) -> str:
 
 
 class Display:
-    """Shows one step after the other while its block runs; all of it is erased at the end."""
+    """Shows one step after the other while its block runs; all of it is erased at the end. Threads may share it."""
 
     def __init__(self, what: str, *, json: bool = False) -> None:
         self._lock = threading.RLock()
@@ -108,7 +109,8 @@ class Display:
         with self._lock:
             self._above(lambda: output.line(text), sys.stdout)
 
-    def _above(self, write: Any, stream: Any) -> None:
+    def _above(self, write: Callable[[], None], stream: TextIO) -> None:
+        """Write where the display is: without it, the line would be written behind it."""
         if self._bar is None or self._ended or not stream.isatty():
             write()
             return

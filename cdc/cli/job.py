@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -42,36 +41,41 @@ def run_shown(started: Job, what: str) -> int:
             if not interrupted.is_set() or line.startswith(_OF_AN_ERROR):
                 take(display, line)
 
-        def told() -> None:
+        def told(_: int) -> None:
             interrupted.set()
             display.show("stopping", None)
 
         readers = [_reader(process.stderr, shown), _reader(process.stdout, display.line)]
-        with handing_on(process, told):
-            code = process.wait()
+        code = wait(process, told)
         for reader in readers:
             reader.join(_LAST_WORDS_S)
-    return 130 if interrupted.is_set() and code else code
+    return code
 
 
-@contextmanager
-def handing_on(process: subprocess.Popen[Any], told: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hand the signals that mean an end on to a process in a group of its own, while the block runs."""
+def wait(process: subprocess.Popen[Any], told: Callable[[int], None] = lambda number: None) -> int:
+    """Wait for a process in a group of its own, and hand on what means an end; return its code, 130 after Ctrl-C.
+
+    It gets SIGTERM, whatever we got: a job ends by it in order, or at once without a word, while SIGINT in the middle
+    of its imports is a traceback.
+    """
+    first = 0
 
     def hand_on(number: int, _: FrameType | None) -> None:
-        told()
-        # of a terminal that is closed the job's group hears nothing
-        process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        nonlocal first
+        first = first or number
+        told(number)
+        process.send_signal(signal.SIGTERM)
 
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, hand_on) for number in numbers}
     try:
-        yield
+        code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    return 128 + first if code < 0 and first else code
 
 
 def take(display: Display, line: str) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from cdc.cli import output
 from cdc.cli.display import Display, on_terminal
-from cdc.cli.job import handing_on, run_shown
+from cdc.cli.job import run_shown, wait
 from cdc.cli.options import ConfigFile, Json
 from cdc.cli.tree import App
 
@@ -234,10 +234,7 @@ def _run(started: Job) -> None:
     from cdc.ops.spark import start
 
     # in a group of its own: the terminal would send Ctrl-C, too, and a second one ends a job in mid-batch
-    process = start(started, process_group=0)
-    with handing_on(process):
-        code = process.wait()
-    _ended(code)
+    _ended(wait(start(started, process_group=0)))
 
 
 def _ended(code: int) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import typer
 from cdc.cli.main import app
 from cdc.dev.state import Servers, stop_servers
 from schemas.configfile import load
+from schemas.errors import ConfigError
 from tests.all_help import commands
 from tests.daemon import running, wait_for_state, write_config
 from tests.servers import fresh_database
@@ -106,8 +109,10 @@ def test_every_command_until_ctrl_c(path: tuple[str, ...], folder: Path, started
         )
     finally:
         if path[0] == "dev":
-            stop_servers(folder / ".tailrace", purge=True)
-    assert seen.code in {0, 2, 3, 4, 5, 6, 7, 8, 130}, (seen.code, seen.text)
+            with suppress(ConfigError):  # it had not begun with any
+                stop_servers(folder / ".tailrace", purge=True)
+    # Python itself ends by the signal when Ctrl-C comes behind the last line
+    assert seen.code in {0, 2, 3, 4, 5, 6, 7, 8, 130, -signal.SIGINT}, (seen.code, seen.text)
     assert seen.text.strip() or path == ("dev", "down")
     if path != ("config", "schema"):
         assert_nothing_raw(seen)
