@@ -5,6 +5,7 @@ For people on a terminal, else a JSON object a line.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import structlog
@@ -20,7 +21,7 @@ SHARED: Final[tuple[structlog.types.Processor, ...]] = (
 def renderers(*, terminal: bool) -> list[structlog.types.Processor]:
     """Return what turns a record into text."""
     if terminal:
-        return [structlog.dev.ConsoleRenderer()]
+        return [structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 

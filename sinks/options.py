@@ -26,10 +26,14 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
     where the caller lays it over:
     ``{**client_options(kafka), "enable.idempotence": True}``.
     """
-    secrets = {name: value.get_secret_value() for name, value in kafka.secret_options.items()}
-    options = {"bootstrap.servers": kafka.bootstrap, "reconnect.backoff.ms": _BACKOFF_MS, **kafka.options, **secrets}
+    options = _options(kafka)
     _try(tuple(options.items()), frozenset(kafka_secrets(kafka)))
     return options
+
+
+def _options(kafka: Kafka) -> dict[str, Any]:
+    secrets = {name: value.get_secret_value() for name, value in kafka.secret_options.items()}
+    return {"bootstrap.servers": kafka.bootstrap, "reconnect.backoff.ms": _BACKOFF_MS, **kafka.options, **secrets}
 
 
 @lru_cache(maxsize=8)
@@ -77,7 +81,7 @@ def java_options(kafka: Kafka) -> dict[str, str]:
     if kafka.java_options:
         given_java = {name: value.get_secret_value() for name, value in kafka.java_options.items()}
         return {"bootstrap.servers": kafka.bootstrap, **given_java}
-    given = client_options(kafka)
+    given = _options(kafka)
     java = {"bootstrap.servers": str(given.pop("bootstrap.servers"))}
     java |= {name: str(given[name]) for name in _SAME_NAME if name in given}
     _translate_tls(given, java)

@@ -49,6 +49,8 @@ def run(main: Callable[[Config], None], path: Path | None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         main(load(path))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except Exception as error:
         failed = named(error)
         print(failed, file=sys.stderr, flush=True)

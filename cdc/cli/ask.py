@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.cli import output
+from cdc.cli.display import Display
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ def ask(request: Request, timeout: float, config: Path | None, json: bool) -> No
     from sinks.requests import Ask
 
     loaded = load(config)
-    with Ask(loaded.kafka, loaded.source.slot) as asked:
+    with Display("waiting for the daemon's answer", json=json), Ask(loaded.kafka, loaded.source.slot) as asked:
         asked.send(request)
         answer = asked.wait(timeout)
     if json:

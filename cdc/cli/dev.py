@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cdc.cli import output
+from cdc.cli.display import Display
 from cdc.cli.options import Json
 from cdc.cli.tree import App
 
@@ -29,8 +30,13 @@ def up(
     """Start what does not run, and return when the views have caught up. Safe to repeat."""
     from cdc.dev.up import bring_up, wait_for_views
 
-    file, servers = bring_up(state_dir, search=search, rate=rate, say=output.note)
-    wait_for_views(file, servers, state_dir, say=output.note)
+    with Display("starting servers") as display:
+        file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note)
+
+        def told(what: str, done: int, total: int | None) -> None:
+            display.step(what, done, total)
+
+        wait_for_views(file, servers, state_dir, say=display.phase, told=told)
     shown = "" if file.parent == Path.cwd() else f" --config {file}"
     output.note(f"ready: tailrace status{shown} | tailrace tail orders{shown} | tailrace verify{shown}")
     if foreground:
@@ -46,7 +52,8 @@ def _stay(file: Path, state_dir: Path) -> None:
         watch_status(load(file), as_json=False)
     finally:
         output.note("stopping")
-        stop_servers(state_dir)
+        with Display("stopping"):
+            stop_servers(state_dir)
 
 
 @app.command()
@@ -57,7 +64,8 @@ def down(
     """End everything that `up` has started, by process id."""
     from cdc.dev.state import stop_servers
 
-    ended = stop_servers(state_dir, purge)
+    with Display("stopping"):
+        ended = stop_servers(state_dir, purge)
     output.note(f"ended: {', '.join(ended) or 'nothing ran'}{'; all data deleted' if purge else ''}")
 
 

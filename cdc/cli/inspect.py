@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.cli import output
+from cdc.cli.display import Display
 from cdc.cli.options import ConfigFile, Json
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def status(
     if watch:
         watch_status(loaded, as_json=json)
         return
-    found = read_status(loaded)
+    with Display("asking PostgreSQL and Kafka", json=json):
+        found = read_status(loaded)
     if json:
         output.json(found.to_dict())
     else:
@@ -68,19 +70,20 @@ def tail(
     count: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="End after so many changes.")] = None,
 ) -> None:
     """Print the changes of a table as they arrive: LSN, operation, key, columns, time since the commit."""
+    from contextlib import suppress
     from itertools import islice
 
     from cdc.ops.tail import tail as changes
     from schemas.configfile import load
 
-    try:
-        for change in islice(changes(load(config), table, from_start=from_start), count):
+    loaded = load(config)
+    with suppress(KeyboardInterrupt), Display(f"waiting for changes of {table}", json=json) as display:
+        for change in islice(changes(loaded, table, from_start=from_start), count):
+            display.end()
             if json:
                 output.json(change.to_dict())
             else:
                 output.line(str(change))
-    except KeyboardInterrupt:
-        return
 
 
 def verify(
@@ -108,13 +111,16 @@ def verify(
     from schemas.configfile import load
 
     results = []
-    for result in compare(load(config), views or [], timeout_s=timeout, limit=limit, say=output.note):
-        results.append(result)
-        if json:
-            output.json(result.to_dict())
-        else:
-            for text in lines(result):
-                output.line(text)
+    loaded = load(config)
+    with Display("asking Kafka for schemas", json=json) as display:
+
+        def told(what: str, done: int, total: int | None) -> None:
+            display.step(what, done, total, "rows")
+
+        for result in compare(loaded, views or [], timeout_s=timeout, limit=limit, say=display.note, told=told):
+            results.append(result)
+            for text in [output.json_text(result.to_dict())] if json else lines(result):
+                display.line(text)
     failure = summary(results)
     if failure is not None:
         raise failure
@@ -125,7 +131,13 @@ def _verify_log(config: Path | None, json: bool, limit: int) -> None:
     from cdc.ops.verify_log import verify_log
     from schemas.configfile import load
 
-    proof = verify_log(load(config), limit=limit)
+    loaded = load(config)
+    with Display("asking Kafka", json=json) as display:
+
+        def told(what: str, done: int, total: int | None) -> None:
+            display.step(what, done, total, "records")
+
+        proof = verify_log(loaded, limit=limit, told=told)
     if json:
         output.json(proof.to_dict())
     else:
@@ -155,14 +167,16 @@ def wait(
     from schemas.lsn import format_lsn, parse_lsn
 
     try:
-        wanted: int | None = None if lsn is None else parse_lsn(lsn)
+        given = None if lsn is None else parse_lsn(lsn)
     except ValueError:
         raise typer.BadParameter(f'"{lsn}" is no LSN: write it as PostgreSQL prints it, 0/16B3748.') from None
     loaded = load(config)
-    if wanted is None:
+    if given is None:
         with connect(loaded.source.dsn.get_secret_value(), application_name="tailrace wait") as connection:
             wanted = wal_lsn(connection)
-    with AppliedViews(loaded) as applied:
+    else:
+        wanted = given
+    with Display(f"waiting for views to be at {format_lsn(wanted)}", json=json), AppliedViews(loaded) as applied:
         found = applied.wait(wanted, views or [], timeout)
     if json:
         output.json({"lsn": format_lsn(wanted), "views": {name: format_lsn(at) for name, at in found.items()}})

@@ -19,7 +19,7 @@ app = App(
     help="Change data capture for PostgreSQL: WAL to Kafka, Kafka to warehouse tables and search indexes.",
     pretty_exceptions_enable=False,  # it could print local variables, and with them the DSN
     epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 configuration, 4 source, 5 sink, 6 needs a person, "
-    "7 verify found a difference, 8 deadline passed, 130 interrupted.",
+    "7 verify found a difference, or status a parked table, 8 deadline passed, 130 interrupted.",
 )
 
 

@@ -23,9 +23,14 @@ def line(text: str = "") -> None:
 
 def json(value: Any) -> None:
     """Print a value as one line of JSON."""
+    line(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as one line of JSON."""
     import orjson
 
-    line(orjson.dumps(value, default=str).decode())
+    return orjson.dumps(value, default=str).decode()
 
 
 def note(text: str) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from cdc.cli import output, snapshot_plan
 from cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
+from cdc.cli.display import Display
 from cdc.cli.options import ConfigFile, Json
 from cdc.cli.tree import App
 
@@ -87,7 +88,9 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
     from cdc.ops.snapshots import read_snapshots
     from schemas.configfile import load
 
-    found = read_snapshots(load(config))
+    loaded = load(config)
+    with Display("asking Kafka", json=json):
+        found = read_snapshots(loaded)
     if json:
         output.json(found.to_dict())
         return

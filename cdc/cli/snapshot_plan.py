@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cdc.cli import output
+from cdc.cli.display import Display
 from cdc.cli.options import ConfigFile, Json
 
 
@@ -11,7 +12,9 @@ def plan(config: ConfigFile = None, json: Json = False) -> None:
     from cdc.ops.snapshot_plan import plan as planned
     from schemas.configfile import load
 
-    plans = planned(load(config))
+    loaded = load(config)
+    with Display("asking PostgreSQL", json=json):
+        plans = planned(loaded)
     if json:
         output.json(
             {

@@ -8,6 +8,7 @@ import typer
 
 from cdc.cli import output
 from cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
+from cdc.cli.display import Display
 from cdc.cli.options import ConfigFile, Json
 from cdc.cli.tree import App
 
@@ -26,7 +27,9 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
     from cdc.ops.table_states import read_tables
     from schemas.configfile import load
 
-    found = read_tables(load(config))
+    loaded = load(config)
+    with Display("asking Kafka", json=json):
+        found = read_tables(loaded)
     if json:
         output.json({"tables": [each.to_dict() for each in found]})
         return
@@ -45,7 +48,10 @@ def add(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
     from cdc.ops import tables as ops
     from schemas.configfile import load
 
-    _show(ops.add(load(config), table_names(tables)), json)
+    loaded = load(config)
+    with Display("asking PostgreSQL", json=json):
+        changes = ops.add(loaded, table_names(tables))
+    _show(changes, json)
 
 
 @app.command()
@@ -55,7 +61,8 @@ def remove(tables: Tables, config: ConfigFile = None, json: Json = False) -> Non
     from schemas.configfile import load
 
     loaded = load(config)
-    changes = ops.remove(loaded, table_names(tables))
+    with Display("asking PostgreSQL", json=json):
+        changes = ops.remove(loaded, table_names(tables))
     _show(changes, json)
     left = [f'"!{each.table}"' for each in changes if each.outcome == "removed"]
     if left:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdc.cli import output
+from cdc.cli.display import Display, on_terminal
+from cdc.cli.job import run_shown, wait
 from cdc.cli.options import ConfigFile, Json
 from cdc.cli.tree import App
 
@@ -56,7 +55,8 @@ def status(
 
     loaded = load(config)
     chosen = named(loaded, views) if views else loaded.views
-    status = read_status(loaded)
+    with Display("asking PostgreSQL and Kafka", json=json):
+        status = read_status(loaded)
     if json:
         output.json([view for view in status.to_dict()["views"] if view["name"] in chosen])
         return
@@ -84,9 +84,9 @@ def rebuild(
 ) -> None:
     """Build views from offset 0 next to the live ones, then swap. `follow` may run meanwhile."""
     if dry_run:
-        _run_plain_job("rebuild", config, views, ["--dry-run", *_json(json)])
+        _run_plain_job("rebuild", config, views, ["--dry-run", *_json(json)], json=json)
         return
-    _run_job("rebuild", config, views, [] if swap else ["--no-swap"])
+    _run_job("rebuild", config, views, [] if swap else ["--no-swap"], shown=not json)
 
 
 @app.command()
@@ -97,22 +97,22 @@ def compare(
     limit: Annotated[int, typer.Option(min=0, max=100_000, metavar="N", help="Differing keys to print.")] = 20,
 ) -> None:
     """Compare the live generation with the staged one at one cut; exit code 7 if they differ."""
-    _look_first("compare", config, view)
-    _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)])
+    _look_first("compare", config, view, json=json)
+    _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)], shown=not json)
 
 
 @app.command()
 def swap(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Bring the staged generation to the newest cut and make it the live one, at once for all readers."""
-    _look_first("swap", config, view)
-    _run_job("generations", config, [view], ["swap", *_json(json)])
+    _look_first("swap", config, view, json=json)
+    _run_job("generations", config, [view], ["swap", *_json(json)], shown=not json)
 
 
 @app.command()
 def rollback(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Go back to the generation before the last swap, as it stands; `follow` brings it forward from there."""
-    _look_first("rollback", config, view)
-    _run_job("generations", config, [view], ["rollback", *_json(json)])
+    _look_first("rollback", config, view, json=json)
+    _run_job("generations", config, [view], ["rollback", *_json(json)], shown=not json)
 
 
 @app.command()
@@ -127,12 +127,12 @@ def drop(
     import sys
 
     asked = generation is None and confirm is None and sys.stdin.isatty()
-    _look_first("drop", config, view, generation, view if asked else confirm)
+    _look_first("drop", config, view, generation, view if asked else confirm, json=json)
     if asked:
         confirm = typer.prompt(f'Readers see "{view}". Type its name to drop all of it', err=True)
     only = [] if generation is None else [f"--generation={generation}"]
     confirmed = [] if confirm is None else [f"--confirm={confirm}"]
-    _run_job("generations", config, [view], ["drop", *only, *confirmed, *_json(json)])
+    _run_job("generations", config, [view], ["drop", *only, *confirmed, *_json(json)], shown=not json)
 
 
 @app.command()
@@ -147,7 +147,9 @@ def resume(
     from schemas.configfile import load
     from schemas.lsn import format_lsn
 
-    at = try_again(load(config), view, timeout)
+    loaded = load(config)
+    with Display(f"{view}: waiting for `follow` to try it", json=json):
+        at = try_again(loaded, view, timeout)
     if json:
         output.json({"view": view, "lsn": format_lsn(at)})
     else:
@@ -163,9 +165,9 @@ def explain(
 ) -> None:
     """Show how a change in each table of a query finds the rows to compute anew, and what it scans."""
     if check:
-        _run_job("explain", config, [view], ["--check", *_json(json)])
+        _run_job("explain", config, [view], ["--check", *_json(json)], shown=not json)
         return
-    _run_plain_job("explain", config, [view], _json(json))
+    _run_plain_job("explain", config, [view], _json(json), json=json)
 
 
 def _json(json: bool) -> list[str]:
@@ -173,7 +175,13 @@ def _json(json: bool) -> list[str]:
 
 
 def _look_first(
-    command: str, path: Path | None, view: str, generation: int | None = None, confirmed: str | None = None
+    command: str,
+    path: Path | None,
+    view: str,
+    generation: int | None = None,
+    confirmed: str | None = None,
+    *,
+    json: bool,
 ) -> None:
     """Say what a command cannot do before Spark starts, which takes half a minute on a busy machine."""
     from cdc.ops.views import named
@@ -183,11 +191,13 @@ def _look_first(
 
     config = load(path)
     named(config, [view])
-    if (there := generations_there(config, view)) is not None:
+    with Display("looking which generations there are", json=json):
+        there = generations_there(config, view)
+    if there is not None:
         refuse(command, view, there, generation, confirmed)
 
 
-def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str]) -> None:
+def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str], *, json: bool) -> None:
     from cdc.ops.spark import plain_job
     from cdc.ops.views import named
     from schemas.configfile import read
@@ -195,38 +205,39 @@ def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options
     loaded = read(path)
     named(loaded.config, names)
     file = ["--config", str(loaded.path)] if loaded.path else []
-    _run(plain_job(script, [*options, *file, *names]))
+    _show(plain_job(script, [*options, *file, *names]), "asking Kafka", shown=not json)
 
 
-def _run_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str] = ()) -> None:
+def _run_job(
+    script: str, path: Path | None, names: Sequence[str], options: Sequence[str] = (), *, shown: bool = False
+) -> None:
     from cdc.ops.spark import job
     from cdc.ops.views import named, refuse_without_key
     from schemas.configfile import read
 
     loaded = read(path)
-    refuse_without_key(loaded.config, named(loaded.config, names))
+    views = named(loaded.config, names)
+    with Display("asking Kafka for schemas", json=not shown):
+        refuse_without_key(loaded.config, views)
     file = ["--config", str(loaded.path)] if loaded.path else []
-    _run(job(loaded.config, script, [*options, *file, *names]))
+    _show(job(loaded.config, script, [*options, *file, *names]), "starting Spark", shown=shown)
+
+
+def _show(started: Job, what: str, *, shown: bool) -> None:
+    if shown and on_terminal():
+        _ended(run_shown(started, what))
+    else:
+        _run(started)
 
 
 def _run(started: Job) -> None:
     from cdc.ops.spark import start
 
-    code = _wait(start(started))
+    # in a group of its own: the terminal would send Ctrl-C, too, and a second one ends a job in mid-batch
+    _ended(wait(start(started, process_group=0)))
+
+
+def _ended(code: int) -> None:
     if code:
         # The job has said in its own words what is wrong.
         raise typer.Exit(code if code > 0 else 128 - code)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process; hand on the signals that mean an end in order."""
-
-    def hand_on(number: int, _: FrameType | None) -> None:
-        process.send_signal(number)
-
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        return process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

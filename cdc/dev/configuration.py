@@ -47,7 +47,10 @@ _SEARCH: Final = """
 hosts = ["SEARCH"]
 """
 _VIEWS: Final = """
-# A view is a table (later: a query) with a key, kept up to date in a target.
+# A view is a table, or a query in Spark SQL with a key, maintained in the warehouse or (target = "search") as an index:
+# [views.spending]
+# query = "SELECT customer_id, count(*) AS orders FROM public.orders GROUP BY customer_id"
+# key = ["customer_id"]
 """
 
 

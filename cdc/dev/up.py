@@ -13,6 +13,7 @@ from cdc.dev.postgres import create_database
 from cdc.dev.process import alive, tail
 from cdc.dev.shop import create_shop
 from cdc.dev.state import Servers, start_program, start_servers, status
+from cdc.ops.told import Told, nobody
 from schemas.configfile import load
 from schemas.errors import SinkError, TailraceError
 
@@ -51,7 +52,9 @@ def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say) -> tuple[P
     return file, servers
 
 
-def wait_for_views(file: Path, servers: Servers, state_dir: Path, say: Say, patience: float = _PATIENCE) -> None:
+def wait_for_views(
+    file: Path, servers: Servers, state_dir: Path, say: Say, told: Told = nobody, patience: float = _PATIENCE
+) -> None:
     """Return when every view holds what the source had when this was called. Errors name what died or lags."""
     from cdc.connect import connect
     from cdc.ops.read_status import read_status, wal_lsn
@@ -60,7 +63,7 @@ def wait_for_views(file: Path, servers: Servers, state_dir: Path, say: Say, pati
     with connect(servers.dsn) as connection:
         target = wal_lsn(connection)
     deadline = time.monotonic() + patience
-    told = ""
+    said = ""
     while True:
         _check_programs(state_dir)
         behind = [
@@ -69,9 +72,10 @@ def wait_for_views(file: Path, servers: Servers, state_dir: Path, say: Say, pati
         if not behind:
             return
         waiting = f"views that have not caught up yet: {', '.join(behind)}"
-        if waiting != told:
+        if waiting != said:
             say(waiting)
-            told = waiting
+            said = waiting
+        told(waiting, len(config.views) - len(behind), len(config.views))
         if time.monotonic() > deadline:
             raise SinkError(
                 "TR-610",

@@ -15,6 +15,7 @@ from typing import Final
 from cdc.connect import connect, conninfo_for
 from cdc.ops.read_status import read_shares, read_stored
 from cdc.ops.table_waits import incomplete_tables, sentence, waited_for
+from cdc.ops.told import Told, counted, nobody
 from cdc.ops.verify_result import Result
 from cdc.ops.views import holds_rows, named, table_of
 from schemas.columns import ColumnOptions
@@ -39,7 +40,9 @@ Say = Callable[[str], None]
 _POLL_S: Final = 0.3
 
 
-def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say) -> Iterator[Result]:
+def verify(
+    config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say, told: Told = nobody
+) -> Iterator[Result]:
     """Yield one result for each view, by default each that has a table's rows, all against one read of the source.
 
     `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
@@ -58,16 +61,19 @@ def verify(config: Config, names: Sequence[str], *, timeout_s: float, limit: int
     with ExitStack() as stack:
         sides = {table: stack.enter_context(Comparison()) for table in forms}
         read_at = time.monotonic()
-        x = _read_source(config, forms, sides, timeout_s)
+        told("waiting for a consistent point of the source", 0, None)
+        x = _read_source(config, forms, sides, timeout_s, told)
         say(f"source read at {format_lsn(x)}")
         for name, table in tables.items():
             began = time.monotonic()
+            told(f"{name}: waiting for the view to be at {format_lsn(x)}", 0, None)
             state = _wait(config, name, x, timeout_s)
             cut, side, form = state.cut, sides[table], forms[table]
             side.start_view()
             with closing(state.rows):  # type: ignore[type-var]
-                load_view(side, state.rows, form)
-            _load_topic(config, table, side, form, cut, x)
+                load_view(side, counted(state.rows, told, f"{name}: reading the view"), form)
+            _load_topic(config, table, side, form, cut, x, partial(told, f"{name}: reading the topic"))
+            told(f"{name}: comparing", 0, None)
             yield Result(
                 name,
                 ".".join(table),
@@ -92,7 +98,7 @@ def _form(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> Tabl
 
 
 def _read_source(
-    config: Config, forms: dict[Table, TableForm], sides: dict[Table, Comparison], timeout_s: float
+    config: Config, forms: dict[Table, TableForm], sides: dict[Table, Comparison], timeout_s: float, told: Told = nobody
 ) -> int:
     dsn = config.source.dsn.get_secret_value()
     filters = _row_filters(dsn, config.source.publication, list(forms))
@@ -102,7 +108,8 @@ def _read_source(
     with source_at(replication, plain, list(forms), timeout_s) as source:
         for table, form in forms.items():
             rows = source.rows(table, form.columns, filters[table])
-            load_source(sides[table], rows, form, partial(_option, options, table))
+            shown = counted(rows, told, f"reading {'.'.join(table)} of the source")
+            load_source(sides[table], shown, form, partial(_option, options, table))
         return source.lsn
 
 
@@ -131,10 +138,19 @@ def _row_filters(dsn: str, publication: str, tables: Sequence[Table]) -> dict[Ta
     return {table: found[table] for table in tables}
 
 
-def _load_topic(config: Config, table: Table, side: Comparison, form: TableForm, cut: Cut, x: int) -> None:
+def _load_topic(
+    config: Config,
+    table: Table,
+    side: Comparison,
+    form: TableForm,
+    cut: Cut,
+    x: int,
+    told: Callable[[int, int | None], None] = lambda done, total: None,
+) -> None:
     topic = Topics(config.kafka.prefix).table(*table)
     decoder = Decoder(lambda: {stored.id: stored.schema for stored in _schemas(config)})
-    batches = read_to(client_options(config.kafka), topic, cut.offsets.get(topic, []))
+    ends = cut.offsets.get(topic, [])
+    batches = counted(read_to(client_options(config.kafka), topic, ends), lambda _, *far: told(*far), "", sum(ends))
     load_topic(side, batches, form, decoder, cut.position.epoch, x)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdc.ops.log_proof import Block, Finding, Tally, Timed, TopicCheck
+from cdc.ops.told import Told, nobody
 from schemas.config import Config
 from schemas.errors import ConfigError, SinkError
 from schemas.lsn import Position, format_lsn
@@ -67,7 +68,7 @@ class LogProof:
         }
 
 
-def verify_log(config: Config, *, limit: int = 20) -> LogProof:
+def verify_log(config: Config, *, limit: int = 20, told: Told = nobody) -> LogProof:
     """Read all topics of the pipeline, up to what is committed when it begins; at most `limit` findings are kept.
 
     ConfigError with at-least-once; SinkError when there is no position record, or Kafka cannot be read.
@@ -80,7 +81,7 @@ def verify_log(config: Config, *, limit: int = 20) -> LogProof:
             hint="To compare the topics with the source: tailrace verify",
         )
     began = time.monotonic()
-    proof = _Proof(config, Tally(limit))
+    proof = _Proof(config, Tally(limit), told)
     proof.run()
     last = proof.before
     if last is None:
@@ -102,6 +103,7 @@ class _Proof:
 
     config: Config
     tally: Tally
+    told: Told
     before: Timed | None = None
     first: int = 0
     newest: dict[tuple[str, int], Position] = field(default_factory=dict)
@@ -112,10 +114,18 @@ class _Proof:
             bounds = reader.bounds()
             if bounds is None:
                 return
-            for block in _blocks(self._positions(reader.span(*bounds))):
+            low, high = bounds
+            self.told("position records", 0, high - low)
+            for block in _blocks(self._positions(self._shown(reader.span(low, high), low, high))):
                 self._judge(block)
+            self.told("what is committed after the last of them", 0, None)
             if self.before is not None:
                 self._tail(reader)
+
+    def _shown(self, messages: Iterator[Message], low: int, high: int) -> Iterator[Message]:
+        for message in messages:
+            yield message
+            self.told("position records", (message.offset() or low) + 1 - low, high - low)
 
     def _positions(self, messages: Iterator[Message]) -> Iterator[tuple[Timed, int]]:
         key = position_key(self.config.source.slot)

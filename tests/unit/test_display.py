@@ -1,0 +1,101 @@
+"""What a job's lines become on a terminal, and what the display prints where there is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cdc.cli.display import Display
+from cdc.cli.job import take
+from cdc.ops.told import counted
+from tests.terminal import on_terminal
+
+
+class Recorded(Display):
+    """Keeps what is shown."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing yet")
+        self.seen: list[object] = []
+
+    def show(self, what: str, share: float | None, rate: str = "", seconds_left: float | None = None) -> None:
+        self.seen.append((what, share, rate, seconds_left))
+
+    def note(self, text: str) -> None:
+        self.seen.append(text)
+
+
+PROGRESS = {"event": "progress", "view": "orders", "stage": "read", "rows": 1200, "share": 0.25, "seconds_left": 30}
+SWAPPED = {"event": "swapped", "view": "orders", "generation": 2, "lsn": "0/1", "timestamp": "x", "level": "info"}
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        (json.dumps(PROGRESS), ("orders: read", 0.25, "120 rows/s", 30)),
+        (json.dumps(PROGRESS | {"seconds_left": None}), ("orders: read", 0.25, "1,200 rows", None)),
+        (json.dumps(SWAPPED), "orders: swapped  generation 2  lsn 0/1"),
+        (json.dumps({"event": "following", "views": ["a"]}), "following  views ['a']"),
+        ("ERROR  TR-500  as it is", "ERROR  TR-500  as it is"),
+        ("{not JSON", "{not JSON"),
+        ('{"no": "event"}', '{"no": "event"}'),
+    ],
+)
+def test_lines_of_a_job(line: str, seen: object) -> None:
+    display = Recorded()
+    take(display, line)
+    assert display.seen == [seen]
+
+
+def test_off_a_terminal_notes_and_results_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display("something") as display:
+        display.step("something else", 1, 2, "rows")
+        display.note("a note")
+        display.phase("a phase")
+        display.line("a result")
+        time.sleep(0.7)
+    assert capsys.readouterr() == ("a result\n", "a note\na phase\n")
+
+
+def test_counted_says_how_many_and_passes_all_on() -> None:
+    told: list[tuple[str, int, int | None]] = []
+
+    def slow() -> list[int]:
+        time.sleep(0.25)
+        return [1, 2, 3]
+
+    items = list(counted((slow() for _ in range(2)), lambda *far: told.append(far), "rows", 9))
+    assert items == [[1, 2, 3]] * 2
+    assert told == [("rows", 0, 9), ("rows", 3, 9), ("rows", 6, 9)]
+
+
+def main() -> None:
+    """A long command: notes and results between, and how far it is."""
+    with Display("beginning") as display:
+        time.sleep(1.0)
+        for done in range(1, 11):
+            display.step("view [bold]é: reading", done * 1000, 10_000, "rows")
+            time.sleep(0.15)
+        display.note("a note")
+        display.line("a result")
+        time.sleep(0.3)
+    sys.exit(0)
+
+
+@pytest.mark.parametrize(("width", "environment"), [(80, {"NO_COLOR": "1"}), (200, {}), (80, {"TERM": "dumb"})])
+def test_on_a_terminal(width: int, environment: dict[str, str], tmp_path: Path) -> None:
+    seen = on_terminal([], width=width, cwd=tmp_path, module="tests.unit.test_display", environment=environment)
+    assert seen.code == 0, seen.text
+    last = seen.raw.split("\x1b[2K")[-1]
+    if environment.get("TERM") == "dumb":
+        assert seen.raw == "a note\r\na result\r\n"
+        return
+    for words in ("view [bold]é: reading", "100%", " rows/s", " left", "a note\r\n", "a result\r\n"):
+        assert words in seen.raw, seen.text
+    assert last == "", "something of the display stays"
+    assert "\x1b[?25l" not in seen.raw, "the cursor is hidden"
+    assert bool(seen.colors) == (not environment)
