@@ -19,6 +19,7 @@ from schemas.columns import ColumnOptions
 from schemas.config import Source
 from schemas.errors import StateError
 from schemas.evolution import Break, breaks, key_breaks
+from schemas.layout import FIRST_RUN as FIRST_RUN
 from schemas.layout import Asked, Layout, TableState
 from schemas.progress import chunk_key, table_key
 from schemas.relation import Relation, ReplicaIdentity
@@ -28,9 +29,6 @@ from snapshot.progress import Counted, ReadProgress
 from snapshot.window import Found
 
 log = structlog.get_logger()
-
-FIRST_RUN = 1
-"""The number of a table's first snapshot run."""
 
 _OPTION = "\0"
 """Between a column's name and its option; no name has it."""

@@ -94,6 +94,8 @@ class Stream:
         while True:
             self._health.turned_at = time.monotonic()
             more = self._assembler.release(_READ_MESSAGES) or self._read()
+            if self._sink.pending or self._assembler.open_xid is not None:
+                self._health.lag.pending(self._assembler.oldest_us)
             self._commit_when_due(drained=not more)
             self._requests.poll()
             self._windows.poll()
@@ -132,6 +134,9 @@ class Stream:
         self._health.committing_since = time.time()
         self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
         self._health.committing_since = None
+        assembler.oldest_us = None
+        if assembler.open_xid is None:
+            self._health.lag.delivered(self._progress.flushed_lsn)
         self._idle_at = 0.0
         self._unchanged.report()
 
@@ -140,7 +145,9 @@ class Stream:
         assembler = self._assembler
         if self._sink.pending or assembler.open_xid is not None:
             return
-        assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
+        level = assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
+        self._health.lag.delivered(level)
+        self._wal.level(level)
         wait = 0.2 if self._progress.reread else _IDLE_ADVANCE_S
         now = time.monotonic()
         if assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:

@@ -15,6 +15,9 @@ import orjson
 
 from schemas.relation import Relation
 
+FIRST_RUN: Final = 1
+"""The number of a table's first snapshot run."""
+
 _SAME_TEXT: Final = frozenset({25, 1043})
 """text and varchar: between them, without a rewrite, every value prints the same."""
 

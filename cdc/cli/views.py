@@ -47,7 +47,7 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
     if json:
         output.json(found.to_dict()["views"])
         return
-    for text in view_lines(found.views):
+    for text in view_lines(found.views, output.width()):
         output.line(text)
 
 

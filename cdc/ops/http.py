@@ -1,10 +1,11 @@
-"""`/livez`, `/readyz`, `/metrics` and `/wait` over HTTP, from a thread that ends with the daemon.
+"""`/livez`, `/readyz`, `/metrics`, `/status` and `/wait` over HTTP, from a thread that ends with the daemon.
 
 Starlette and uvicorn are loaded when a daemon starts, not with the command line.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -39,11 +40,12 @@ def serving(config: Config, health: Health) -> Iterator[None]:
         return
     taken = _listen(options)
     host, port = taken.getsockname()[:2]
-    log.info("health and metrics", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    health.address = f"{f'[{host}]' if ':' in host else host}:{port}"
+    log.info("health and metrics", url=f"http://{health.address}")
     waits = WaitRoute(config)
     server = uvicorn.Server(
         uvicorn.Config(
-            _app(health, waits), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            _app(config, health, waits), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, name="http", daemon=True)
@@ -56,7 +58,7 @@ def serving(config: Config, health: Health) -> Iterator[None]:
         thread.join(_STOP_S)
 
 
-def _app(health: Health, waits: WaitRoute) -> Starlette:
+def _app(config: Config, health: Health, waits: WaitRoute) -> Starlette:
     metrics = Metrics(health)
 
     async def livez(request: Request) -> Response:
@@ -67,6 +69,9 @@ def _app(health: Health, waits: WaitRoute) -> Starlette:
         ready, body = health.ready()
         return JSONResponse(body, 200 if ready else 503)
 
+    async def status(request: Request) -> Response:
+        return JSONResponse({"prefix": config.kafka.prefix, "pid": os.getpid(), **health.ready()[1]})
+
     async def all_metrics(request: Request) -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
@@ -75,6 +80,7 @@ def _app(health: Health, waits: WaitRoute) -> Starlette:
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", all_metrics),
+            Route("/status", status),
             Route("/wait", waits.answer),
         ]
     )

@@ -59,13 +59,14 @@ def test_all_is_well(
     topic = f"{prefix}.public.t"
     with running(config_path) as daemon:
         wait_for_state(config, source)
-        wait_until(lambda: ready(daemon) == (200, {"ready": True, "state": "streaming", "slot": prefix}))
+        well = {"ready": True, "state": "streaming", "slot": prefix, "lag_seconds": 0.0}
+        wait_until(lambda: ready(daemon) == (200, well))
         assert ask(daemon, "/livez")[0] == 200
         assert ask(daemon, "/")[0] == 404
         source.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 500) g; DELETE FROM t WHERE id < 3")
         cut = wait_for_state(config, source)
         wait_until(lambda: metrics(daemon)["tailrace_flushed_lsn_bytes",] >= cut.flushed_lsn)
-        wait_until(lambda: ("tailrace_complete_timestamp_seconds",) in metrics(daemon))
+        wait_until(lambda: ("tailrace_slot_wal_status", "reserved") in metrics(daemon))
         found = metrics(daemon)
         assert found["tailrace_records_total", topic] == len(read_topic(servers.bootstrap, prefix, "public.t")) == 507
         assert found["tailrace_state", "streaming"] == 1 == sum(found["tailrace_state", each] for each in STATES)
