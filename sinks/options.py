@@ -10,19 +10,26 @@ from confluent_kafka import KafkaError
 
 from schemas.config import Kafka
 from schemas.errors import ConfigError
+from sinks.kafka_log import LOGGER
 
 _BACKOFF_MS: Final = 20
 """librdkafka waits half of it before its first connection, too; it doubles with each failure, up to 10 s."""
 
 
 def client_options(kafka: Kafka) -> dict[str, Any]:
-    """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`.
+    """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`, where it logs.
 
     What the config gives goes before what the caller sets only where the caller lays it over:
     ``{**client_options(kafka), "enable.idempotence": True}``.
     """
     secrets = {name: value.get_secret_value() for name, value in kafka.secret_options.items()}
-    return {"bootstrap.servers": kafka.bootstrap, "reconnect.backoff.ms": _BACKOFF_MS, **kafka.options, **secrets}
+    return {
+        "bootstrap.servers": kafka.bootstrap,
+        "reconnect.backoff.ms": _BACKOFF_MS,
+        "logger": LOGGER,
+        **kafka.options,
+        **secrets,
+    }
 
 
 def unusable(error: KafkaError) -> ConfigError:
