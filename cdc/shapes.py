@@ -20,7 +20,7 @@ from schemas.config import Source
 from schemas.errors import StateError
 from schemas.evolution import Break, breaks, key_breaks
 from schemas.layout import FIRST_RUN as FIRST_RUN
-from schemas.layout import Asked, Layout, TableState
+from schemas.layout import Asked, Ended, Layout, TableState
 from schemas.progress import chunk_key, table_key
 from schemas.relation import Relation, ReplicaIdentity
 from schemas.types import EXCLUDED, ValueType
@@ -171,7 +171,7 @@ class Shapes:
         state = self.states.get(name) or TableState(0, relation.oid)
         run = state.run + 1
         if asked.whole:
-            self._store(name, replace(state, run=run, asked=asked))
+            self._store(name, replace(state, run=run, asked=asked, ended=None))
         else:
             self._store(name, TableState(run, state.oid, member=state.member, asked=asked))
             self._progress.incomplete.add(name)
@@ -184,12 +184,12 @@ class Shapes:
         state = self.states[name]
         self._store(name, replace(state, asked=replace(state.asked or Asked(), paused=paused)))
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, how: str = "cancelled") -> None:
         """Leave a run of a topic that lacks nothing: what has been read stays there, and is right."""
         state = self.states[name]
         assert state.asked is not None
         assert state.asked.whole
-        self._store(name, replace(state, run=state.run + 1, asked=None))
+        self._store(name, replace(state, run=state.run + 1, asked=None, ended=_ended(state.run, state.asked, how)))
         self.wanted.pop(name, None)
 
     def copied(self, name: str) -> None:
@@ -199,7 +199,7 @@ class Shapes:
         if asked is not None and asked.whole and asked.where is None:
             state = replace(state, layout=asked.layout, lsn=asked.lsn, columns=asked.columns)
         if asked is not None:
-            self._store(name, replace(state, asked=None))
+            self._store(name, replace(state, asked=None, ended=_ended(state.run, asked, "done")))
         self._progress.incomplete.discard(name)
 
     def note_chunk(self, chunk: Chunk, run: int, *, done: bool, rows: int = 0, copied: int = 0) -> None:
@@ -289,6 +289,10 @@ class Shapes:
     def _store(self, name: str, state: TableState) -> None:
         self.states[name] = state
         self._send(table_key(self._source.slot, name), state.to_json())
+
+
+def _ended(run: int, asked: Asked, how: str) -> Ended:
+    return Ended(run, how, asked.where, asked.rate, asked.since is not None)
 
 
 def _is_of(state: TableState, oid: int, now: Layout | None) -> bool:

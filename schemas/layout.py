@@ -142,13 +142,25 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended that a person had asked for ("done", "cancelled", "failed"), and what was asked, for people."""
+
+    run: int
+    how: str
+    where: str | None = None
+    rate: int | None = None
+    reconcile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
     """What the topic of a table holds, as the tables topic keeps it.
 
     `oid` is the table that its rows come from, 0 once that has another name, and `member` its entry in the publication:
     with another one, changes may be missing. `run` is the number of the newest snapshot run, `layout` that of the rows
     at rest with all that was committed before `lsn`, and `columns` are those that they have. Without a layout a read is
-    still to begin. `asked` is there while a run is under way that a person has asked for, or paused.
+    still to begin. `asked` is there while a run is under way that a person has asked for, or paused,
+    `ended` from then until the next run begins.
     """
 
     run: int
@@ -158,6 +170,7 @@ class TableState:
     columns: tuple[str, ...] = ()
     member: int = 0
     asked: Asked | None = None
+    ended: Ended | None = None
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -165,7 +178,7 @@ class TableState:
     @classmethod
     def from_json(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
-        layout, asked = value["layout"], value.get("asked")
+        layout, asked, ended = value["layout"], value.get("asked"), value.get("ended")
         return cls(
             value["run"],
             value["oid"],
@@ -174,4 +187,5 @@ class TableState:
             tuple(value["columns"]),
             value["member"],
             Asked.from_dict(asked) if asked else None,
+            Ended(**ended) if ended else None,
         )
