@@ -24,10 +24,12 @@ def up(
     state_dir: StateDir = STATE_DIR,
 ) -> None:
     """Start what does not run, and return when the views have caught up. Safe to repeat."""
-    from cdc.dev.up import bring_up, wait_for_views
+    from cdc.dev.state import ended_on_failure
+    from cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views
 
-    file, servers = bring_up(state_dir, search=search, rate=rate, say=output.note)
-    wait_for_views(file, servers, state_dir, say=output.note)
+    with ended_on_failure(state_dir, output.note, but_for=(NOT_CAUGHT_UP,)):
+        file, servers = bring_up(state_dir, search=search, rate=rate, say=output.note)
+        wait_for_views(file, servers, state_dir, say=output.note)
     shown = "" if file.parent == Path.cwd() else f" --config {file}"
     output.note(f"ready: tailrace status{shown} | tailrace tail orders{shown} | tailrace verify{shown}")
     if foreground:

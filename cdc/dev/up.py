@@ -24,6 +24,9 @@ PROGRAMS: Final = ("daemon", "views", "load")
 _PATIENCE: Final = 600.0
 """Seconds; the first start of a view loads Spark and reads every topic from its beginning."""
 
+NOT_CAUGHT_UP: Final = "TR-610"
+"""The code for a start that is slow: nothing has failed, so nothing is ended."""
+
 Say = Callable[[str], None]
 
 
@@ -76,10 +79,10 @@ def wait_for_views(file: Path, servers: Servers, state_dir: Path, say: Say, pati
             told = waiting
         if time.monotonic() > deadline:
             raise SinkError(
-                "TR-610",
+                NOT_CAUGHT_UP,
                 f"not caught up within {patience:.0f} s: {', '.join(behind)}",
                 detail=f"The daemon's and the views' logs are in {state_dir}.",
-                hint="tailrace status; then `tailrace dev up` again goes on from here.",
+                hint="All of it goes on running: tailrace status; `tailrace dev up` again waits again.",
             )
         time.sleep(0.5)
 

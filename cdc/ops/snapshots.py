@@ -23,8 +23,8 @@ class TableSnapshot:
     """A table's newest run. `incomplete`: no cut is a state until it is done. `chunks` is None before it is planned.
 
     `state` is waiting, reading, paused, "deleting what is gone", done, cancelled or failed (its condition cannot be
-    evaluated). `lsn`: the run reads everything that was committed before. `rows`, `rows_per_s` and `copied_bytes` (of COPY's text)
-    are those of whole chunks; `seconds_left` is None before one is read, and while nothing is being read.
+    evaluated). `lsn`: the run reads everything that was committed before. `rows`, `rows_per_s` and `copied_bytes` (of
+    COPY's text) are those of whole chunks; `seconds_left` is None before one is read, and while nothing is being read.
     """
 
     table: str
