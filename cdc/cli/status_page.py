@@ -24,17 +24,17 @@ def status_lines(status: Status, width: int = 80) -> Iterator[str]:
         yield from _wrapped(text, width)
     if status.views:
         yield ""
-        yield from view_lines(status.views, width)
+        yield from view_lines(status.views, width, said=status.topics.error)
 
 
-def view_lines(views: Sequence[ViewStatus], width: int = 80) -> Iterator[str]:
-    """Say for each view which LSN it reflects and its lag; what keeps it back stands below, whole."""
+def view_lines(views: Sequence[ViewStatus], width: int = 80, said: str | None = None) -> Iterator[str]:
+    """Say for each view which LSN it reflects and its lag; below, whole, what keeps it back, unless that is `said`."""
     rows = [("VIEW", "TARGET", "LSN", "LAG"), *map(_view, views)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for *cells, last in rows:
         yield "  ".join([cell.ljust(size) for cell, size in zip(cells, widths, strict=True)] + [last]).rstrip()
     # what keeps all of them back, a Kafka that is down, is said once
-    for error in dict.fromkeys(view.error for view in views if view.error):
+    for error in dict.fromkeys(view.error for view in views if view.error and view.error != said):
         of = [view.name for view in views if view.error == error]
         yield ""
         yield from _wrapped(f"{', '.join(of)}:", width)
@@ -149,14 +149,16 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
 
 
 def _view(view: ViewStatus) -> tuple[str, str, str, str]:
-    lsn = "-" if view.flushed_lsn is None else _lsn(view.flushed_lsn)
+    if view.error and view.generation is None:
+        return view.name, view.target, "-", "unknown"  # the topic that says it cannot be read
     if view.flushed_lsn is None:
-        said = "" if view.error else "nothing applied yet"
+        state = [] if view.error else ["nothing applied yet"]
     else:
-        said = lag_text(view.lag_bytes, view.lag_seconds)
+        state = [lag_text(view.lag_bytes, view.lag_seconds)]
     begins = [] if view.history_from_lsn is None else [f"from {_lsn(view.history_from_lsn)}"]
     stopped = ["stopped, see below"] if view.error else []
-    return view.name, view.target, lsn, "  ".join([said] * bool(said) + begins + stopped)
+    lsn = "-" if view.flushed_lsn is None else _lsn(view.flushed_lsn)
+    return view.name, view.target, lsn, "  ".join(state + begins + stopped)
 
 
 def _lsn(lsn: int | None) -> str:

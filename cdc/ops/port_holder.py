@@ -11,7 +11,7 @@ def holder_of(port: int) -> str | None:
         return None
     try:
         for each in psutil.net_connections("tcp"):
-            if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid is not None:
+            if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid is not None:
                 # its name only: a command line may hold a password
                 return f"process {each.pid} ({psutil.Process(each.pid).name()})"
     except psutil.Error:

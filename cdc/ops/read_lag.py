@@ -18,6 +18,7 @@ import psycopg
 from cdc import pgoutput
 from cdc.ops.lag import age
 from cdc.slot import Slot
+from schemas.config import Config
 from schemas.daemon import DaemonRecord
 from schemas.lsn import format_lsn, parse_lsn
 from schemas.progress import PositionRecord
@@ -42,11 +43,15 @@ class Walsender:
     level_lsn: int | None
 
 
-def ask_daemon(record: DaemonRecord | None, slot: str, prefix: str) -> dict[str, Any] | None:
-    """Return what the daemon of the record answers on `/status`, None if it does not run on this host."""
-    if record is None or record.address is None or record.host != socket.gethostname():
+def ask_daemon(record: DaemonRecord | None, config: Config) -> dict[str, Any] | None:
+    """Return what the daemon of the record answers on `/status`, None if it does not run on this host.
+
+    Without a record, as while Kafka is down, the configured address is asked.
+    """
+    address = config.health.listen if record is None else record.address
+    if not address or (record is not None and record.host != socket.gethostname()):
         return None
-    host, _, port = record.address.rpartition(":")
+    host, _, port = address.rpartition(":")
     host = host.strip("[]")
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     # not urllib, which would ask the proxy of the environment
@@ -58,7 +63,8 @@ def ask_daemon(record: DaemonRecord | None, slot: str, prefix: str) -> dict[str,
         return None
     finally:
         connection.close()
-    return body if (body.get("slot"), body.get("prefix"), body.get("pid")) == (slot, prefix, record.pid) else None
+    same = (body.get("slot"), body.get("prefix")) == (config.source.slot, config.kafka.prefix)
+    return body if same and (record is None or body.get("pid") == record.pid) else None
 
 
 def walsender(connection: psycopg.Connection, slot: Slot | None) -> Walsender | None:

@@ -45,7 +45,7 @@ def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status
         records, views_error = ({}, None) if kafka_error else _attempt(lambda: _read_views(config, topics))
         reads, _ = (None, None) if kafka_error else _attempt(lambda: stored_reads(config, KAFKA_TIMEOUT_S))
         positions = stored or []
-        answer = ask_daemon(reads.daemon if reads else None, config.source.slot, config.kafka.prefix)
+        answer = ask_daemon(reads.daemon if reads else None, config)
         lag_s: float | None = None
         if answer is not None:
             lag_s = answer.get("lag_seconds")

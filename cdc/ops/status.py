@@ -5,6 +5,7 @@ A server that is down is a line of the answer, not an error: that is when people
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -190,7 +191,9 @@ def daemon_status(
     """Say whether a daemon runs, by the slot, and what is known of it: its record, and its answer if it is near."""
     running = None if source is None else source.slot is not None and source.slot.active_pid is not None
     if record is None:
-        return DaemonStatus(running, host=source.reader if source else None)
+        near = socket.gethostname() if answer is not None else None
+        pid = answer["pid"] if answer is not None else None
+        return DaemonStatus(running, host=near or (source.reader if source else None), pid=pid)
     state: str = record.state
     if running is False and state in ("running", "retrying") and answer is None:
         state = "killed"

@@ -123,9 +123,9 @@ def test_the_lag_is_the_delay(
             os.kill(kafka.pid, signal.SIGCONT)
         wait_until(lambda: metric(daemon) == 0)
         # the topics have it, the view does not
-        found = read_status(config)
-        assert found.topics.lag_seconds == 0
-        lag = found.views[0].lag_seconds
+        shown = read_status(config)
+        assert shown.topics.lag_seconds == 0
+        lag = shown.views[0].lag_seconds
         assert lag is not None
         assert abs(lag - (time.time() - committed)) < 1
         apply_all(config)

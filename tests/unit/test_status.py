@@ -203,7 +203,8 @@ def test_lines_fit_the_terminal(width: int) -> None:
 
 def test_what_is_known_of_a_daemon() -> None:
     def shown(active: bool, **record: Any) -> str:
-        values = {"state": "running", "since_ms": 1_795_548_000_000, "host": "db1", "pid": 42, "version": "1"} | record
+        values: dict[str, Any] = {"state": "running", "since_ms": 1_795_548_000_000, "host": "db1", "pid": 42}
+        values |= {"version": "1"} | record
         source = SourceStatus(wal_lsn=1000, slot=slot(active_pid=7 if active else None))
         daemon = daemon_status(source, DaemonRecord.from_json(DaemonRecord(**values).to_json()), None)
         return "\n".join(line for line in status_lines(made(source=source, daemon=daemon), 200) if line[:1] in "d ")
@@ -247,3 +248,11 @@ def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:
     assert "source   down: cannot connect to PostgreSQL at 127.0.0.1:1" in shown
     assert "topics   down:" in shown
     assert "orders" in shown
+
+
+def test_a_kafka_that_is_down_is_said_once() -> None:
+    error = "Kafka cannot be read: no answer"
+    shown = text(made(positions=[], records={}, kafka_error=error, views_error=error, lag_s=7.0))
+    assert shown.count(error) == 1
+    assert "topics   down: Kafka cannot be read: no answer\n         lag 7.0 s" in shown
+    assert shown.count("unknown") == len(CONFIG.views)
