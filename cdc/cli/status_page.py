@@ -63,7 +63,7 @@ def _daemon(slot_name: str, status: Status) -> Iterator[str]:
     where = _where(daemon)
     if daemon.running is not False:
         since = f" since {_time(daemon.since)}" if daemon.since and daemon.state == "running" else ""
-        reads = "runs" if daemon.running else "was running when PostgreSQL last answered"
+        reads = "runs" if daemon.running else "unknown while PostgreSQL is down; last seen"
         yield f"daemon   {reads}{where}{since}"
         if daemon.state == "retrying":
             yield f"{_INDENT}tries again since {_time(daemon.since)}: {_error(daemon)}"

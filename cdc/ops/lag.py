@@ -20,6 +20,10 @@ The server says at least every 1.5 s how far it has read. Past this time the WAL
 """
 
 
+_SILENT_S: Final = 20.0
+"""When the server was not seen for so long, nobody knows what has been committed there since."""
+
+
 def age(since: float | None, now: float) -> float:
     """Return the lag at `now` if `since` is when the oldest missing change was committed; None: none is missing."""
     return 0.0 if since is None else round(max(0.0, now - since), 3)
@@ -38,6 +42,7 @@ class LagMeter:
         self._target_lsn: int | None = None
         self._level = False
         self._ends: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)
+        self._seen_at = 0.0
 
     def resume(self, flushed_lsn: int, wal_lsn: int) -> None:
         """Note that a session begins at `flushed_lsn`, with the server's WAL at `wal_lsn`.
@@ -65,16 +70,17 @@ class LagMeter:
 
     def saw_wal(self, at: float, lsn: int) -> None:
         """Note that the server's WAL ended at `lsn`."""
+        self._seen_at = at
         while self._ends and self._ends[0][1] <= self._delivered_lsn:
             self._ends.popleft()
         self._ends.append((at, lsn))
 
     def seconds(self, now: float) -> float | None:
-        """Return the lag; None as long as it is not known, at a start."""
+        """Return the lag; None while it is not known: at a start, and when the source cannot be asked any more."""
         pending, delivered = self._pending_since, self._delivered_lsn
         if pending is not None:
             return age(pending, now)
         unread = next((at for at, lsn in tuple(self._ends) if lsn > delivered), None)
         if unread is not None and now - unread >= _UNREAD_S:
             return age(unread, now)
-        return 0.0 if self._level else None
+        return 0.0 if self._level and now - self._seen_at < _SILENT_S else None

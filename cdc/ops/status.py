@@ -190,6 +190,7 @@ def daemon_status(
 ) -> DaemonStatus:
     """Say whether a daemon runs, by the slot, and what is known of it: its record, and its answer if it is near."""
     running = None if source is None else source.slot is not None and source.slot.active_pid is not None
+    running = running or (True if answer is not None else running)
     if record is None:
         near = socket.gethostname() if answer is not None else None
         pid = answer["pid"] if answer is not None else None

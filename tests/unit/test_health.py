@@ -37,6 +37,7 @@ def test_the_lag_of_a_daemon() -> None:
     # a start: the WAL ends at 900, Kafka has all to 500
     lag.resume(500, 900)
     lag.delivered(600)
+    lag.saw_wal(99.0, 900)
     assert lag.seconds(100.0) is None
     lag.pending(90_000_000)
     assert lag.seconds(100.0) == 10
@@ -46,7 +47,9 @@ def test_the_lag_of_a_daemon() -> None:
     lag.saw_wal(100.0, 950)
     assert lag.seconds(101.0) == 0
     lag.delivered(950)
-    assert lag.seconds(200.0) == 0
+    assert lag.seconds(119.0) == 0
+    # the server has not been seen since
+    assert lag.seconds(121.0) is None
     # nobody reads on
     lag.saw_wal(200.0, 990)
     lag.saw_wal(205.0, 995)
@@ -59,6 +62,7 @@ def test_the_lag_of_a_daemon() -> None:
 def test_a_lag_outlives_its_session() -> None:
     lag = LagMeter()
     lag.resume(500, 500)
+    lag.saw_wal(30.0, 500)
     lag.delivered(500)
     lag.pending(10_000_000)
     lag.pending(10_000_000)
@@ -80,6 +84,7 @@ def test_lag_is_in_metrics_and_readiness() -> None:
     assert b"tailrace_lag_seconds" not in Metrics(health).text()
     assert "lag_seconds" not in health.ready()[1]
     health.lag.resume(1, 1)
+    health.lag.saw_wal(time.time(), 1)
     health.lag.delivered(1)
     assert b"tailrace_lag_seconds 0.0" in Metrics(health).text()
     assert health.ready()[1]["lag_seconds"] == 0
