@@ -13,6 +13,7 @@ The command line is the command `tailrace`; everything else is private.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from cdc.ops.wait import AppliedViews
 from schemas.closes import Closes
 from schemas.configfile import load
-from schemas.errors import TailraceError
+from schemas.errors import ConfigError, TailraceError
 from schemas.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ class Views(Closes):
         """Return once all of `views` (all declared ones if none is named) show what was committed up to `lsn`.
 
         The answer is the LSN that each has applied, at or past `lsn`, which is text as PostgreSQL prints it, or a
-        number. TailraceError with code TR-570 after `timeout` seconds.
+        number. TailraceError with code TR-570 after `timeout` seconds, TR-516 for what is no LSN.
         """
-        wanted = lsn if isinstance(lsn, int) else parse_lsn(lsn)
+        wanted = _lsn(lsn)
         return {name: format_lsn(at) for name, at in self._applied.wait(wanted, views, timeout).items()}
 
 
@@ -63,14 +64,36 @@ def wait(lsn: str | int, *views: str, config: Path | str | None = None, timeout:
         return opened.wait(lsn, *views, timeout=timeout)
 
 
-def table(view: str, lsn: str | int | None = None, *, config: Path | str | None = None) -> Table:
+def table(
+    view: str, lsn: str | int | None = None, *, config: Path | str | None = None, versions: bool = False
+) -> Table:
     """Return a view in the warehouse as of an LSN, by default as it is now; needs `pip install 'tailrace[views]'`.
 
-    The answer's `lsn` is what it is as of: the very one for a view of shape `history`, else the newest at or before it
-    that the view stood at. TailraceError with code TR-561 or TR-562 for one that is too old, or not applied yet.
+    Of a view of shape `history` these are the rows that were valid at the LSN, in the columns of its table; with
+    `versions`, all versions that had begun before it, with `valid_from`, `valid_to` and the rest (a version may have
+    ended later). Of shape `log` or `percolate` these are the changes that were committed before it.
+
+    The answer's `lsn` is what it is as of: the very one for these three shapes, else the newest at or before it at
+    which the view was. TailraceError with code TR-561 or TR-562 for one that is too old, or not applied yet, TR-516
+    for what is no LSN, TR-567 for `versions` of a view that has none.
     """
     from sinks.warehouse_at import table_at
 
-    wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
-    found = table_at(load(Path(config) if config is not None else None), view, wanted)
+    wanted = None if lsn is None else _lsn(lsn)
+    found = table_at(load(Path(config) if config is not None else None), view, wanted, versions=versions)
     return Table(format_lsn(found.lsn), found.scan)
+
+
+def _lsn(given: object) -> int:
+    """Return an LSN as a number. ConfigError (TR-516) for what is none."""
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 1 << 64:
+        return given
+    if isinstance(given, str):
+        with suppress(ValueError):
+            return parse_lsn(given)
+    raise ConfigError(
+        "TR-516",
+        f"{given!r:.60} is no LSN",
+        detail='An LSN is text as PostgreSQL prints it, "0/16B3748", or that as a number of 64 bits.',
+        hint="SELECT pg_current_wal_insert_lsn()::text",
+    )

@@ -8,13 +8,16 @@ import psycopg
 import structlog
 
 from cdc import catalog, publication
+from cdc.capture_set import CaptureSet
 from cdc.exported_snapshot import check_conditions
 from cdc.keys import Keys
+from cdc.membership import missing_tables, shown, statements
 from cdc.publication import Publications
 from cdc.refusals import make_dead_topic
 from cdc.tables import make_topics
 from schemas.columns import ColumnOptions
 from schemas.config import Config
+from schemas.errors import ConfigError
 from schemas.relation import Relation
 
 log = structlog.get_logger()
@@ -34,11 +37,18 @@ class Captured:
         return {relation.qualified_name for relation in self.relations if not self.keys.of(relation)}
 
 
-def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptions) -> Captured:
-    """Make the publications and topics that are missing. TailraceError for what cannot be captured as asked."""
+def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptions, *, first: bool) -> Captured:
+    """Make the publications and topics that are missing. TailraceError for what cannot be captured as asked.
+
+    `first`: nothing is on the topics yet. Later, patterns whose tables are gone do not keep a pipeline from its work.
+    """
     source = config.source
-    publications = publication.ensure(connection, source.publication, source.tables)
-    captured, insert_only = publication.relations(connection, publications)
+    capture_set = CaptureSet(source.tables)
+    check_patterns(connection, source.publication, capture_set, first=first)
+    publications = publication.ensure(connection, source.publication, capture_set)
+    captured, insert_only = publication.relations(connection, publications, capture_set)
+    if first and not captured:
+        raise nothing_captured(connection, publications, capture_set)
     catalog.refuse_row_security(connection, captured)
     publication.log_left_out(connection, publications, captured, insert_only)
     keys = Keys(connection, source.keys, insert_only)
@@ -49,6 +59,32 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
         log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
     check_conditions(connection, config, captured)
     partitions = make_topics(config.kafka, captured, keys)
-    if source.on_error == "divert":
+    if source.on_table_error == "divert":
         make_dead_topic(config)
     return Captured(publications, captured, keys, partitions)
+
+
+def check_patterns(connection: psycopg.Connection, name: str, capture_set: CaptureSet, *, first: bool) -> None:
+    """Refuse patterns that are none and, before the first start, those that fit no table; later, log them."""
+    found = publication.find(connection, name)
+    tables = {*catalog.permanent_tables(connection), *(publication.published(connection, found) if found else ())}
+    names = sorted(f"{schema}.{table}" for schema, table in tables)
+    capture_set.check(names)
+    if first:
+        capture_set.refuse_unmatched(names)
+    for pattern in capture_set.unmatched(names):
+        log.warning("no table matches a pattern of source.tables", pattern=pattern)
+
+
+def nothing_captured(
+    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
+) -> ConfigError:
+    """Return the error for publications without a table that ``source.tables`` takes."""
+    names = [f"{schema}.{table}" for schema, table in publication.published(connection, publications)]
+    missing = missing_tables(connection, publications, capture_set)
+    return ConfigError(
+        "TR-120",
+        f'publication "{publications.first.name}" has no table that source.tables takes',
+        detail=f"It has: {', '.join(shown(names)) or 'none'}.",
+        hint="\n       ".join(statements(missing, publications.names)) or 'tables = ["public.*"]  # under [source]',
+    )

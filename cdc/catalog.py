@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -81,26 +80,13 @@ class Types(dict[int, TypeInfo]):
         return info
 
 
-def matching_tables(connection: psycopg.Connection, patterns: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (schema, table) of every permanent table that `patterns` take, in their order by name.
-
-    Patterns are ``schema.table`` with ``*`` and ``?``; ``!`` in front takes out. Partitions belong to their root.
-    """
-    rows = connection.execute(
+def permanent_tables(connection: psycopg.Connection) -> list[tuple[str, str]]:
+    """Return (schema, table) of every permanent table, in their order by name. Partitions belong to their root."""
+    return connection.execute(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition"
         " AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"
     ).fetchall()
-    return [(schema, table) for schema, table in rows if taken(f"{schema}.{table}", patterns)]
-
-
-def taken(name: str, patterns: Iterable[str]) -> bool:
-    """Whether `patterns` take a name: the last one that fits says it."""
-    found = False
-    for pattern in patterns:
-        if fnmatch.fnmatchcase(name, pattern.removeprefix("!")):
-            found = not pattern.startswith("!")
-    return found
 
 
 def refuse_row_security(connection: psycopg.Connection, relations: Sequence[Relation]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 from psycopg import conninfo, pq
 
 from cdc.locked import TABLES_LOCKED
-from schemas.errors import SourceError
+from schemas.errors import ConfigError, SourceError
 from schemas.types import RENDERING
 
 _WHOLE_TABLES = {
@@ -136,8 +138,23 @@ def connection_lost(reason: str, which: str = "a connection to PostgreSQL") -> S
     )
 
 
-def cannot_connect(dsn: str, reason: str) -> SourceError:
+_WRONG_VALUE = re.compile(
+    r'invalid (?:integer value ".*" for connection option "(?P<option>\w+)"|"?(?P<name>[a-z_ ]+?)"?(?: value)?: ")',
+    re.S,
+)
+"""libpq's words for what it refuses before it connects; they quote the value."""
+
+
+def cannot_connect(dsn: str, reason: str) -> SourceError | ConfigError:
     """Say why a connection failed, and to where, without the password."""
+    if "connection to server" not in reason and (wrong := _WRONG_VALUE.search(reason)):
+        name = wrong["option"] or wrong["name"]
+        return ConfigError(
+            "TR-104",
+            f'"source.dsn" is wrong: {name} has a value that libpq does not take',
+            detail=f"Where source.dsn does not give {name}, it may be from libpq's environment, as PGSSLMODE is.",
+            hint="The values of each: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS",
+        )
     given = conninfo.conninfo_to_dict(dsn)
     where = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
     text = " ".join(reason.split())

@@ -24,7 +24,7 @@ def check_cut(
             raise _lost(topic, "The topics of the tables cannot be read without it.", hint)
     for topic, offsets in cut.offsets.items():
         found = topics.get(topic)
-        if topic not in tables and topic not in (own.message, own.dead):
+        if topic not in tables and topic not in own.beside:
             continue
         if found is None:
             raise _lost(topic, f"It is gone; it had {sum(offsets)} offsets in {len(offsets)} partitions.", hint)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from cdc.progress import Progress
 from cdc.refusals import Refusals
+from cdc.table_registry import TableRegistry
 from cdc.tables import Tables
 from schemas.config import Config
 from schemas.lsn import Position
@@ -32,7 +33,13 @@ class Delivery:
     """One Kafka transaction after the other; `on_flushed` is told the LSN that Kafka holds after each."""
 
     def __init__(
-        self, config: Config, sink: KafkaSink, tables: Tables, progress: Progress, stop: threading.Event
+        self,
+        config: Config,
+        sink: KafkaSink,
+        tables: Tables,
+        registry: TableRegistry,
+        progress: Progress,
+        stop: threading.Event,
     ) -> None:
         self.sink = sink
         self.refusals = Refusals(config, sink.outbox, tables)
@@ -41,6 +48,7 @@ class Delivery:
         self.on_flushed: Callable[[int], None] = lambda lsn: None
         self._limits = config.delivery
         self._tables = tables
+        self._registry = registry
         self._progress = progress
         self._dead_topic = Topics(config.kafka.prefix).dead
         self._committed_at = time.monotonic()
@@ -66,8 +74,13 @@ class Delivery:
         """
         return max(0.0, self._rest_s - self.since_commit())
 
-    def commit(self, position: Position, flushed_lsn: int, commit_us: int, open_xid: int | None) -> None:
-        """End the Kafka transaction with the position record; tell `on_flushed` when Kafka has it."""
+    def commit(
+        self, position: Position, flushed_lsn: int, commit_us: int, open_xid: int | None, rest_s: float = 0.0
+    ) -> None:
+        """End the Kafka transaction with the position record; tell `on_flushed` when Kafka has it.
+
+        `rest_s` is the least time until the next commit is worth it, for what was done besides.
+        """
         made: list[tuple[PositionRecord, bytes]] = []
 
         def progress(counts: dict[str, int]) -> tuple[bytes, bytes]:
@@ -79,6 +92,8 @@ class Delivery:
                 counts=counts,
                 diverted=counts.get(self._dead_topic, 0),
                 destinations=self._tables.destinations,
+                incomplete=self._registry.incomplete | self._registry.unsettled,
+                parked=self._registry.parked,
             )
             value = record.to_json()
             made.append((record, value))
@@ -90,7 +105,7 @@ class Delivery:
         self._committed_at = time.monotonic()
         record, value = made[0]
         rest = min(max(share, _SHORTEST_REST), _LONGEST_REST)
-        rest_s = max(rest * (self._committed_at - began), len(value) / _PROGRESS_BYTES_PER_S)
+        rest_s = max(rest * (self._committed_at - began), len(value) / _PROGRESS_BYTES_PER_S, rest_s)
         self._rest_s = min(rest_s, self._limits.max_transaction_ms / 1000)
         self._tables.toast.commit(record.here)
         self.on_flushed(self._progress.acknowledged(record))

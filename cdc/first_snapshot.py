@@ -12,10 +12,11 @@ from cdc.delivery import Delivery
 from cdc.exported_snapshot import ExportedSnapshot
 from cdc.progress import Progress
 from cdc.refusals import RefusedRow
-from cdc.shapes import FIRST_RUN, Shapes
 from cdc.snapshot_report import Report
 from cdc.snapshot_rows import RowSender
+from cdc.table_registry import FIRST_RUN, TableRegistry
 from cdc.tables import CapturedTable, Tables
+from schemas.errors import SourceError
 from schemas.lsn import format_lsn
 from snapshot.pace import Pace
 from snapshot.plan import Chunk
@@ -40,11 +41,16 @@ class FirstSnapshot:
     """Sends what the workers read. `left` are the chunks that are not read, by table."""
 
     def __init__(
-        self, delivery: Delivery, tables: Tables, shapes: Shapes, progress: Progress, exported: ExportedSnapshot
+        self,
+        delivery: Delivery,
+        tables: Tables,
+        registry: TableRegistry,
+        progress: Progress,
+        exported: ExportedSnapshot,
     ) -> None:
         self._delivery = delivery
         self._tables = tables
-        self._shapes = shapes
+        self._registry = registry
         self._progress = progress
         self._exported = exported
         self._point = exported.consistent_point
@@ -92,23 +98,35 @@ class FirstSnapshot:
         """Say what is to be read, and as what, before anything is."""
         # ahead of the tables: without transactions a part of these records may be all that there is at the next start
         for chunk in self._exported.chunks:
-            self._shapes.note_chunk(chunk, FIRST_RUN, done=False)
+            self._registry.note_chunk(chunk, FIRST_RUN, done=False)
         for name, relation in self._exported.relations.items():
             self._tables.see(relation)
-            self._shapes.first(relation, self._exported.layouts[name], self._point)
-            if (toast := self._tables[relation.oid].toast) is not None:
+            self._registry.first(relation, self._exported.layouts[name], self._point)
+            if (toast := self._tables.for_record(relation.oid).toast) is not None:
                 toast.vouch()
         # a partitioned table may have no partition yet
-        self._progress.incomplete -= self._exported.names - {chunk.table for chunk in self._exported.chunks}
+        for name in self._exported.relations.keys() - {chunk.table for chunk in self._exported.chunks}:
+            self._registry.copied(name)
+        for name in self._exported.names - self._exported.relations.keys():
+            self._registry.gone(name)
         self._delivery.commit(self._progress.newest.here.position, self._point, 0, None)
 
     def _take(self, chunk: Chunk, lines: Lines | None) -> int:
         """Send rows of a chunk, or take note of its end; return how many bytes came."""
+        relation = self._exported.relations[chunk.table]
+        if self._registry.is_parked(relation):
+            return 0
         if lines is None:
             self._done(chunk, self._open.pop(chunk, _Open()))
             return 0
         there = self._open.setdefault(chunk, _Open())
-        there.refused += self._sender.send(self._table(chunk), lines)
+        try:
+            there.refused += self._sender.send(self._table(chunk), lines)
+        except SourceError as error:
+            if not self._tables.park(relation.oid, error, self._point):
+                raise
+            self.left.pop(chunk.table)
+            return 0
         size = sum(map(len, lines))
         there.rows += len(lines)
         there.copied += size
@@ -116,15 +134,15 @@ class FirstSnapshot:
 
     def _done(self, chunk: Chunk, read: _Open) -> None:
         self._sender.divert(read.refused)
-        self._shapes.note_chunk(chunk, FIRST_RUN, done=True, rows=read.rows, copied=read.copied)
+        self._registry.note_chunk(chunk, FIRST_RUN, done=True, rows=read.rows, copied=read.copied)
         left = self.left[chunk.table]
         left.discard(chunk)
         if not left:
-            self._progress.incomplete.discard(chunk.table)
-            log.info("table copied", table=chunk.table, rows=self._shapes.reads[chunk.table].rows)
+            self._registry.copied(chunk.table)
+            log.info("table copied", table=chunk.table, rows=self._registry.reads[chunk.table].rows)
 
     def _table(self, chunk: Chunk) -> CapturedTable:
-        return self._tables[self._exported.relations[chunk.table].oid]
+        return self._tables.for_record(self._exported.relations[chunk.table].oid)
 
     def _commit(self) -> None:
         self._delivery.commit(self._sender.position, self._point, 0, None)

@@ -6,7 +6,7 @@ What comes out is XLogData of Begin, changes and Commit, in commit order, so tha
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
 from cdc import pgoutput
@@ -17,6 +17,9 @@ from cdc.spool import Spool
 from schemas.errors import SourceError
 
 _BATCH_BYTES = 1_048_576
+_ROWS = frozenset(b"IUD")
+_STUB = 6
+"""Kind, oid and the first tuple's mark of a row: enough to count it."""
 
 _head = struct.Struct(">cQQq").pack
 _begin = struct.Struct(">cQqI").pack
@@ -29,9 +32,13 @@ class InProgress:
     Raises SourceError with DECODING_FAILED where only the whole transaction says what is in it.
     """
 
-    def __init__(self, spool: Spool, *, parallel: bool = False) -> None:
-        """`parallel` as the stream was asked for it."""
+    def __init__(
+        self, spool: Spool, *, parallel: bool = False, captures: Callable[[str, str], bool] = lambda *_: True
+    ) -> None:
+        """`parallel` as the stream was asked for it; of tables (schema, name) outside `captures` no row is kept."""
         self._spool = spool
+        self._captures = captures
+        self._outside: dict[int, set[int]] = {}
         self._parallel = parallel
         self._block: int | None = None
         self._released: Iterator[bytes] | None = None
@@ -57,8 +64,25 @@ class InProgress:
                 sub_xid, body = stream.streamed(message)
                 if message[:1] == b"M":
                     self._with_messages.add(self._block)
-                self._spool.append(self._block, sub_xid, int.from_bytes(raw[1:9], "big"), message[:1] + message[body:])
+                kept = self._without_outside(self._block, message[:1] + message[body:])
+                self._spool.append(self._block, sub_xid, int.from_bytes(raw[1:9], "big"), kept)
         return len(messages)
+
+    def _without_outside(self, xid: int, message: bytes) -> bytes:
+        """Return a message, or of a row of a table that is not captured what is counted: its kind, oid and mark.
+
+        A transaction in progress has its own Relation messages, each before the first row in that shape.
+        """
+        kind = message[0]
+        if kind == pgoutput.RELATION:
+            relation = pgoutput.relation(message)
+            if not self._captures(relation.schema, relation.name):
+                self._outside.setdefault(xid, set()).add(relation.oid)
+            elif xid in self._outside:
+                self._outside[xid].discard(relation.oid)
+        elif kind in _ROWS and xid in self._outside and int.from_bytes(message[1:5], "big") in self._outside[xid]:
+            return message[:_STUB]
+        return message
 
     def take(self, message: bytes) -> bool:
         """Take a message of streaming; False if it is none."""
@@ -68,11 +92,14 @@ class InProgress:
         elif kind == stream.STREAM_COMMIT:
             commit = stream.stream_commit(message)
             self._with_messages.discard(commit.xid)
+            self._outside.pop(commit.xid, None)
             self._released = self._whole(commit)
         elif kind == stream.STREAM_ABORT:
             # PostgreSQL 18 sends it even to those who asked for no streaming, for parts that were rolled back.
             abort = stream.stream_abort(message, parallel=self._parallel)
             self._check_messages(abort)
+            if abort.xid == abort.sub_xid:
+                self._outside.pop(abort.xid, None)
             self._spool.abort(abort.xid, abort.sub_xid)
         else:
             return False

@@ -1,25 +1,40 @@
-"""How tables lie in the database now, from the catalogs: no lock is taken, so no DDL that runs is waited for."""
+"""How tables read at rest now, from the catalogs: no lock is taken, so no DDL that runs is waited for."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, LiteralString
 
 import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from cdc.capture_set import CaptureSet
 from cdc.catalog import table_relation
 from schemas.layout import Layout
 from schemas.lsn import WAL_END, parse_lsn
 from schemas.relation import Relation
-from snapshot.window import Found
+from snapshot.window import Found, Look
 
 _VISIBLE_S: Final = 0.2
 _ASK_AGAIN_S: Final = 0.01
 
 # A partitioned table has no file of its own; its leaves' are found without pg_partition_tree, which locks them.
 # A partition that was made as one has its entry in pg_inherits from the transaction that made its columns.
+# Types of the system's own contain none that can be altered.
 _LAYOUT: LiteralString = """
+SELECT (
+WITH RECURSIVE inside (number, type) AS (
+  SELECT a.attnum, a.atttypid FROM pg_attribute a
+  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+  UNION
+  SELECT i.number, part.type FROM inside i JOIN pg_type t ON t.oid = i.type, LATERAL (
+    SELECT t.typelem UNION ALL SELECT t.typbasetype
+    UNION ALL SELECT m.atttypid FROM pg_attribute m
+      WHERE t.typtype = 'c' AND m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_range r
+      WHERE t.typtype IN ('r', 'm') AND t.oid IN (r.rngtypid, r.rngmultitypid)
+  ) part (type) WHERE part.type >= 16384)
 SELECT json_build_object(
   'oid', c.oid::int8,
   'member', coalesce((
@@ -36,17 +51,22 @@ SELECT json_build_object(
   'key', (
     SELECT coalesce(json_agg(k ORDER BY k), '[]') FROM pg_index i, unnest(i.indkey::int2[]) k
     WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
-  'labels', (
-    SELECT coalesce(json_agg(json_build_array(e.oid::int8, e.enumlabel) ORDER BY e.oid), '[]') FROM pg_enum e
-    WHERE e.enumtypid IN (
-      SELECT coalesce(nullif(t.typelem, 0), nullif(t.typbasetype, 0), t.oid) FROM pg_attribute a
-      JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = c.oid AND a.attnum > 0)),
+  'types', (
+    SELECT coalesce(json_agg(json_build_object('oid', t.oid::int8, 'is_enum', t.typtype = 'e', 'parts', CASE t.typtype
+      WHEN 'e' THEN (SELECT coalesce(json_agg(json_build_array(e.oid::int8, e.enumlabel) ORDER BY e.oid), '[]')
+        FROM pg_enum e WHERE e.enumtypid = t.oid)
+      ELSE (SELECT coalesce(json_agg(json_build_array(m.attnum, m.atttypid::text) ORDER BY m.attnum), '[]')
+        FROM pg_attribute m WHERE m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped) END)
+      ORDER BY t.oid), '[]')
+    FROM pg_type t WHERE t.typtype IN ('c', 'e') AND t.oid IN (SELECT i.type FROM inside i)),
   'attributes', (
     SELECT json_agg(json_build_object(
       'number', a.attnum, 'name', a.attname, 'type_oid', a.atttypid::int8, 'typmod', a.atttypmod,
-      'filled', a.atthasmissing OR a.atthasdef OR a.attidentity <> '', 'version', a.xmin::text::int8
+      'filled', a.atthasmissing OR a.atthasdef OR a.attidentity <> '', 'version', a.xmin::text::int8,
+      'inside', (SELECT coalesce(json_agg(i.type::int8 ORDER BY i.type), '[]') FROM inside i
+        JOIN pg_type t ON t.oid = i.type WHERE i.number = a.attnum AND t.typtype IN ('c', 'e'))
       ) ORDER BY a.attnum)
-    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
+    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)))
 FROM pg_class c
 """
 
@@ -97,10 +117,9 @@ def describe(
     return (relation, found) if relation and found else None
 
 
-def survey(connection: psycopg.Connection, publications: Sequence[str]) -> list[Found]:
-    """Return how all published tables lie; what is committed before the LSN that goes with them is seen."""
-    lsn = connection.execute(f"SELECT {WAL_END}").fetchone()
-    assert lsn is not None
+def survey(connection: psycopg.Connection, publications: Sequence[str], capture_set: CaptureSet) -> Look:
+    """Return how all tables that are captured and published read at rest."""
+    began = time.monotonic()
     columns: LiteralString = "p.attnames"
     if connection.info.server_version < 150000:
         columns = (
@@ -115,8 +134,15 @@ def survey(connection: psycopg.Connection, publications: Sequence[str]) -> list[
         f" CROSS JOIN LATERAL ({_LAYOUT} WHERE c.oid = t.oid) l (layout) WHERE p.pubname = ANY (%(publications)s)",
         {"publications": list(publications)},
     ).fetchall()
-    return [
-        Found(schema, table, tuple(names), Layout.from_dict(found), parse_lsn(lsn[0]))
-        for schema, table, names, found in rows
-        if found["attributes"]
-    ]
+    # asked for after them, so that nothing is seen that was committed later
+    row = connection.execute(f"SELECT {WAL_END}").fetchone()
+    assert row is not None
+    return Look(
+        began,
+        parse_lsn(row[0]),
+        tuple(
+            Found(schema, table, tuple(names), Layout.from_dict(found))
+            for schema, table, names, found in rows
+            if found["attributes"] and capture_set.captures(schema, table)
+        ),
+    )

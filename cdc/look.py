@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from cdc import catalog, publication, slot
+from cdc.capture_set import CaptureSet
 from cdc.start import Found
 from cdc.timeline import identify
 from schemas.config import Config
@@ -31,7 +32,7 @@ def look(config: Config, connection: psycopg.Connection, *, owned: bool) -> Foun
     publications = publication.find(connection, source.publication)
     tables = {
         topics.table(schema, table): f"{schema}.{table}"
-        for schema, table in publication.table_names(connection, publications, source.tables)
+        for schema, table in publication.table_names(connection, publications, CaptureSet(source.tables))
     }
     cut = stored.here if stored is not None else None
     seen = topic_bounds(kafka, {topics.schemas, topics.tables, *tables, *(cut.offsets if cut else ())})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Final
 
-from cdc.catalog import taken
+from cdc.capture_set import taken
 from cdc.pgoutput import Message
 from cdc.rows import RowPath
 from cdc.tables import Tables

@@ -9,6 +9,7 @@ from functools import partial
 import psycopg
 import structlog
 
+from cdc.capture_set import CaptureSet
 from cdc.captured import Captured
 from cdc.delivery import Delivery
 from cdc.exported_snapshot import ExportedSnapshot
@@ -17,10 +18,10 @@ from cdc.layouts import layout
 from cdc.ops.health import Health
 from cdc.progress import Progress
 from cdc.schema_ids import SchemaIds, open_registry
-from cdc.shapes import FIRST_RUN, Shapes
 from cdc.snapshot_report import Report
 from cdc.start import Found
 from cdc.stored_reads import StoredReads
+from cdc.table_registry import FIRST_RUN, TableRegistry
 from cdc.tables import Tables
 from cdc.toast import Toast
 from cdc.wal import Wal
@@ -64,10 +65,16 @@ class Pipeline:
         self.opened = opened
         self.reads = reads
         self.progress = Progress(stored)
-        self.shapes = Shapes(
-            config.source, columns, self.progress, partial(sink.send_plain, topics.tables), reads.states
+        self.registry = TableRegistry(
+            config.source,
+            topics,
+            columns,
+            self.progress,
+            partial(sink.send_plain, topics.tables),
+            reads.states,
+            reads.unread(),
         )
-        self.shapes.reads = health.reads = reads.progress()
+        self.registry.reads = health.reads = reads.progress()
         self.toast = Toast(config, connection, found.identity.timeline, stored, topics.progress)
         opened.callback(self.toast.close)
         stored_schemas = read_schemas(config.kafka, topics)
@@ -77,7 +84,7 @@ class Pipeline:
             connection,
             found.server.database,
             SchemaIds(sink, topics.schemas, stored_schemas, registry),
-            self.shapes,
+            self.registry,
             partial(layout, connection, captured.publications.names),
             captured.partitions,
             stored.here.offsets,
@@ -85,8 +92,10 @@ class Pipeline:
             captured.keys,
             columns,
             self.toast,
+            CaptureSet(config.source.tables),
+            stops=config.source.on_table_error == "stop",
         )
-        self.delivery = Delivery(config, sink, self.tables, self.progress, stop)
+        self.delivery = Delivery(config, sink, self.tables, self.registry, self.progress, stop)
         self.delivery.on_flushed = self._flushed
         health.begin(sink, stored, found.identity.lsn)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
@@ -104,10 +113,10 @@ class Pipeline:
         if exported is None:
             self.delivery.commit(self.progress.newest.here.position, point, 0, None)
             return
-        first = FirstSnapshot(self.delivery, self.tables, self.shapes, self.progress, exported)
-        report = Report(self.shapes.reads, point, self.config.source.slot, self.connection)
+        first = FirstSnapshot(self.delivery, self.tables, self.registry, self.progress, exported)
+        report = Report(self.registry.reads, point, self.config.source.slot, self.connection)
         first.send(Pace(self.config.snapshot.max_bytes_per_s), report)
         left = (chunk for chunks in first.left.values() for chunk in chunks)
         self.reads = StoredReads(
-            self.shapes.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
+            self.registry.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
         )

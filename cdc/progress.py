@@ -6,25 +6,24 @@ what was merely received, the mistake that loses data, cannot be written here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from schemas.lsn import Position
-from schemas.progress import Cut, PositionRecord
+from schemas.progress import Cut, PositionRecord, states_after
 from sinks.outbox import Destination
 
 
 class Progress:
     """The position records of one slot, from the stored one on.
 
-    `incomplete` holds the tables in the middle of their snapshot. `reread` holds, per table, the LSN that the stream
-    must pass before a value that was fetched from the source cannot be newer than the rest of the cut.
+    `reread` holds, per table, the LSN that the stream must pass before a value that was fetched from the source cannot
+    be newer than the rest of the cut.
     """
 
     def __init__(self, origin: PositionRecord) -> None:
         """`origin` is the stored record, or for a new slot one that names its consistent point and an empty cut."""
         self.newest = origin
-        self.incomplete = set(origin.incomplete_tables)  # with those of `reread`; only tables with open chunks stay
         self.reread = dict(origin.reread)
         self._state = origin.state
         self._offsets = dict(origin.here.offsets)
@@ -48,8 +47,14 @@ class Progress:
         counts: dict[str, int],
         diverted: int,
         destinations: Iterable[Destination],
+        incomplete: Set[str],
+        parked: dict[str, str],
     ) -> PositionRecord:
-        """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut."""
+        """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut.
+
+        `incomplete` are the tables of which this cut is no state, besides those of `reread`; `parked` are some of them,
+        with the codes of their errors.
+        """
         self.reread = {table: lsn for table, lsn in self.reread.items() if lsn > flushed_lsn}
         offsets = self._offsets | {to.topic: list(to.next_offsets) for to in destinations}
         here = replace(
@@ -59,19 +64,21 @@ class Progress:
             commit_ts_us=commit_us or self.newest.here.commit_ts_us,
             offsets=offsets,
         )
-        incomplete = tuple(sorted(self.incomplete | set(self.reread)))
-        is_state = open_xid is None and not incomplete
+        not_whole = tuple(sorted(incomplete | self.reread.keys()))
+        is_state = open_xid is None and not not_whole
         return PositionRecord(
             here=here,
             publication_oid=self.newest.publication_oid,
             nokey_oid=self.newest.nokey_oid,
             open=open_xid,
-            incomplete_tables=incomplete,
+            incomplete_tables=not_whole,
             newest_state=None if is_state else self._state,
+            states=states_after(self.newest, open_xid, not_whole),
             counts=counts,
             diverted=self.newest.diverted + diverted,
             reread=self.reread,
             generation=self.newest.generation,
+            parked=parked,
         )
 
     def acknowledged(self, record: PositionRecord) -> int:
@@ -95,6 +102,7 @@ def origin_behind_gap(stored: PositionRecord, origin: PositionRecord) -> Positio
         origin,
         here=replace(now, position=replace(now.position, epoch=epoch), offsets=then.offsets),
         newest_state=stored.state,
+        states=states_after(stored, origin.open, origin.incomplete_tables),
         diverted=stored.diverted,
         generation=stored.generation + 1,
     )

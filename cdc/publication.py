@@ -13,9 +13,10 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from cdc.catalog import matching_tables, table_relation
+from cdc.capture_set import CaptureSet
+from cdc.catalog import permanent_tables, table_relation
 from cdc.keys import may_be_updated
-from schemas.errors import ConfigError, SourceError, StateError
+from schemas.errors import SourceError, StateError
 from schemas.relation import Relation
 
 log = structlog.get_logger()
@@ -89,18 +90,15 @@ def nokey_name(publication: str) -> str:
     return f"{publication}_nokey"
 
 
-def ensure(connection: psycopg.Connection, name: str, patterns: Sequence[str]) -> Publications:
-    """Return the publications; if there are none yet, both are made, for the tables that `patterns` take.
+def ensure(connection: psycopg.Connection, name: str, capture_set: CaptureSet) -> Publications:
+    """Return the publications; if there are none yet, both are made, for the tables of `capture_set`.
 
-    ConfigError if no table matches, SourceError if the server refuses.
+    SourceError if the server refuses.
     """
     found = find(connection, name)
     if found is None:
-        matching = matching_tables(connection, patterns)
-        relations = [relation for each in matching if (relation := table_relation(connection, *each))]
-        if not relations:
-            raise _no_table(patterns)
-        _create(connection, name, relations)
+        matching = table_names(connection, None, capture_set)
+        _create(connection, name, [relation for each in matching if (relation := table_relation(connection, *each))])
         found = find(connection, name)
     assert found is not None
     return found
@@ -119,20 +117,27 @@ def find(connection: psycopg.Connection, name: str) -> Publications | None:
     return Publications(found[name], found.get(second)) if name in found else None
 
 
-def table_names(
-    connection: psycopg.Connection, publications: Publications | None, patterns: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Return (schema, table) of what is captured; without publications, of what they would be made for."""
-    if publications is None:
-        return matching_tables(connection, patterns)
+def published(connection: psycopg.Connection, publications: Publications) -> list[tuple[str, str]]:
+    """Return (schema, table) of what the publications have, captured or not."""
     return connection.execute(
-        "SELECT DISTINCT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = ANY (%s)",
+        "SELECT DISTINCT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = ANY (%s)"
+        " ORDER BY 1, 2",
         (publications.names,),
     ).fetchall()
 
 
-def relations(connection: psycopg.Connection, publications: Publications) -> tuple[list[Relation], set[int]]:
-    """Return the shape of every published table, as its Relation message has it, and the oids of those that only the
+def table_names(
+    connection: psycopg.Connection, publications: Publications | None, capture_set: CaptureSet
+) -> list[tuple[str, str]]:
+    """Return (schema, table) of what is captured; without publications, of what they would be made for."""
+    names = permanent_tables(connection) if publications is None else published(connection, publications)
+    return [each for each in names if capture_set.captures(*each)]
+
+
+def relations(
+    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
+) -> tuple[list[Relation], set[int]]:
+    """Return the shape of every captured table, as its Relation message has it, and the oids of those that only the
     second publication has.
 
     SourceError for a table whose published columns are a part of its key.
@@ -146,19 +151,14 @@ def relations(connection: psycopg.Connection, publications: Publications) -> tup
     ).fetchall()
     found: list[Relation] = []
     insert_only: set[int] = set()
-    for schema, table, published, only_second in rows:
-        relation = table_relation(connection, schema, table, published)
+    for schema, table, columns_published, only_second in rows:
+        if not capture_set.captures(schema, table):
+            continue
+        relation = table_relation(connection, schema, table, columns_published)
         if relation is not None:
             found.append(relation)
             if only_second:
                 insert_only.add(relation.oid)
-    if not found:
-        raise ConfigError(
-            "TR-120",
-            f'publication "{publications.first.name}" has no table',
-            detail="There is nothing to capture.",
-            hint=f'ALTER PUBLICATION "{publications.first.name}" ADD TABLE ...;',
-        )
     return found, insert_only
 
 
@@ -198,14 +198,6 @@ def _statement(name: str, relations: Sequence[Relation], options: Sequence[str])
         sql.SQL(" FOR TABLE ") if relations else sql.SQL(""),
         tables,
         sql.SQL(", ".join(options)),
-    )
-
-
-def _no_table(patterns: Sequence[str]) -> ConfigError:
-    return ConfigError(
-        "TR-120",
-        f"no table matches source.tables = {list(patterns)}",
-        hint='Patterns are "schema.table", for example tables = ["public.*"].',
     )
 
 

@@ -79,7 +79,7 @@ def empty_topics(outbox: Outbox, tables: Tables, relations: Iterable[Relation], 
     now_ms = time.time_ns() // 1_000_000
     for relation in relations:
         tables.see(relation)
-        table = tables[relation.oid]
+        table = tables.for_record(relation.oid)
         table.encoder.begin(0, position.commit_lsn, now_ms, 0, now_ms)
         value = table.encoder.truncate(position.commit_lsn, position.ordinal)
         for partition in range(table.destination.partitions):

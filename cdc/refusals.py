@@ -1,6 +1,6 @@
-"""Values that cannot be stored exactly: they stop the daemon, or their changes go to the dead-letter topic.
+"""Values that cannot be stored exactly: their table is parked, the daemon stops, or the change is a dead letter.
 
-With ``on_error = "divert"`` a refused change is written whole to ``{prefix}.tailrace.dead``, in the same Kafka
+With ``on_table_error = "divert"`` a refused change is written whole to ``{prefix}.tailrace.dead``, in the same Kafka
 transaction as its neighbours. On the table's topic stands in its place what can be said exactly: a delete of the row,
 for the version that is there is not the newest any more; or, where only the old image was refused, the new row without
 it. So no view shows an old state as the present one: a row whose newest version was refused is not there, and its next
@@ -53,9 +53,14 @@ class Refusals:
         self._outbox = outbox
         self._limit = record_limit(config.kafka)
         topic = Topics(config.kafka.prefix).dead
-        self._dead = tables.beside(topic) if config.source.on_error == "divert" else None
+        self._dead = tables.beside(topic) if config.source.on_table_error == "divert" else None
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._reported_at = 0.0
+
+    @property
+    def divert_changes(self) -> bool:
+        """Whether refused changes become dead letters."""
+        return self._dead is not None
 
     def change(
         self, table: CapturedTable, error: ColumnRefused, message: bytes, pos: int, ordinal: int, place: Place

@@ -78,7 +78,7 @@ class RowPath:
         self._split_lsn = stored.here.position.commit_lsn if stored.open is not None else 0
         self._split_ordinal = stored.here.position.ordinal
         self._table: Any = None
-        self._oid = 0
+        self._oid = -1
         self._toast: Any = None
         self._toast_size = _NEVER
         self.open = False
@@ -105,7 +105,7 @@ class RowPath:
         self.now_ms = time_ns() // 1_000_000
         self._header = Position(self._epoch, final_lsn, 0).to_bytes()[:12]
         self._index = 0
-        self._table = None
+        self._oid = -1
         if final_lsn < self._stored_lsn:
             self._skip = _ALL
         else:
@@ -133,8 +133,8 @@ class RowPath:
             self.flushed_lsn = self.final_lsn + 1
 
     def forget(self) -> None:
-        """Look tables up again: a Relation message has come."""
-        self._table = None
+        """Look tables up again: a Relation message has come, or other tables are ignored."""
+        self._oid = -1
 
     @cython.ccall
     @cython.exceptval(-2)
@@ -196,8 +196,10 @@ class RowPath:
             oid = _number(message, pos, 4)
         else:
             lsn, oid = _lsn_and_oid(message, 1)
-        if self._table is None or oid != self._oid:
+        if oid != self._oid:
             self._find(oid)
+        if self._table is None:
+            return 0
         encoder: TableEncoder = self._encoder
         pos += 4
         # The cache needs the key of a row as an object, and whoever is told of keys does.
@@ -215,8 +217,12 @@ class RowPath:
                 records = encoder.remove(message, pos, lsn, ordinal)
         except UnchangedToast:
             records = self._fetch(self._table, message, pos, lsn, ordinal)
+            if self._oid != oid:
+                return 0
         except ColumnRefused as error:
             records = self._refuse(self._table, message, pos, lsn, ordinal, error)
+            if self._oid != oid:
+                return 0  # the table is parked
             if self._toast is not None:
                 self._toast.refused(records)
         self._send(records, ordinal)
@@ -249,9 +255,12 @@ class RowPath:
     @cython.cfunc
     @cython.exceptval(-1)
     def _find(self, oid: cython.longlong) -> cython.int:
-        table = self._tables[oid]
+        """Look up the table that the next changes are of; without one they are dropped."""
+        table = self._tables.captured(oid, self.final_lsn)
         self._table = table
         self._oid = oid
+        if table is None:
+            return 0
         self._encoder = table.encoder
         self._destination = table.destination
         self._toast = table.toast

@@ -102,7 +102,7 @@ class Session:
             start = self._decide(owned=True)
             assert start.origin is not None
             _log_notes(start)
-            self._captured = capture(self._config, self._connection, self._columns)
+            self._captured = capture(self._config, self._connection, self._columns, first=False)
             self._open(start.origin, stored_reads(self._config))
         self._stream = Stream(self._pipeline)
 
@@ -128,7 +128,7 @@ class Session:
         """Make the slot and copy all tables as of its consistent point."""
         config = self._config
         check_registry(config)
-        self._captured = capture(config, self._connection, self._columns)
+        self._captured = capture(config, self._connection, self._columns, first=True)
         origin = self._origin(self._found.identity.lsn)
         topic = Topics(config.kafka.prefix).progress
         send_alone(config.kafka, topic, position_key(config.source.slot), before_slot(origin).to_json())
@@ -136,10 +136,10 @@ class Session:
         together = config.snapshot.mode == "exported"
         with self._new_slot([r for r in self._captured.relations if together or r.qualified_name in keyless]) as made:
             point, exported = made
-            shapes = self._open(self._origin(point), StoredReads()).shapes
+            registry = self._open(self._origin(point), StoredReads()).registry
             for relation in self._captured.relations:
                 if not together and relation.qualified_name not in keyless:
-                    shapes.want(relation)
+                    registry.want(relation)
             self._copy(point, exported)
 
     @contextmanager
@@ -163,7 +163,7 @@ class Session:
         if found.stored is not None:
             hint = recovery.copy_anew(found.prefix, found.slot_name if found.slot else None)
             check_cut(found.stored.here, Topics(found.prefix), found.tables, found.topics, hint)
-        self._captured = capture(config, self._connection, self._columns)
+        self._captured = capture(config, self._connection, self._columns, first=False)
         recovery.drop(self._connection, config.source.slot)
         keyless = self._captured.without_key
         refilled = [relation for relation in self._captured.relations if relation.qualified_name in keyless]
@@ -175,7 +175,7 @@ class Session:
                 if relation.qualified_name not in keyless:
                     topic = Topics(config.kafka.prefix).table(relation.schema, relation.name)
                     ends = tuple(bounds.end for bounds in self._found.topics.get(topic, ()))
-                    pipeline.shapes.ask(relation, Asked(since=ends))
+                    pipeline.registry.ask(relation, Asked(since=ends))
             position = pipeline.progress.newest.here.position
             recovery.empty_topics(pipeline.sink.outbox, pipeline.tables, refilled, position)
             self._copy(point, exported)

@@ -18,6 +18,7 @@ import psycopg
 import structlog
 
 from cdc.connect import connect
+from cdc.membership_watch import MembershipWatch
 from cdc.messages import OWN
 from cdc.ops.forecast import Alarm, Growth, Level, level_of, seconds_to_full
 from cdc.ops.health import Health, Stall
@@ -52,6 +53,7 @@ class SlotWatch:
         self._stall_said: tuple[str, float] | None = None
         self._quiet = Standstill(config.source.heartbeat_s) if config.source.heartbeat_s else None
         self._beat_lsn = 0
+        self._membership = MembershipWatch(config.source)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="slot-watch", daemon=True)
 
@@ -90,6 +92,7 @@ class SlotWatch:
         if source is not None:
             self._warn(source)
             self._beat(source)
+            self._compare_membership()
         self._see_stall(source, before)
 
     def _ask(self) -> SourceState | None:
@@ -152,6 +155,16 @@ class SlotWatch:
             hours_to_full=None if left_s is None else round(left_s / 3600, 1),
             oldest=str(source.oldest) if source.oldest else None,
         )
+
+    def _compare_membership(self) -> None:
+        if self._connection is None:
+            return
+        try:
+            with _deadline(self._connection, _ANSWER_S):
+                self._membership.look(self._connection)
+        except psycopg.Error:
+            self._drop_connection()  # the next look says what is wrong
+        self._health.missing = self._membership.missing
 
     def _see_stall(self, source: SourceState | None, before: SourceState | None) -> None:
         health = self._health

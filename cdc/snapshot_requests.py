@@ -11,9 +11,11 @@ from collections.abc import Callable
 import psycopg
 import structlog
 
+from cdc.membership import NotCaptured
 from cdc.progress import Progress
-from cdc.shapes import Shapes
-from schemas.layout import Asked
+from cdc.table_registry import TableRegistry
+from schemas.errors import StateError, TailraceError
+from schemas.layout import Asked, TableStatus
 from schemas.relation import Relation
 from schemas.requests import Outcome, Request, RequestRecord
 from schemas.topics import Topics
@@ -32,17 +34,22 @@ class SnapshotRequests:
         send: Callable[[bytes, bytes | None], None],
         topics: Topics,
         connection: psycopg.Connection,
-        shapes: Shapes,
+        registry: TableRegistry,
         progress: Progress,
         captured: Callable[[], list[Relation]],
+        set_aside: Callable[[Relation, TailraceError], None],
+        explain: Callable[[str], NotCaptured],
     ) -> None:
+        """`set_aside` parks a table; `explain` says why a table is not among the captured ones."""
+        self._set_aside = set_aside
         self._tail = tail
         self._send = send
         self._topics = topics
         self._connection = connection
-        self._shapes = shapes
+        self._registry = registry
         self._progress = progress
         self._captured = captured
+        self._explain = explain
         while tail.answered:
             send(tail.answered.pop(), None)  # whoever asked has read it, in an earlier life of the daemon
 
@@ -58,26 +65,67 @@ class SnapshotRequests:
         if request.action == "start":
             relations = {relation.qualified_name: relation for relation in self._captured()}
             return [
-                self._start(relations[name], request) if name in relations else _refused(name, "not captured")
+                self._start(relations[name], request) if name in relations else self._not_captured(name)
                 for name in request.tables or relations
             ]
-        states = self._shapes.states
+        if request.action in ("park", "unpark", "leave out"):
+            relations = {relation.qualified_name: relation for relation in self._captured()}
+            do = {"park": self._park, "unpark": self._unpark, "leave out": self._leave_out}[request.action]
+            return [
+                do(relations[name]) if name in relations else self._not_captured(name) for name in request.tables
+            ]
+        states = self._registry.states
         reading = [name for name in states if self._is_read(name)]
         act = {"pause": self._pause, "resume": self._resume, "cancel": self._cancel}[request.action]
         return [
             act(name) if self._is_read(name) else Outcome(name, "not being read") for name in request.tables or reading
         ]
 
+    def _park(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if self._registry.is_parked(relation):
+            return Outcome(name, "parked already")
+        error = StateError("TR-430", f'table "{name}" was parked by a person', hint=f"tailrace table resume {name}")
+        if name in self._registry.keyless:
+            return _refused(name, "without a key: it could not be read again when it is resumed")
+        self._set_aside(relation, error)
+        return Outcome(name, "parked")
+
+    def _unpark(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if not self._registry.is_parked(relation):
+            return Outcome(name, "not parked")
+        if name in self._registry.keyless:
+            return _refused(name, "without a key: only the first snapshot can read it")
+        self._registry.resume(relation)
+        return Outcome(name, "resumed: it is read again", self._registry.states[name].run)
+
+    def _leave_out(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if not self._registry.is_parked(relation):
+            outcome = self._park(relation)
+            if outcome.refused:
+                return outcome
+        self._registry.leave_out(name)
+        return Outcome(name, "left out")
+
+    def _not_captured(self, name: str) -> Outcome:
+        found = self._explain(name)
+        return Outcome(name, f"not captured, {found.reason}", refused=True, hint=found.hint)
+
     def _is_read(self, name: str) -> bool:
-        state = self._shapes.states.get(name)
-        return state is not None and (state.asked is not None or name in self._progress.incomplete)
+        state = self._registry.states.get(name)
+        is_parked = state is not None and state.status is TableStatus.PARKED
+        return state is not None and not is_parked and (state.asked is not None or name in self._registry.incomplete)
 
     def _start(self, relation: Relation, request: Request) -> Outcome:
         name = relation.qualified_name
-        if name in self._shapes.keyless:
+        if self._registry.is_parked(relation):
+            return _refused(name, f"parked: tailrace table resume {name}")
+        if name in self._registry.keyless:
             refused = bool(request.tables)
             return Outcome(name, "without a key: only the first snapshot can read it", refused=refused)
-        state = self._shapes.states.get(name)
+        state = self._registry.states.get(name)
         asked = state.asked or Asked() if state is not None and self._is_read(name) else None
         if state is not None and asked is not None:
             less = (request.reconcile and asked.since is None) or (asked.where not in (None, request.where))
@@ -85,13 +133,13 @@ class SnapshotRequests:
                 return Outcome(name, "being read already", state.run)
         if request.where is not None and (error := self._error_in(relation, request.where)):
             return _refused(name, f"the condition is refused: {error}")
-        whole = name not in self._progress.incomplete
+        whole = name not in self._registry.incomplete
         offsets = self._progress.newest.here.offsets.get(self._topics.table(relation.schema, relation.name), [])
         since = asked.since if asked is not None else None
         if request.reconcile and since is None:
             since = tuple(offsets)
         where = request.where if whole else None
-        return Outcome(name, "started", self._shapes.ask(relation, Asked(whole, where, request.rate, since=since)))
+        return Outcome(name, "started", self._registry.ask(relation, Asked(whole, where, request.rate, since=since)))
 
     def _error_in(self, relation: Relation, where: str) -> str:
         """Return what the server has against a condition, nothing if it takes it."""
@@ -110,17 +158,17 @@ class SnapshotRequests:
         return self._set_paused(name, False, "resumed")
 
     def _set_paused(self, name: str, paused: bool, outcome: str) -> Outcome:
-        state = self._shapes.states[name]
+        state = self._registry.states[name]
         if (state.asked is not None and state.asked.paused) == paused:
             return Outcome(name, "paused already" if paused else "not paused", state.run)
-        self._shapes.pause(name, paused=paused)
+        self._registry.pause(name, paused=paused)
         return Outcome(name, outcome, state.run)
 
     def _cancel(self, name: str) -> Outcome:
-        state = self._shapes.states[name]
+        state = self._registry.states[name]
         if state.asked is None or not state.asked.whole:
             return _refused(name, "its topic lacks rows until it is read; it can be paused", state.run)
-        self._shapes.cancel(name)
+        self._registry.cancel(name)
         return Outcome(name, "cancelled", state.run)
 
 

@@ -16,7 +16,7 @@ except ModuleNotFoundError:
 
 from cdc.delivery import Delivery
 from cdc.refusals import RefusedRow
-from cdc.shapes import FIRST_RUN
+from cdc.table_registry import FIRST_RUN
 from cdc.tables import CapturedTable
 from schemas.copytext import split_copy
 from schemas.lsn import Position

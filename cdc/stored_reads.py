@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,13 +21,12 @@ from snapshot.progress import ReadProgress, stored_progress
 class StoredReads:
     """The state of each table by name, by (table, run, n) the newest record of each chunk, and the daemon's record."""
 
-    states: dict[str, TableState] = field(default_factory=dict)
+    states: Mapping[str, TableState] = field(default_factory=dict)
     chunks: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
     daemon: DaemonRecord | None = None
 
-    def left(self, table: str) -> list[Chunk]:
+    def left(self, table: str, run: int) -> list[Chunk]:
         """Return the chunks of a table's newest run that are not read yet; none either if it was not planned."""
-        run = self.states[table].run
         return [
             Chunk.from_dict(value)
             for (name, of_run, _), value in self.chunks.items()
@@ -52,7 +52,8 @@ class StoredReads:
 
 def stored_reads(config: Config, timeout: float = TIMEOUT) -> StoredReads:
     """Read the tables topic."""
-    found = StoredReads()
+    states: dict[str, TableState] = {}
+    found = StoredReads(states)
     daemon: DaemonRecord | None = None
     with Reader(config.kafka, Topics(config.kafka.prefix).tables, timeout, once=True) as reader:
         for record in reader.all():
@@ -63,7 +64,7 @@ def stored_reads(config: Config, timeout: float = TIMEOUT) -> StoredReads:
             if slot != config.source.slot:
                 continue
             if kind == "table" and value is not None:
-                found.states[name[0]] = TableState.from_json(value)
+                states[name[0]] = TableState.from_json(value)
             elif kind == "chunk":
                 table, run, n = name
                 if value is None:

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from cdc import publication
+from cdc.capture_set import CaptureSet
+from cdc.catalog_watch import CatalogWatch
 from cdc.in_progress import InProgress
-from cdc.layouts import survey
+from cdc.membership import explain
 from cdc.messages import Messages
 from cdc.pipeline import Pipeline
 from cdc.reread import Reread
@@ -25,6 +27,12 @@ from sinks.requests import RequestTail
 _IDLE_ADVANCE_S = 10.0
 """An idle source moves the slot at most this often; each time costs a Kafka transaction."""
 
+_SETTLE_S = 0.2
+"""An idle source whose newest cut is no state only for want of a look is looked at this often."""
+
+_ASK_S = 0.05
+"""While something waits for it, the server is asked this often how far it has sent the WAL."""
+
 _STOP_S = 3.0
 """After a signal we go on to the end of the source transaction at hand for so long, then split it."""
 
@@ -39,16 +47,18 @@ class Stream:
     def __init__(self, pipeline: Pipeline) -> None:
         """Make ready; nothing is read from the slot yet."""
         config, connection, captured = pipeline.config, pipeline.connection, pipeline.captured
-        progress, shapes, tables = pipeline.progress, pipeline.shapes, pipeline.tables
+        progress, registry, tables = pipeline.progress, pipeline.registry, pipeline.tables
         topics = Topics(config.kafka.prefix)
+        capture_set = CaptureSet(config.source.tables)
         self._wal, self._sink, self._health, self._stop = pipeline.wal, pipeline.sink, pipeline.health, pipeline.stop
         self._progress, self._delivery = progress, pipeline.delivery
-        self._idle_at = 0.0
+        self._idle_at = self._asked_at = self._looked_at = 0.0
+        self._unsettled: frozenset[str] = frozenset()  # as of the last commit
         opened = pipeline.opened
         self._unchanged = Unchanged(Reread(connection), progress, tables.want)
         opened.callback(self._unchanged.report, now=True)
         spool = Spool(Path(config.source.spool_dir or tempfile.gettempdir()), config.memory.spool_bytes)
-        self._in_progress = InProgress(spool, parallel=self._wal.parallel)
+        self._in_progress = InProgress(spool, parallel=self._wal.parallel, captures=capture_set.captures)
         opened.callback(self._in_progress.close)
         self._assembler = Assembler(
             tables,
@@ -60,18 +70,21 @@ class Stream:
             self._delivery.refusals,
         )
         self._wal.confirm(progress.flushed_lsn)
+        self._registry = registry
+        self._watch = CatalogWatch(connection, captured.publications.names, capture_set, registry, tables.past)
         self._windows = Windows(
             config,
             captured.publications.names,
             self._delivery,
             tables,
-            shapes,
+            registry,
             progress,
             self._assembler,
             self._wal.ask,
+            self._watch.add,
         )
         opened.callback(self._windows.close)
-        take_up(captured, pipeline.reads, shapes, progress, self._windows)
+        take_up(captured, pipeline.reads, registry, self._windows)
         tail = RequestTail(config.kafka, config.source.slot)
         opened.callback(tail.close)
         self._requests = SnapshotRequests(
@@ -79,13 +92,14 @@ class Stream:
             partial(self._sink.send_plain, topics.requests),
             topics,
             connection,
-            shapes,
+            registry,
             progress,
-            lambda: publication.relations(connection, captured.publications)[0],
+            lambda: publication.relations(connection, captured.publications, capture_set)[0],
+            self._assembler.set_aside,
+            partial(explain, connection, captured.publications, capture_set),
         )
         # what happened to tables meanwhile, or to the publication
-        for found in survey(connection, captured.publications.names):
-            shapes.look(found, tables.columns_ever(found.schema, found.table))
+        self._watch.look()
 
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
@@ -94,6 +108,7 @@ class Stream:
         while True:
             self._health.turned_at = time.monotonic()
             more = self._assembler.release(_READ_MESSAGES) or self._read()
+            self._settle(drained=not more)
             if self._sink.pending or self._assembler.open_xid is not None:
                 self._health.lag.pending(self._assembler.oldest_us)
             self._commit_when_due(drained=not more)
@@ -117,6 +132,17 @@ class Stream:
         self._assembler.feed(messages)
         return more or self._assembler.releasing
 
+    def _settle(self, *, drained: bool) -> None:
+        """Act on what looks at the catalog have found, as far as the stream has come; with `drained` all has."""
+        if not self._watch.waits or self._assembler.open_xid is not None:
+            return
+        delivered = self._assembler.rows.flushed_lsn
+        self._watch.passed(max(delivered, self._wal.server_wal_end) if drained else delivered)
+        now = time.monotonic()
+        if self._watch.waits and drained and now - self._asked_at > _ASK_S:
+            self._asked_at = now
+            self._wal.ask()
+
     def _commit_when_due(self, *, drained: bool) -> None:
         """As soon as all that has come is sent; at the latest at the size or age of the configuration."""
         rested = drained and self._delivery.rest() == 0
@@ -131,8 +157,12 @@ class Stream:
     def _commit(self) -> None:
         assembler = self._assembler
         rows = assembler.rows
+        if assembler.open_xid is None:
+            self._watch.look()
+        self._unsettled = self._registry.unsettled
         self._health.committing_since = time.time()
-        self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid)
+        rest_s = self._watch.rest_s
+        self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid, rest_s)
         self._health.committing_since = None
         assembler.oldest_us = None
         if assembler.open_xid is None:
@@ -148,8 +178,13 @@ class Stream:
         level = assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
         self._health.lag.delivered(level)
         self._wal.level(level)
-        wait = 0.2 if self._progress.reread else _IDLE_ADVANCE_S
         now = time.monotonic()
-        if assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait:
+        if self._unsettled and now - self._looked_at >= _SETTLE_S:
+            # the cut may be a state by now
+            self._looked_at = now
+            self._watch.look()
+        wait = _SETTLE_S if self._progress.reread else _IDLE_ADVANCE_S
+        advanced = assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait
+        if advanced or self._registry.unsettled != self._unsettled:
             self._commit()
             self._idle_at = now

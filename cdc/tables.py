@@ -9,18 +9,20 @@ from importlib.metadata import version
 
 import psycopg
 
+from cdc.capture_set import CaptureSet
 from cdc.catalog import Types
+from cdc.decision import TopicPast
 from cdc.keys import Keys
 from cdc.layouts import when_visible
 from cdc.schema_ids import SchemaIds
-from cdc.shapes import Shapes, Subjects, is_full
+from cdc.table_registry import Subjects, TableRegistry, is_full
 from cdc.toast import Toast
 from cdc.toast_table import TableToast
 from schemas.avro import key_schema, value_schema
 from schemas.columns import ColumnOptions, is_excluded
 from schemas.config import Kafka
 from schemas.encoder import Names, TableEncoder
-from schemas.errors import ConfigError, DecodeError, SourceError, StateError
+from schemas.errors import ConfigError, DecodeError, SourceError, StateError, TailraceError
 from schemas.evolution import key_column_names
 from schemas.layout import Layout
 from schemas.refused import ColumnRefused, RecordTooLarge
@@ -31,6 +33,14 @@ from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Destination
 
 _OVERHEAD_BYTES = 1024
+
+ONE_TABLES = frozenset(
+    {
+        *("TR-122", "TR-123", "TR-124", "TR-125", "TR-126", "TR-128", "TR-129"),
+        *("TR-205", "TR-220", "TR-304", "TR-345", "TR-406"),
+    }
+)
+"""Errors that are about one table, so that others can continue without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +75,14 @@ class CapturedTable:
                 detail=f"{error.reason}: that is kafka.max_message_bytes, less 1 KiB for what stands beside it.",
                 hint="Raise kafka.max_message_bytes, and memory.limit if it says so.\n"
                 '       exclude = ["{schema}.{table}.{column}"]  # under [source]: leaves a large column out\n'
-                '       on_error = "divert"  # such changes go to the dead-letter topic, the rest goes on',
+                '       on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues',
             )
         column = self.relation.columns[error.index].name
         name = f"{self.name}.{column}"
         remedies = [f'as_text = ["{name}"]  # under [source]: the column travels as PostgreSQL prints it']
         if error.index not in self.key_columns:
             remedies.append(f'exclude = ["{name}"]  # it is not on the topic at all')
-        remedies.append('on_error = "divert"  # such changes go to the dead-letter topic, the rest goes on')
+        remedies.append('on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues')
         return SourceError(
             "TR-220",
             f'a value of column "{column}" ({self.types[error.index]}) of table "{self.name}" cannot be stored exactly',
@@ -93,7 +103,7 @@ class Tables:
         connection: psycopg.Connection,
         database: str,
         schema_ids: SchemaIds,
-        shapes: Shapes,
+        registry: TableRegistry,
         layout_of: Callable[[int], Layout | None],
         partitions: dict[str, int],
         offsets: dict[str, list[int]],
@@ -101,9 +111,13 @@ class Tables:
         keys: Keys,
         options: ColumnOptions,
         toast: Toast,
+        capture_set: CaptureSet,
+        *,
+        stops: bool,
     ) -> None:
         """`layout_of` asks the catalog how a table lies now. `partitions` are those of all topics there are, `offsets`
-        those of the cut that we go on from, `relations` the tables that are captured by now.
+        those of the cut that we go on from, `relations` the tables that are captured by now. `stops`: an error of one
+        table stops all.
         """
         self._options = options
         self.toast = toast
@@ -113,7 +127,7 @@ class Tables:
         self._types = Types(connection)
         self._database = database
         self._schema_ids = schema_ids
-        self._shapes = shapes
+        self._registry = registry
         self._layout_of = layout_of
         self._partitions = partitions
         self._offsets = offsets
@@ -122,14 +136,55 @@ class Tables:
         self._destinations: dict[str, Destination] = {}
         self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
         self._names = {(relation.schema, relation.name) for relation in relations}
+        self._capture_set = capture_set
+        self._outside: set[int] = set()  # by the name of their newest Relation message
+        self._stops = stops
 
     @property
     def destinations(self) -> Iterable[Destination]:
         return self._destinations.values()
 
-    def __getitem__(self, oid: int) -> CapturedTable:
-        """Return the table for a record that is about to be sent; the first of a shape decides what becomes of it."""
-        return self._by_oid.get(oid) or self._take(oid)
+    def for_record(self, oid: int) -> CapturedTable:
+        """Return the table for a record that is about to be sent. Raises what `adopt` does."""
+        table = self._by_oid.get(oid)
+        if table is None or self._registry.must_be_emptied(table.name):
+            return self.adopt(oid)
+        return table
+
+    def captured(self, oid: int, lsn: int = 0) -> CapturedTable | None:
+        """Return the table that a change of the stream is to be sent for; None if it is to be counted and dropped.
+
+        A table whose shape cannot be adopted is parked, as of the commit at `lsn`, if the configuration says so.
+        """
+        if self.is_ignored(oid):
+            if oid in self._outside:
+                # what it was captured as lacks this change
+                self._registry.left(self._seen[oid][0])
+            return None
+        try:
+            return self.for_record(oid)
+        except TailraceError as error:
+            if not self.park(oid, error, lsn):
+                raise
+            return None
+
+    def is_ignored(self, oid: int) -> bool:
+        """Return whether nothing of a table is sent: its name is outside the capture set, or it is parked."""
+        return oid in self._outside or (oid in self._seen and self._registry.is_parked(self._seen[oid][0]))
+
+    def park(self, oid: int, error: TailraceError, lsn: int) -> bool:
+        """Park a table for an error that is about it alone; False if it is not, or if the daemon is to stop for it."""
+        if self._stops or error.code not in ONE_TABLES or oid not in self._seen:
+            return False
+        self.set_aside(self._seen[oid][0], error, lsn)
+        return True
+
+    def set_aside(self, relation: Relation, error: TailraceError, lsn: int) -> None:
+        """Park a table. From now on it `is_ignored`; the caller has the row path forget it."""
+        table = self._by_oid.pop(relation.oid, None)
+        if table is not None and table.toast is not None:
+            table.toast.clear()
+        self._registry.park(relation, error, lsn)
 
     def see(self, relation: Relation, commit_lsn: int = 0) -> None:
         """Note a table's shape as of `commit_lsn`.
@@ -138,6 +193,10 @@ class Tables:
         """
         self._seen[relation.oid] = relation, commit_lsn
         self._by_oid.pop(relation.oid, None)
+        if self._capture_set.captures(relation.schema, relation.name):
+            self._outside.discard(relation.oid)
+        else:
+            self._outside.add(relation.oid)
 
     def seen(self, oid: int) -> tuple[Relation, int] | None:
         """Return the newest shape of a table, and as of which LSN it was seen."""
@@ -145,7 +204,7 @@ class Tables:
 
     def want(self, relation: Relation) -> None:
         """Have a table read again."""
-        self._shapes.want(relation)
+        self._registry.want(relation)
 
     def has_key(self, relation: Relation) -> bool:
         return bool(self._keys.of(relation))
@@ -157,12 +216,19 @@ class Tables:
         assert schema is not None
         return self._schema_ids.id_of(subject, schema), schema
 
-    def columns_ever(self, schema: str, table: str) -> set[str]:
-        """Return every name that a column has ever had on the topic of a table."""
-        return self._schema_ids.columns_ever(f"{self._topics.table(schema, table)}-value")
+    def past(self, schema: str, table: str) -> TopicPast:
+        """Return what the topic of a table has held."""
+        topic = self._topics.table(schema, table)
+        key = self._schema_ids.newest(f"{topic}-key")
+        ever = self._schema_ids.columns_ever(f"{topic}-value")
+        return TopicPast(frozenset(ever), tuple(key_column_names(key)) if key else (), bool(ever))
 
-    def _take(self, oid: int) -> CapturedTable:
-        """Take over a table's shape; a new one gets its schemas, and its topic if it has none."""
+    def adopt(self, oid: int) -> CapturedTable:
+        """Adopt the shape of a table for a record that is about to be sent: ask the catalog, decide what becomes of the
+        topic, make it if there is none, write the schemas.
+
+        StateError where a person must decide, SinkError if Kafka or the schema registry refuses.
+        """
         if oid not in self._seen:
             raise DecodeError(f"change of relation {oid}, which no Relation message has described", 1, 1, 0)
         relation, commit_lsn = self._seen[oid]
@@ -181,11 +247,12 @@ class Tables:
             key_schema([typed.columns[i] for i in keys], self._types, topic) if keys else "",
             value_schema(typed, self._types, topic),
         )
+        emptied = False
         if keys:
-            ever = self.columns_ever(relation.schema, relation.name)
-            emptied = self._shapes.take(relation, commit_lsn, now, old, new, ever)
+            past = self.past(relation.schema, relation.name)
+            emptied = self._registry.adopt(relation, commit_lsn, now, old, new, past)
         else:
-            emptied = self._shapes.take_events(relation, old, new)
+            self._registry.adopt_events(relation, old, new)
         table = CapturedTable(
             relation,
             keys,
@@ -210,7 +277,7 @@ class Tables:
     def _key_of(self, relation: Relation, commit_lsn: int, now: Layout | None, old: Subjects | None) -> list[int]:
         """Return the indexes of the key's columns. Under FULL the WAL does not name them: they stay what they were."""
         frozen = old is not None and old.key and is_full(relation) and not self._keys.is_declared(relation)
-        if old is not None and frozen and not self._shapes.key_changed(relation, commit_lsn, now):
+        if old is not None and frozen and not self._registry.key_changed(relation, commit_lsn, now):
             index = {column.name: i for i, column in enumerate(relation.columns)}
             names = key_column_names(old.key)
             if all(name in index for name in names):
@@ -224,7 +291,8 @@ class Tables:
                 "TR-406",
                 f'table "{relation.qualified_name}" has {"got" if keys else "lost"} its key',
                 detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}.',
-                hint="Undo it, or take another kafka.prefix (and slot) to copy all tables anew.",
+                hint="Undo it, or take another kafka.prefix (and slot) to copy all tables again. Without this table:\n"
+                f"       tailrace table leave-out {relation.qualified_name}",
             )
         if (relation.schema, relation.name) not in self._names:
             self._names.add((relation.schema, relation.name))

@@ -111,7 +111,7 @@ def _catch_up(cache: ToastCache, kafka: Kafka, record: PositionRecord, origin: s
     if found is not None:
         cut, of = found
         topics = Topics(kafka.prefix)
-        moved = [topic for topic in _moved(cut, stored) if topic not in (topics.dead, topics.message)]
+        moved = [topic for topic in _moved(cut, stored) if topic not in topics.beside]
         known = all(cache.oids(topic) for topic in moved)
         if of == origin and _is_before(cut, stored) and known and not record.reread:
             for topic in moved:

@@ -19,8 +19,9 @@ from cdc.tables import CapturedTable, Tables
 from cdc.unchanged import Unchanged
 from schemas.deadletter import Place
 from schemas.envelope import TRUNCATE_KEY, Record
-from schemas.errors import DecodeError
+from schemas.errors import DecodeError, TailraceError
 from schemas.lsn import PARTS_PER_CHANGE, Position
+from schemas.relation import Relation
 from schemas.rowcodec import ColumnRefused
 from sinks.kafka import KafkaSink
 
@@ -60,6 +61,11 @@ class Assembler:
     def open_xid(self) -> int | None:
         """The transaction in whose middle we are."""
         return self.rows.xid if self.rows.open else None
+
+    @property
+    def lsn(self) -> int:
+        """That of the commit of the transaction at hand, or of the last record sent."""
+        return self.rows.final_lsn if self.rows.open else self.rows.position_lsn
 
     @property
     def position(self) -> Position:
@@ -156,19 +162,39 @@ class Assembler:
             return self._unchanged.records(table, message, pos, lsn, ordinal, self.rows.final_lsn)
         except ColumnRefused as error:
             records = self._refused(table, message, pos, lsn, ordinal, error)
-            if table.toast is not None:
+            if table.toast is not None and not self._tables.is_ignored(table.relation.oid):
                 table.toast.refused(records)
             return records
 
     def _refused(
         self, table: CapturedTable, message: bytes, pos: int, lsn: int, ordinal: int, error: ColumnRefused
     ) -> list[Record]:
-        """Return what stands in place of a change that cannot be stored exactly, or raise SourceError to stop."""
+        """Return what takes the place of a change that cannot be stored exactly: nothing once its table is parked.
+
+        Raises SourceError to stop.
+        """
         rows = self.rows
+        if not self._refusals.divert_changes:
+            refused = table.refused(error)
+            if not self.park(table.relation.oid, refused):
+                raise refused from None
+            return []
         place = Place(Position.from_bytes(rows.position(ordinal + LETTER)), lsn, rows.xid, rows.begin_us // 1000)
         records = self._refusals.change(table, error, message, pos, ordinal, place)
         rows.sent(ordinal + LETTER)
         return records
+
+    def park(self, oid: int, error: TailraceError) -> bool:
+        """Park a table for an error that is about it alone; False if the daemon is to stop."""
+        parked = self._tables.park(oid, error, self.lsn)
+        if parked:
+            self.rows.forget()
+        return parked
+
+    def set_aside(self, relation: Relation, error: TailraceError) -> None:
+        """Park a table because a person says so."""
+        self._tables.set_aside(relation, error, self.lsn)
+        self.rows.forget()
 
     def _truncate(self, lsn: int, truncate: pgoutput.Truncate) -> None:
         self._in_transaction()
@@ -177,7 +203,9 @@ class Assembler:
             ordinal = rows.count()
             if ordinal < 0:
                 continue
-            table = self._tables[oid]
+            table = self._tables.captured(oid, rows.final_lsn)
+            if table is None:
+                continue
             self._empty(table, lsn, Position(self._progress.epoch, rows.final_lsn, ordinal))
             rows.sent(ordinal)
 

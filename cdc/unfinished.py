@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from cdc.captured import Captured
-from cdc.progress import Progress
 from cdc.recovery import REFILL
-from cdc.shapes import Shapes
 from cdc.stored_reads import StoredReads
+from cdc.table_registry import TableRegistry
 from cdc.windows import Windows
 from schemas.errors import StateError
+from schemas.layout import TableStatus
 
 
-def take_up(captured: Captured, reads: StoredReads, shapes: Shapes, progress: Progress, windows: Windows) -> None:
+def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, windows: Windows) -> None:
     """Go on with them in windows, and let go of tables that are not captured any more.
 
     StateError for one without a key: rows that the stream and a window both bring can be told apart by their key only.
     """
-    shapes.keyless |= captured.without_key
-    for table in sorted(shapes.keyless & progress.incomplete):
+    registry.keyless |= captured.without_key
+    parked = registry.parked.keys()
+    for table in sorted((registry.keyless & registry.incomplete) - parked):
         raise StateError(
             "TR-405",
             f'the first snapshot was cut short in table "{table}", which has no key',
@@ -25,14 +26,16 @@ def take_up(captured: Captured, reads: StoredReads, shapes: Shapes, progress: Pr
             hint=REFILL,
         )
     relations = {relation.qualified_name: relation for relation in captured.relations}
-    for name in progress.incomplete - relations.keys():
-        shapes.gone(name)
-    for name, state in list(shapes.states.items()):
+    for name in sorted(registry.incomplete - relations.keys()):
+        registry.gone(name)
+    for name, state in list(registry.states.items()):
         if state.asked is not None and name not in relations:
-            shapes.cancel(name)
-    unread = reads.unread() - shapes.keyless
+            registry.cancel(name)
+    unread = reads.unread() - registry.keyless
     for name, relation in relations.items():
-        now = shapes.states.get(name)
-        # one of which nothing is known yet is wanted by `shapes.look`, with its entry in the publication
-        if now is not None and (name in progress.incomplete or now.asked is not None or name in unread):
-            windows.resume(relation, reads.left(name))
+        now = registry.states.get(name)
+        # one of which nothing is known is wanted by the first look at the catalog, with its entry in the publication
+        if now is None or now.status in (TableStatus.NEW, TableStatus.PARKED):
+            continue
+        if name in registry.incomplete or now.asked is not None or name in unread:
+            windows.resume(relation, reads.left(name, now.run))

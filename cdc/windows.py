@@ -16,24 +16,26 @@ import psycopg
 import structlog
 
 from cdc import pgoutput
+from cdc.capture_set import CaptureSet
 from cdc.connect import cannot_read, connect_to_read
 from cdc.delivery import Delivery
 from cdc.layouts import describe, survey
 from cdc.progress import Progress
 from cdc.reconcile import Deletes, Reconcile
-from cdc.shapes import Shapes
 from cdc.snapshot_rows import RowSender
+from cdc.table_registry import TableRegistry
 from cdc.tables import CapturedTable, Tables
 from cdc.transaction import Assembler
 from schemas.config import Config, Snapshot
 from schemas.envelope import TRUNCATE_KEY
+from schemas.errors import SourceError
 from schemas.layout import Asked
 from schemas.lsn import PARTS_PER_CHANGE, Position
 from schemas.relation import Relation
 from schemas.topics import Topics
 from snapshot.pace import Pace
 from snapshot.plan import Chunk, plan_chunks
-from snapshot.window import Plan, Window
+from snapshot.window import Look, Plan, Window
 from snapshot.window_reader import WindowReader
 
 log = structlog.get_logger()
@@ -43,6 +45,9 @@ _WINDOW_BYTES: Final = 1_048_576
 
 _AGAIN_S: Final = 0.2
 """Until a void chunk is read again: a commit that is not seen yet may wait long, for a standby."""
+
+_PLAN_AGAIN_S: Final = 1.0
+"""Until a table that was not there is planned again."""
 
 _ASK_S: Final = 0.05
 """An idle server is asked this often how far it has sent the WAL, where no mark tells it."""
@@ -69,18 +74,22 @@ class Windows:
         publications: Sequence[str],
         delivery: Delivery,
         tables: Tables,
-        shapes: Shapes,
+        registry: TableRegistry,
         progress: Progress,
         assembler: Assembler,
         ask_for_wal_end: Callable[[], None],
+        on_look: Callable[[Look], None],
     ) -> None:
-        """`ask_for_wal_end` has the server say at once how far it has sent the WAL."""
+        """`ask_for_wal_end` has the server say at once how far it has sent the WAL; `on_look` gets each look at the
+        catalog.
+        """
+        self._on_look = on_look
         self.reads: dict[str, TableRead] = {}
         self._kafka = config.kafka
         self._topics = Topics(config.kafka.prefix)
         self._delivery = delivery
         self._tables = tables
-        self._shapes = shapes
+        self._registry = registry
         self._progress = progress
         self._assembler = assembler
         self._ask_for_wal_end = ask_for_wal_end
@@ -89,6 +98,7 @@ class Windows:
         self._pace = Pace(config.snapshot.max_bytes_per_s)
         dsn = config.source.dsn.get_secret_value()
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
+        capture_set = CaptureSet(config.source.tables)
         self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
         self._reader = WindowReader(
             lambda: connect_to_read(dsn, application_name="tailrace window"),
@@ -98,20 +108,16 @@ class Windows:
             lambda connection, relation, where: plan_chunks(
                 connection, publications, relation, self._how(relation), where
             ),
-            lambda connection: survey(connection, publications),
+            lambda connection: survey(connection, publications, capture_set),
         )
         assembler.rows.on_commit = self._commit
 
     def resume(self, relation: Relation, chunks: Iterable[Chunk]) -> None:
         """Go on with the chunks that are left of a table; without a layout nobody has begun to read it."""
         name = relation.qualified_name
-        state = self._shapes.states[name]
+        state = self._registry.states[name]
         asked = self._asked(name)
         layout, lsn = (asked.layout, asked.lsn) if asked.whole else (state.layout, state.lsn)
-        if asked.whole:
-            self._progress.incomplete.discard(name)  # it is there for a value that was read again
-        else:
-            self._progress.incomplete.add(name)
         read = self._begin(relation)
         if layout is not None:
             read.left = list(chunks)
@@ -121,13 +127,13 @@ class Windows:
 
     def poll(self) -> None:
         """Take up what is wanted, what was found altered, and what has been planned. Raises what the reader met."""
-        for found in self._reader.found():
-            self._shapes.look(found, self._tables.columns_ever(found.schema, found.table))
-        while self._shapes.wanted:
-            _, relation = self._shapes.wanted.popitem()
+        if (look := self._reader.looked()) is not None:
+            self._on_look(look)
+        for name, relation in self._registry.wanted.items():
+            self._registry.begun(name)
             self._begin(relation)
         for name, read in list(self.reads.items()):
-            if self._shapes.states[name].run != read.run:
+            if self._registry.states[name].run != read.run:
                 self._done(name)  # it has another name by now, or a person does not want it any more
         try:
             plan = self._reader.planned()
@@ -146,7 +152,7 @@ class Windows:
         name = relation.qualified_name
         if name in self.reads:
             self._done(name)
-        read = self.reads[name] = TableRead(relation, self._shapes.states[name].run)
+        read = self.reads[name] = TableRead(relation, self._registry.states[name].run)
         self._assembler.on_message = self._message
         self._assembler.rows.on_key = self._touch
         return read
@@ -179,22 +185,22 @@ class Windows:
         return self._snapshot.model_copy(update={"where": {}})
 
     def _asked(self, name: str) -> Asked:
-        return self._shapes.states[name].asked or Asked()
+        return self._registry.states[name].asked or Asked()
 
     def _planned(self, read: TableRead, plan: Plan) -> None:
         if plan.layout is None:
-            self._shapes.gone(plan.table)
-            self._done(plan.table)
+            # gone, or under another name, at a place of the WAL that a look at the catalog finds
+            read.ready_at = time.monotonic() + _PLAN_AGAIN_S
             return
         if not self._tables.has_key(plan.relation):
-            self._shapes.cannot_be_read(plan.table)
+            self._registry.cannot_be_read(plan.table)
             self._done(plan.table)
             return
-        self._shapes.forget_chunks(plan.table)
+        self._registry.forget_chunks(plan.table)
         for chunk in plan.chunks:
-            self._shapes.note_chunk(chunk, plan.run, done=False)
+            self._registry.note_chunk(chunk, plan.run, done=False)
         # behind them: without transactions a part of these records may be all that there is at the next start
-        self._shapes.planned(plan.relation, plan.layout, plan.lsn)
+        self._registry.planned(plan.relation, plan.layout, plan.lsn)
         log.info("table is read in windows", table=plan.table, run=plan.run, chunks=len(plan.chunks))
         read.plan = plan
         read.left = list(plan.chunks)
@@ -212,7 +218,7 @@ class Windows:
     def _current(self, plan: Plan) -> TableRead | None:
         """Return the read that a plan is of; None if it is not wanted any more, or is wanted anew since."""
         read = self.reads.get(plan.table)
-        return read if read is not None and read.run == plan.run == self._shapes.states[plan.table].run else None
+        return read if read is not None and read.run == plan.run == self._registry.states[plan.table].run else None
 
     def _message(self, message: pgoutput.Message) -> None:
         """Take a logical message of the stream."""
@@ -251,9 +257,12 @@ class Windows:
         if read is not None:
             if window.failed:
                 self._failed(window)
+            elif self._tables.is_ignored(window.relation.oid):
+                # it has a name by now under which it is not captured, which the next look at the catalog will show
+                read.ready_at = time.monotonic() + _PLAN_AGAIN_S
             elif window.moved or self._is_outdated(window, read):
                 log.info("table was altered while it was read", table=window.chunk.table)
-                self._shapes.want(window.relation)
+                self._registry.want(window.relation)
             elif window.void:
                 read.ready_at = time.monotonic() + _AGAIN_S
             else:
@@ -263,7 +272,7 @@ class Windows:
     def _failed(self, window: Window) -> None:
         table = window.chunk.table
         log.error("rows cannot be selected, the read ends", table=table, where=window.plan.where, error=window.failed)
-        self._shapes.cancel(table, "failed")
+        self._registry.cancel(table, "failed")
 
     def _is_outdated(self, window: Window, read: TableRead) -> bool:
         """Whether the stream has shown another shape than the one that was read, and a later one.
@@ -271,7 +280,7 @@ class Windows:
         An earlier one is none: a table may be altered without a change that would bring a Relation message.
         """
         seen = self._tables.seen(window.relation.oid)
-        if seen is None or _columns(seen[0]) != _columns(window.relation):
+        if seen is None or _shape(seen[0]) != _shape(window.relation):
             if seen is not None and seen[1] > window.lsn:
                 return True
             seen = window.relation, window.lsn
@@ -284,15 +293,21 @@ class Windows:
     def _emit(self, window: Window, read: TableRead, position: Position) -> None:
         self._assembler.sent(position)
         # the shape may be news to the topic, and void what has been read of the table so far
-        destined = self._tables[window.relation.oid]
-        if self._current(window.plan) is None:
+        destined = self._tables.captured(window.relation.oid)
+        if destined is None or self._current(window.plan) is None:
             return
         behind = self._assembler.behind
         run = window.plan.run
         sender = RowSender(self._delivery, behind.epoch, behind.commit_lsn, behind.ordinal, run)
-        sender.divert(sender.send(destined, window.lines, window.keys or None))
+        try:
+            sender.divert(sender.send(destined, window.lines, window.keys or None))
+        except SourceError as error:
+            self._assembler.sent(sender.position)
+            if not self._assembler.park(window.relation.oid, error):
+                raise
+            return
         copied = sum(map(len, window.lines))
-        self._shapes.note_chunk(window.chunk, run, done=True, rows=len(window.lines), copied=copied)
+        self._registry.note_chunk(window.chunk, run, done=True, rows=len(window.lines), copied=copied)
         self._assembler.sent(sender.position)
         self._pace.read(copied)
         read.left.remove(window.chunk)
@@ -325,17 +340,22 @@ class Windows:
             self._copied(read)
         elif keys:
             relation = read.plan.relation
-            if self._tables.seen(relation.oid) is None:
+            seen = self._tables.seen(relation.oid)
+            if seen is None or _shape(seen[0]) != _shape(relation):
                 self._tables.see(relation, read.plan.lsn)
-            table = self._tables[relation.oid]
-            if self._current(read.plan) is not None:
+            table = self._tables.captured(relation.oid)
+            if table is not None and self._current(read.plan) is not None:
                 deletes = Deletes(self._delivery.sink.outbox, table, self._tables.key_schema(table), read.run)
                 self._assembler.sent(deletes.send(keys, self._assembler.behind))
 
     def _copied(self, read: TableRead) -> None:
         name = read.relation.qualified_name
+        if self._registry.must_be_emptied(name) and read.plan is not None:
+            # no chunk, so no row that would have come after the truncate
+            self._tables.see(read.plan.relation, read.plan.lsn)
+            self._tables.for_record(read.plan.relation.oid)
         self._done(name)
-        self._shapes.copied(name)
+        self._registry.copied(name)
         log.info("table copied", table=name, run=read.run)
 
     def close(self) -> None:
@@ -348,5 +368,6 @@ class Windows:
         self._assembler.rows.on_commit = None
 
 
-def _columns(relation: Relation) -> list[tuple[str, int, int]]:
-    return [(column.name, column.type_oid, column.typmod) for column in relation.columns]
+def _shape(relation: Relation) -> tuple[str, list[tuple[str, int, int]]]:
+    columns = [(column.name, column.type_oid, column.typmod) for column in relation.columns]
+    return relation.qualified_name, columns

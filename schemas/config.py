@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from schemas.dsn import check
 from schemas.lsn import parse_lsn
+from schemas.secretfile import with_files
 
 ToastWay = Literal["cache", "reread"]
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
@@ -25,16 +27,6 @@ class Section(BaseModel):
     """A table of the file: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def _with_files(values: object, *keys: str) -> object:
-    """Read what is not given from the file that `{key}_file` names."""
-    if isinstance(values, dict):
-        for key in keys:
-            if values.get(f"{key}_file") and key not in values:
-                with open(values[f"{key}_file"], encoding="utf-8") as file:
-                    values = {**values, key: file.read().strip()}
-    return values
 
 
 class Source(Section):
@@ -80,15 +72,16 @@ class Source(Section):
     )
     hash_salt: SecretStr | None = Field(None, description="key of the hashes, for example 64 random digits")
     hash_salt_file: str | None = Field(None, description="file that holds the salt, in place of hash_salt")
-    on_error: Literal["stop", "divert"] = Field(
-        "stop",
-        description="a value that cannot be stored exactly stops the daemon, or its change goes to the dead-letter"
-        " topic {prefix}.tailrace.dead",
+    on_table_error: Literal["park", "stop", "divert"] = Field(
+        "park",
+        description="when a table cannot continue (a value that cannot be stored exactly, a record too large, a lost"
+        " key): park the table and continue with all others, stop the daemon, or, for values and records, divert the"
+        " change to the dead-letter topic {prefix}.tailrace.dead",
     )
-    on_schema_change: Literal["stop", "truncate"] = Field(
-        "stop",
-        description="when readers of a topic cannot follow a change of its table: stop for a person, or empty the topic"
-        " by a truncate record and fill it anew",
+    on_schema_change: Literal["refill", "stop"] = Field(
+        "refill",
+        description="when readers of a topic cannot follow a change of its table (another key, another type): empty the"
+        " topic by a truncate record and read all rows again beside the stream, or stop the daemon for a person",
     )
     streaming: bool = Field(
         False,
@@ -123,7 +116,25 @@ class Source(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, values: object) -> object:
-        return _with_files(values, "dsn", "hash_salt")
+        return with_files(values, "dsn", "hash_salt")
+
+    @field_validator("dsn")
+    @classmethod
+    def _can_be_read(cls, dsn: SecretStr) -> SecretStr:
+        check(dsn.get_secret_value())
+        return dsn
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_key(cls, values: object) -> object:
+        if isinstance(values, dict) and "on_error" in values and "on_table_error" not in values:
+            return {"on_table_error" if key == "on_error" else key: value for key, value in values.items()}
+        return values
+
+    @field_validator("on_schema_change", mode="before")
+    @classmethod
+    def _former_name(cls, value: object) -> object:
+        return "refill" if value == "truncate" else value
 
     @model_validator(mode="after")
     def _salted(self) -> Source:
@@ -284,11 +295,14 @@ class HttpServer(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_password(cls, values: object) -> object:
-        return _with_files(values, "password")
+        return with_files(values, "password")
 
     @model_validator(mode="after")
     def _no_way_round(self) -> Self:
-        parts = [urlsplit(url) for url in self.urls]
+        try:
+            parts = [urlsplit(url) for url in self.urls]
+        except ValueError:  # its text quotes the URL, and with it a password
+            parts = []
         if not parts or not all(part.scheme in ("http", "https") and part.hostname for part in parts):
             raise ValueError('write URLs, for example "https://localhost:9200"')
         if any("@" in url for url in self.urls):
@@ -359,6 +373,11 @@ class View(Section):
     refresh: Literal["incremental", "full"] = Field(
         "incremental", description="of a query: the units that changed, or all of it at each change"
     )
+    asof_before: Literal["none", "first"] = Field(
+        "none",
+        description="of a query with ASOF joins: what a row is joined with whose moment is before the first version of"
+        " a key: none, or that first version",
+    )
     queries: str | None = Field(
         None, description='of percolate: the captured column of stored queries, "schema.table.column"'
     )
@@ -374,6 +393,8 @@ class View(Section):
     def _one_source(self) -> View:
         if (self.table is None) == (self.query is None):
             raise ValueError("give either `table` or `query`")
+        if self.asof_before != "none" and self.query is None:
+            raise ValueError("`asof_before` is of a `query` with ASOF joins")
         if self.lateness_s is not None and (self.query is None or self.refresh == "full"):
             raise ValueError('`lateness_s` is of a `query` with refresh = "incremental"')
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from pydantic import ValidationError
 from schemas.config import Config
 from schemas.configkeys import holds_json, key_error, path_of
 from schemas.errors import ConfigError
+from schemas.secret import remember
+from schemas.secretfile import SecretFileError
 
 FILE_NAME: Final = "tailrace.toml"
 ENVIRONMENT_PREFIX: Final = "TAILRACE__"
@@ -65,17 +68,20 @@ def read(
     for key, value in (overrides or {}).items():
         _put(values, tuple(key.split(".")), value, "flag", origins)
     try:
-        return Loaded(Config.model_validate(values), file, origins)
+        config = Config.model_validate(values)
     except ValidationError as error:
         # `from None`: pydantic's own text quotes the input.
         raise key_error(error, file, origins) from None
-    except OSError as error:
+    except SecretFileError as error:
+        given = error.key.removesuffix("_file")
         raise ConfigError(
             "TR-106",
-            "a file that holds a secret cannot be read",
-            detail=f"{error.filename}: {error.strerror}.",
-            hint='Correct the key that ends in _file, or give the value itself, e.g. dsn = "${DATABASE_URL}".',
+            f'the file that "{error.key}" names cannot be read',
+            detail=f"{error.path}: {error.reason}.",
+            hint=f'ls -l {error.path}; or give the value itself: {given} = "${{VARIABLE}}".',
         ) from None
+    remember(config)
+    return Loaded(config, file, origins)
 
 
 def find(path: Path | None, environ: Mapping[str, str], *, needed: bool = True) -> Path | None:
@@ -87,7 +93,7 @@ def find(path: Path | None, environ: Mapping[str, str], *, needed: bool = True) 
     chosen = path or (Path(environ["TAILRACE_CONFIG"]) if environ.get("TAILRACE_CONFIG") else None)
     places = [chosen] if chosen else [Path(FILE_NAME), Path("/etc/tailrace") / FILE_NAME]
     for place in places:
-        if place.is_file():
+        if _is_there(place):
             return place.absolute()
     if not needed and chosen is None:
         return None
@@ -101,6 +107,34 @@ def find(path: Path | None, environ: Mapping[str, str], *, needed: bool = True) 
         "no configuration file",
         detail=f"Looked at, in this order: {'; '.join(looked)}.",
         hint="Name one with --config FILE, or run `tailrace dev up`, which writes one for the demo.",
+    )
+
+
+def _is_there(place: Path) -> bool:
+    """Whether there is such a file. ConfigError for what is there and no file: the next place may be another's."""
+    try:
+        kind = place.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(place, error) from None
+    if stat.S_ISREG(kind):
+        return True
+    what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
+    raise ConfigError(
+        "TR-106",
+        f'the configuration "{place}" is {what}',
+        detail="It is a file in TOML.",
+        hint=f"--config {place / FILE_NAME}" if stat.S_ISDIR(kind) else f"ls -l {place}",
+    )
+
+
+def _unreadable(file: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        "TR-106",
+        f'"{file}" cannot be read',
+        detail=f"{error.strerror}.",
+        hint=f"ls -l {file}",
     )
 
 
@@ -122,12 +156,7 @@ def _parsed(file: Path) -> dict[str, Any]:
             hint=f"iconv -f latin1 -t utf-8 {file} > {file}.new",
         ) from None
     except OSError as error:
-        raise ConfigError(
-            "TR-106",
-            f'"{file}" cannot be read',
-            detail=f"{error.strerror}.",
-            hint=f"ls -l {file}",
-        ) from None
+        raise _unreadable(file, error) from None
 
 
 _REFERENCE = re.compile(r"\$\$|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{")

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from schemas.config import Config
+from schemas.dsn import DsnError
 from schemas.errors import ConfigError
 
 
@@ -39,7 +40,10 @@ def key_error(error: ValidationError, file: Path | None, origins: Mapping[str, s
     found = error.errors(include_url=False, include_context=True, include_input=False)
     first, others = found[0], found[1:]
     keys = _keys(first)
-    origin = origins.get(path_of(keys), f"file {file}" if file else "environment")
+    path = path_of(keys)
+    origin = origins.get(path, f"file {file}" if file else "environment")
+    if path not in origins and f"{path}_file" in origins:
+        origin = f'the file that "{path}_file" names, {origins[f"{path}_file"]}'
     more = "".join(f" Also: {_sentence(other)}." for other in others[:5])
     if len(others) > 5:
         more += f" And {len(others) - 5} more."
@@ -48,8 +52,14 @@ def key_error(error: ValidationError, file: Path | None, origins: Mapping[str, s
         "TR-105" if unknown else "TR-104",
         _sentence(first),
         detail=f"From {origin}.{more}",
-        hint=_unknown_hint(keys) if unknown else _hint(keys),
+        hint=_unknown_hint(keys) if unknown else _own_hint(first) or _hint(keys),
     )
+
+
+def _own_hint(error: ErrorDetails) -> str:
+    """Return what a check of ours says about the remedy."""
+    cause = error.get("ctx", {}).get("error")
+    return f"{cause.hint}." if isinstance(cause, DsnError) else ""
 
 
 def _sentence(error: ErrorDetails) -> str:

@@ -1,12 +1,13 @@
 """The errors that a person may see, in PostgreSQL's own form: ERROR, DETAIL, HINT.
 
     TailraceError
-     ├── ConfigError     exit 3   the configuration file or a flag
+     ├── UsageError      exit 2   the command line: a command, an option or an argument
+     ├── ConfigError     exit 3   the configuration file, or what a flag says in its place
      ├── SourceError     exit 4   PostgreSQL: not reachable, not allowed, not set up
      │    └── DecodeError         a replication message that breaks its own format
      ├── SinkError       exit 5   Kafka, warehouse, search index, schema registry
      ├── StateError      exit 6   needs a person: slot lost, gap, another system
-     ├── FoundError      exit 7   check or verify found something
+     ├── FoundError      exit 7   a comparison found a difference
      └── DeadlineError   exit 8   what was waited for did not come in time
 
 Raise where the fault is found, add context once, print once at the top (`cdc.cli.main`). Never put a cell value in one.
@@ -36,6 +37,12 @@ class TailraceError(Exception):
         if self.hint:
             lines.append(f"HINT   {self.hint}")
         return "\n".join(lines)
+
+
+class UsageError(TailraceError):
+    """The command line names something that there is not, or leaves out what is needed."""
+
+    exit_code = 2
 
 
 class ConfigError(TailraceError):
@@ -76,7 +83,7 @@ class StateError(TailraceError):
 
 
 class FoundError(TailraceError):
-    """A check or a comparison found something; the findings have been printed."""
+    """A comparison found a difference; the findings have been printed."""
 
     exit_code = 7
 

@@ -1,14 +1,16 @@
-"""How a table lies in the database: by that we tell whether the rows on its topic still read as the source has them.
+"""How a table reads at rest: by that we tell whether the rows on its topic still read as the source has them.
 
 An ALTER TABLE sends no row through the WAL, whatever it does to them: a column added with a default, one that is
 renamed, one whose type changes with a USING clause. Column numbers (never used twice), files (a rewrite makes new ones)
-and the version of each column's catalog row (`xmin`) show which of these it was.
+and the version of each column's catalog row (`xmin`) show which of these it was. An ALTER TYPE does not even touch the
+table: the types inside a column's type, at any depth, are a part of the layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
+from enum import IntEnum, StrEnum
 from typing import Any, Final, Self
 
 import orjson
@@ -22,9 +24,24 @@ _SAME_TEXT: Final = frozenset({25, 1043})
 """text and varchar: between them, without a rewrite, every value prints the same."""
 
 
+class RowsAtRest(IntEnum):
+    """How rows that were read under one layout may read under a later one; each form includes those before it."""
+
+    SAME = 0
+    DIFFER = 1
+    """Some value may read differently, or a row may have come without a change in the WAL."""
+    MISSING = 2
+    """Rows may be gone without a delete in the WAL."""
+    REKEYED = 3
+    """The key of a row may read differently: its record under the old key would stay."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A row of `pg_attribute`; `filled`: a row written before the column was added may have a value in it."""
+    """A row of `pg_attribute`; `filled`: a row written before the column was added may have a value in it.
+
+    `inside` are the oids of the enums and composites in the column's type, at any depth.
+    """
 
     number: int
     name: str
@@ -32,6 +49,35 @@ class Attribute:
     typmod: int
     filled: bool
     version: int
+    inside: tuple[int, ...] = ()
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        return cls(**(value | {"inside": tuple(value.get("inside", ()))}))
+
+
+@dataclass(frozen=True, slots=True)
+class TypeForm:
+    """What decides how values of a type that ALTER TYPE can change print.
+
+    `parts` are (oid, label) of an enum's values or (number, type) of a composite's attributes; the names of the latter
+    are not printed.
+    """
+
+    oid: int
+    is_enum: bool
+    parts: tuple[tuple[int, str], ...]
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        return cls(value["oid"], value["is_enum"], tuple((number, text) for number, text in value["parts"]))
+
+    def prints_as(self, now: TypeForm) -> bool:
+        """Whether every value that was stored under this form prints the same under the later one."""
+        if self.is_enum:
+            labels = dict(self.parts)
+            return all(labels.get(oid, label) == label for oid, label in now.parts)
+        return self.parts == now.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +87,8 @@ class Layout:
     `member` is the oid of its entry in the publication: one that was taken out and put in again has another, and so has
     one whose row filter or column list is another. It is 0 where all tables (of a schema) are published.
     `files` are (oid, relfilenode, attached) of it or of its leaves; `attached`: it had rows of its own, perhaps, before
-    it became a part of this table. `labels` are (oid, label) of the values of its columns' enums.
+    it became a part of this table. `types` are the forms of all types inside its columns'; None in a layout that was
+    stored by a version that knew `labels` only: (oid, label) of the values of its columns' own enums.
     """
 
     oid: int
@@ -50,17 +97,25 @@ class Layout:
     attributes: tuple[Attribute, ...]
     labels: tuple[tuple[int, str], ...] = ()
     member: int = 0
+    types: tuple[TypeForm, ...] | None = ()
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
+        types = value.get("types")
         return cls(
             value["oid"],
             tuple((oid, file, attached) for oid, file, attached in value["files"]),
             tuple(value["key"]),
-            tuple(Attribute(**attribute) for attribute in value["attributes"]),
-            tuple((oid, label) for oid, label in value["labels"]),
+            tuple(Attribute.from_dict(attribute) for attribute in value["attributes"]),
+            tuple((oid, label) for oid, label in value.get("labels", ())),
             value["member"],
+            None if types is None else tuple(TypeForm.from_dict(each) for each in types),
         )
+
+    @property
+    def oids(self) -> set[int]:
+        """The oids of the table, of its leaves, and of the types inside its columns'."""
+        return {self.oid, *(oid for oid, _, _ in self.files), *(form.oid for form in self.types or ())}
 
     def has(self, relation: Relation) -> bool:
         """Whether all columns of `relation` are there, under these names and with these types."""
@@ -77,35 +132,65 @@ class Layout:
         before = {oid for oid, _, _ in self.files}
         return any(attached and oid not in before for oid, _, attached in now.files)
 
-    def rows_differ(
-        self, now: Layout, columns: Collection[str], before: Collection[str], ever: Collection[str]
-    ) -> bool:
-        """Whether rows that were read under this layout may read differently under the later one `now`.
+    def _partition_rewritten(self, now: Layout) -> bool:
+        """Whether a partition has another file: its TRUNCATE is not in the WAL's stream when the root is published."""
+        before = {oid: file for oid, file, _ in self.files if oid != self.oid}
+        return any(before.get(oid, file) != file for oid, file, _ in now.files)
+
+    def _altered_types(self, now: Layout) -> set[int]:
+        """Return the oids of the types whose stored values may print differently under the later layout `now`."""
+        if self.types is None:
+            labels = dict(self.labels)
+            enums = [form for form in now.types or () if form.is_enum]
+            return {form.oid for form in enums if any(labels.get(oid, text) != text for oid, text in form.parts)}
+        before = {form.oid: form for form in self.types}
+        return {form.oid for form in now.types or () if form.oid in before and not before[form.oid].prints_as(form)}
+
+    def rows_at_rest(
+        self,
+        now: Layout,
+        columns: Collection[str],
+        before: Collection[str],
+        ever: Collection[str],
+        key: Collection[str],
+    ) -> RowsAtRest:
+        """Say how rows that were read under this layout may read under the later one `now`.
 
         `columns` are those that are captured now, `before` those that were, `ever` all that the topic has had: a name
-        that comes back would show what an earlier column left in old records. In doubt the answer is True.
+        that comes back would show what an earlier column left in old records. `key` are the columns of the topic's
+        key. In doubt the answer is the graver one.
         """
-        labels = dict(self.labels)
-        if self.attached(now) or any(labels.get(oid, label) != label for oid, label in now.labels):
-            return True
+        found = RowsAtRest.SAME
+        if self.attached(now):
+            found = RowsAtRest.DIFFER
+        if self._partition_rewritten(now):
+            found = RowsAtRest.MISSING
+        types, rewritten = self._altered_types(now), self.rewritten(now)
         known = {each.number: each for each in self.attributes}
-        rewritten = self.rewritten(now)
         for each in now.attributes:
-            if each.name not in columns:
-                continue
-            was = known.get(each.number)
-            if was is None:
-                differs = each.filled or rewritten or each.name in ever
-            elif was.name != each.name or each.name not in before:
-                differs = True
-            else:
-                same_text = was.type_oid in _SAME_TEXT and each.type_oid in _SAME_TEXT
-                differs = not same_text and was.type_oid != each.type_oid
-                # a USING clause can make any value of any other, also without a change of type
-                differs = differs or (rewritten and was.version != each.version)
-            if differs:
-                return True
-        return False
+            if each.name in columns and _differs(known.get(each.number), each, types, rewritten, before, ever):
+                found = max(found, RowsAtRest.REKEYED if each.name in key else RowsAtRest.DIFFER)
+        return found
+
+
+def _differs(
+    was: Attribute | None,
+    now: Attribute,
+    types: Collection[int],
+    rewritten: bool,
+    before: Collection[str],
+    ever: Collection[str],
+) -> bool:
+    """Whether a column's values at rest may read differently; `types` are those that were altered."""
+    if was is None:
+        return now.filled or rewritten or now.name in ever
+    if was.name != now.name or now.name not in before or any(oid in types for oid in now.inside):
+        return True
+    same_text = was.type_oid in _SAME_TEXT and now.type_oid in _SAME_TEXT
+    if not same_text and was.type_oid != now.type_oid:
+        return True
+    # a USING clause can make any value of any other, also without a change of type
+    return rewritten and was.version != now.version
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +226,45 @@ class Asked:
         )
 
 
+class TableStatus(StrEnum):
+    """Where a captured table is; the transitions are those of `cdc.registry`."""
+
+    NEW = "new"
+    """Named by the position record, nothing is known of it yet."""
+    WANTED = "wanted"
+    """To be read (again); no read is planned yet."""
+    READING = "reading"
+    """A read is planned and not done."""
+    STREAMING = "streaming"
+    """The topic is the table as of every cut. A read that a person wants may be under way."""
+    KEYLESS = "keyless"
+    """The topic holds events; rows from before it was published cannot be read."""
+    GONE = "gone"
+    """No captured table has this name; the topic stays as it is."""
+    PARKED = "parked"
+    """Set aside for an error: its changes are not written until a person resumes it."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether no cut is a state of this table."""
+        return self in (TableStatus.NEW, TableStatus.WANTED, TableStatus.READING, TableStatus.PARKED)
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Why a table is parked: the error, the LSN of the commit that met it (0: none) and the time, ms since 1970.
+
+    `left_out`: a person has said that it stays so.
+    """
+
+    code: str
+    message: str
+    hint: str
+    lsn: int
+    since_ms: int
+    left_out: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a run ended that a person had asked for ("done", "cancelled", "failed"), and what was asked, for people."""
@@ -159,8 +283,10 @@ class TableState:
     `oid` is the table that its rows come from, 0 once that has another name, and `member` its entry in the publication:
     with another one, changes may be missing. `run` is the number of the newest snapshot run, `layout` that of the rows
     at rest with all that was committed before `lsn`, and `columns` are those that they have. Without a layout a read is
-    still to begin. `asked` is there while a run is under way that a person has asked for, or paused,
-    `ended` from then until the next run begins.
+    still to begin. `asked` is there while a run is under way that a person has asked for, or paused, `ended` from then
+    until the next run begins. `status` is None in a record of a version that did not store it: there the position
+    record says which tables are incomplete. `empty`: a truncate must be the next record of the topic. `parked` says why
+    a table is parked, and since when.
     """
 
     run: int
@@ -170,6 +296,9 @@ class TableState:
     columns: tuple[str, ...] = ()
     member: int = 0
     asked: Asked | None = None
+    status: TableStatus | None = None
+    empty: bool = False
+    parked: Parked | None = None
     ended: Ended | None = None
 
     def to_json(self) -> bytes:
@@ -187,5 +316,8 @@ class TableState:
             tuple(value["columns"]),
             value["member"],
             Asked.from_dict(asked) if asked else None,
+            TableStatus(value["status"]) if value.get("status") else None,
+            value.get("empty", False),
+            Parked(**value["parked"]) if value.get("parked") else None,
             Ended(**ended) if ended else None,
         )

@@ -8,8 +8,9 @@ last record that belongs to the state as of `flushed_lsn`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self
 
 import orjson
 
@@ -62,17 +63,37 @@ class Cut:
         return cls.from_dict(orjson.loads(text))
 
 
+MOST_BOUNDARIES: Final = 8
+"""Cuts that a position record names in `states`. With more, the oldest are dropped: a view for whose tables only a
+dropped one was a state gets an older cut or none, so it stands still, or has no start, until one of them is complete.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A cut at which no source transaction was split, and the tables that were incomplete there.
+
+    For every other table it is a state: the table's topic up to the cut is the table as of its LSN.
+    """
+
+    cut: Cut
+    incomplete: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class PositionRecord:
     """The last record of a Kafka transaction.
 
     `here` is the cut at this very transaction. It is a state if no source transaction is split across it (`open` is
     None) and no table is in the middle of its snapshot (`incomplete_tables` is empty); otherwise `newest_state` is
-    the last cut that was one, if any. `counts` is the number of records this Kafka transaction wrote per topic,
-    `diverted` that of all dead letters so far. `nokey_oid` is the oid of the publication for tables without a key, 0 if
-    there is none. `reread` names the tables of which values were read again, with the LSN up to which they may be newer
-    than the cut: these, too, are incomplete until then. `generation` rises when a new slot begins behind changes that
-    the topics lack: what was kept beside them is of no use any more.
+    the last cut that was one, if any. `states` are the cuts between these two that are a state for some tables and
+    have no newer one for the same tables, newest first (`states_after`); records of older versions have none.
+    `counts` is the number of records this Kafka transaction wrote per topic, `diverted` that of all dead letters so
+    far. `nokey_oid` is the oid of the publication for tables without a key, 0 if there is none. `reread` names the
+    tables of which values were read again, with the LSN up to which they may be newer than the cut: these, too, are
+    incomplete until then. `generation` rises when a new slot begins behind changes that the topics lack: what was kept
+    beside them is of no use any more. `parked` has the code of the error of each table that is set aside: it is
+    incomplete until a person resumes it.
     """
 
     here: Cut
@@ -80,11 +101,13 @@ class PositionRecord:
     open: int | None = None
     incomplete_tables: tuple[str, ...] = ()
     newest_state: Cut | None = None
+    states: tuple[Boundary, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
     diverted: int = 0
     nokey_oid: int = 0
     reread: dict[str, int] = field(default_factory=dict)
     generation: int = 1
+    parked: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_begun(self) -> bool:
@@ -102,8 +125,24 @@ class PositionRecord:
 
     @property
     def state(self) -> Cut | None:
-        """The newest cut that is a state, up to and including this one."""
+        """The newest cut that is a state of all tables, up to and including this one."""
         return self.here if self.is_state else self.newest_state
+
+    def state_for(self, tables: Collection[str]) -> Cut | None:
+        """Return the newest cut that is a state of all of `tables` (``schema.table``), if there is one.
+
+        It need not be one of other tables. The older of the cuts at which two tables were last complete would not do:
+        the other table may have been incomplete there. So each cut carries its own incomplete tables.
+        """
+        if self.open is None and not self.waits_for(tables):
+            return self.here
+        found = (boundary.cut for boundary in self.states if boundary.incomplete.isdisjoint(tables))
+        return next(found, self.newest_state)
+
+    def waits_for(self, tables: Collection[str]) -> tuple[str, ...]:
+        """Return which of `tables` are incomplete: while there are any, `state_for` does not move."""
+        wanted = set(tables)
+        return tuple(table for table in self.incomplete_tables if table in wanted)
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -118,24 +157,63 @@ class PositionRecord:
                 "nokey_oid": self.nokey_oid,
                 "reread": {table: format_lsn(lsn) for table, lsn in self.reread.items()},
                 "generation": self.generation,
+                "parked": self.parked,
+                **({"states": [_boundary_dict(each, self.here) for each in self.states]} if self.states else {}),
             }
         )
 
     @classmethod
     def from_json(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
+        here = Cut.from_dict(value["here"])
         return cls(
-            here=Cut.from_dict(value["here"]),
+            here=here,
             publication_oid=value["publication_oid"],
             open=value["open"],
             incomplete_tables=tuple(value["incomplete_tables"]),
             newest_state=Cut.from_dict(value["newest_state"]) if value["newest_state"] else None,
+            states=tuple(_boundary(each, here) for each in value.get("states", ())),
             counts=value["counts"],
             diverted=value.get("diverted", 0),
             nokey_oid=value["nokey_oid"],
             reread={table: parse_lsn(lsn) for table, lsn in value.get("reread", {}).items()},
             generation=value.get("generation", 1),
+            parked=value.get("parked", {}),
         )
+
+
+def states_after(before: PositionRecord, open_xid: int | None, incomplete: Collection[str]) -> tuple[Boundary, ...]:
+    """Return the `states` of the record that follows `before`.
+
+    Of the cuts so far that are not split, these are the ones that are the newest state of some set of tables: one is
+    dropped once a newer cut has no table incomplete that it had complete. A cut with all tables complete is
+    `newest_state`, and is not repeated here.
+    """
+    known = before.states
+    if before.open is None and before.incomplete_tables:
+        known = (Boundary(before.here, frozenset(before.incomplete_tables)), *known)
+    elif before.open is None:
+        known = ()
+    if open_xid is None:
+        now = frozenset(incomplete)
+        known = tuple(boundary for boundary in known if not now <= boundary.incomplete)
+    return known[:MOST_BOUNDARIES]
+
+
+def _boundary_dict(boundary: Boundary, here: Cut) -> dict[str, Any]:
+    """Return the JSON form; of the offsets only those that are not `here`'s, null for a topic that came later."""
+    cut = boundary.cut
+    topics = (*here.offsets, *(topic for topic in cut.offsets if topic not in here.offsets))
+    moved = {topic: cut.offsets.get(topic) for topic in topics if cut.offsets.get(topic) != here.offsets.get(topic)}
+    value = replace(cut, offsets={}).to_dict()
+    value["offsets"] = moved
+    return {"cut": value, "incomplete_tables": sorted(boundary.incomplete)}
+
+
+def _boundary(value: dict[str, Any], here: Cut) -> Boundary:
+    cut = Cut.from_dict(value["cut"])
+    offsets = {topic: ends for topic, ends in (here.offsets | cut.offsets).items() if ends is not None}
+    return Boundary(replace(cut, offsets=offsets), frozenset(value["incomplete_tables"]))
 
 
 def position_key(slot: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What a person asks of the daemon's snapshots: records of the topic ``{prefix}.tailrace.requests``.
+"""What a person asks of the daemon about snapshots and tables: records of the topic ``{prefix}.tailrace.requests``.
 
 Keys are ``[slot, id]`` in JSON. The command writes a request; the daemon puts its answer in the same record's place, in
 the Kafka transaction that has what follows from it. So a request waits as long as no daemon runs, and is done once.
@@ -11,12 +11,15 @@ from typing import Any, Literal, Self
 
 import orjson
 
-Action = Literal["start", "pause", "resume", "cancel"]
+Action = Literal["start", "pause", "resume", "cancel", "park", "unpark", "leave out"]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`tables` are "schema.table", none means all: of `start` the captured ones, of the others those being read."""
+    """`tables` are "schema.table", none means all: of `start` the captured ones, of the others those being read.
+
+    "park", "unpark" and "leave out" name their tables.
+    """
 
     action: Action
     tables: tuple[str, ...] = ()
@@ -32,12 +35,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request for one table; `run` is the number of the run that it is about, if there is one."""
+    """What became of a request for one table; `run` is the number of the run that it is about, if there is one.
+
+    `hint` is the line to paste that helps against a refusal.
+    """
 
     table: str
     outcome: str
     run: int | None = None
     refused: bool = False
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

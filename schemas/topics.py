@@ -33,14 +33,28 @@ class Topics:
         for schema, table in tables:
             groups[_to_kafka(self.table(schema, table))].add((schema, table))
             groups[f"{schema}.{table}"].add((schema, table))
-        ours = (self.progress, self.schemas, self.tables, self.requests, self.views, self.published, self.dead)
-        own = {_to_kafka(topic) for topic in (*ours, self.message)}
+        own = {_to_kafka(topic) for topic in (*self.notes, *self.beside)}
         found = {
             tuple(f"{schema}.{table}" for schema, table in sorted(group))
             for name, group in groups.items()
             if len(group) > 1 or name in own or name.startswith(_to_kafka(self.matches("")))
         }
         return sorted(found)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Our own topics that hold no changes, all but those of matches: a topic that is added belongs here, too."""
+        return (self.progress, self.schemas, self.tables, self.requests, self.views, self.published)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Topics of changes that are not in a table's topic; they have their place in the cuts as those have."""
+        return (self.message, self.dead)
+
+    def may_be_in_cuts(self, topic: str) -> bool:
+        """Whether a topic of this prefix holds changes, so that position records count what is on it."""
+        ours = topic.startswith(f"{self.prefix}.")
+        return ours and topic not in self.notes and not topic.startswith(self.matches(""))
 
     @property
     def progress(self) -> str:

@@ -39,7 +39,7 @@ def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
 
     SinkError names the first topic whose settings would break a promise, and the command that mends it.
     """
-    admin = AdminClient(client_options(kafka))
+    admin = AdminClient({**client_options(kafka), "log_level": 0})
     try:
         there = admin.list_topics(timeout=_TIMEOUT_S).topics
         missing = [spec for spec in specs if spec.name not in there]
@@ -54,7 +54,7 @@ def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
 
 def topic_id(kafka: Kafka, topic: str) -> str:
     """Return what tells a topic from another that had its name before."""
-    admin = AdminClient(client_options(kafka))
+    admin = AdminClient({**client_options(kafka), "log_level": 0})
     try:
         (future,) = admin.describe_topics(TopicCollection([topic])).values()
         return str(_result(future).topic_id)

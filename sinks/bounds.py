@@ -38,7 +38,7 @@ def topic_bounds(kafka: Kafka, topics: Collection[str]) -> Seen:
     With several brokers, one that has just come back may not know of all topics yet.
     """
     try:
-        return _topic_bounds(AdminClient(client_options(kafka)), topics)
+        return _topic_bounds(AdminClient({**client_options(kafka), "log_level": 0}), topics)
     except KafkaException as error:
         raise kafka_error(kafka, error.args[0]) from None
 

@@ -11,6 +11,7 @@ import orjson
 
 from schemas.config import Search
 from schemas.errors import SinkError
+from schemas.reasons import reason, without_classes
 from sinks.reach import check_files, reach_hint
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 _TIMEOUT_S: Final = 60
+_CHECK_S: Final = 5
 _CHUNK_BYTES: Final = 4_000_000
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
@@ -49,16 +51,25 @@ def named_errors(search: Search) -> Iterator[None]:
         yield
     except OpenSearchException as error:
         # The client's full text may hold a document.
-        reason, status = str(error), None
-        if isinstance(error, TransportError):
-            status = error.status_code if isinstance(error.status_code, int) else None  # "N/A" without an answer
-            reason = f"{status or ''} {error.error}".strip()
+        status, why = None, reason(error)
+        if isinstance(error, TransportError) and isinstance(error.status_code, int):  # "N/A" without an answer
+            status, why = error.status_code, f"{error.status_code} {without_classes(str(error.error))}"
         raise SinkError(
             "TR-530",
             f"OpenSearch at {', '.join(search.hosts)} does not do what it was asked",
-            detail=f"{type(error).__name__}: {reason[:300]}.",
-            hint=reach_hint("search", search, "/_cluster/health", status, f"{type(error).__name__} {reason}"),
+            detail=f"{why.rstrip('.')}.",
+            hint=reach_hint("search", search, "/_cluster/health", status, f"{type(error).__name__} {why}"),
         ) from None
+
+
+def check(search: Search) -> None:
+    """SinkError (TR-530) if the cluster cannot be reached, does not let us in, or is none."""
+    with named_errors(search):
+        client = connect(search)
+        try:
+            client.info(params={"request_timeout": _CHECK_S})
+        finally:
+            client.close()
 
 
 def write_documents(rows: Iterable[Row], search: Search, index: str, version: int) -> None:

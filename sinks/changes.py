@@ -25,6 +25,9 @@ TO_LSN, TO_ORDINAL = "valid_to_lsn", "valid_to_ordinal"
 VALIDITY: Final = (VALID_FROM, VALID_TO, FROM_LSN, FROM_ORDINAL, TO_LSN, TO_ORDINAL)
 """The columns that a view of shape `history` has behind those of its table: commit times and positions."""
 
+FIRST: Final = "_tailrace_first"
+"""Column that marks the first version of each key, where a query asks for it; no view has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryFrom:
@@ -49,7 +52,7 @@ class Applied:
     `snapshot_id` is the Iceberg snapshot that carries it. `unfinished` is the cut of a batch that was begun and not
     ended (search): the next one must go at least as far. `definition` is what the target was opened with when it wrote.
     `inputs` are the generations of the views that it was computed over, by name.
-    `level_ms` is when it was written, milliseconds since 1970: it was level with the topics then.
+    `level_ms` is a moment, milliseconds since 1970, at which nothing was after its cut on the topics of its view.
     """
 
     generation: int
@@ -71,10 +74,11 @@ class Target(Protocol):
     """Where one view lives (`sinks.iceberg`, `sinks.opensearch`); a generation is one build of it from offset 0.
 
     Data and cut become visible together. Calling a method again after a crash in it ends in the same state.
-    `inputs` goes into whatever is written next (`Applied.inputs`).
+    `inputs` goes into whatever is written next (`Applied.inputs`), and so does `level_ms`; None: the time of writing.
     """
 
     inputs: Mapping[str, int]
+    level_ms: int | None
 
     @property
     def kind(self) -> str: ...

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from schemas.config import Kafka
 from schemas.progress import Cut
+from schemas.reasons import reason
 from sinks.options import client_options
 
 
@@ -45,4 +46,4 @@ class Groups:
         error = asked.exception()
         if isinstance(error, KafkaException):
             return str(error.args[0].str())
-        return None if error is None else type(error).__name__
+        return None if error is None else reason(error)

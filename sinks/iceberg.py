@@ -82,6 +82,7 @@ class IcebergTarget(Generations):
         self._records = 0
         """How many the generation held that was last looked at."""
         self.inputs: Mapping[str, int] = {}
+        self.level_ms: int | None = None
         self.history_from: HistoryFrom | None = None
         """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
         with _FIRST_USE:
@@ -371,6 +372,8 @@ class IcebergTarget(Generations):
             values[DEFINITION] = self._definition
         if self.inputs:
             values[INPUTS] = orjson.dumps(dict(self.inputs)).decode()
+        if self.level_ms is not None:
+            values[LEVEL] = str(self.level_ms)
         if self.history_from is not None:
             values[HISTORY_FROM] = self.history_from.to_json()
         with self._set(values):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.config import Config
+from sinks.catalog import sqlite_file
 
 _POLL_S: Final = 0.02
 
@@ -30,8 +31,8 @@ def lease_folder(config: Config) -> Path:
 
     Whoever can write to that catalog meets the same lock, whatever user it runs as. Else under the user's state.
     """
-    if config.warehouse is not None and config.warehouse.uri.startswith("jdbc:sqlite:"):
-        file = config.warehouse.uri.removeprefix("jdbc:sqlite:").removeprefix("file:").partition("?")[0]
+    file = None if config.warehouse is None else sqlite_file(config.warehouse)
+    if file is not None:
         return Path(file).absolute().parent / "leases"
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     pipeline = hashlib.sha256(f"{config.kafka.bootstrap} {config.kafka.prefix}".encode()).hexdigest()[:16]

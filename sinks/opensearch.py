@@ -71,6 +71,7 @@ class OpenSearchTarget:
         self._client = connect(search)
         self._seen: dict[int, dict[str, str]] = {}
         self.inputs: Mapping[str, int] = {}
+        self.level_ms: int | None = None
         with named_errors(search):
             if not self._client.indices.exists(index=self._cuts):
                 # 400: another process was faster.
@@ -219,7 +220,9 @@ class OpenSearchTarget:
             level_ms=stored.get("level_ms", 0),
         )
 
-    def _store(self, generation: int, cut: Cut | None, unfinished: Cut | None, level_ms: int = 0) -> None:
+    def _store(self, generation: int, cut: Cut | None, unfinished: Cut | None, level_ms: int | None = None) -> None:
+        if level_ms is None:
+            level_ms = time.time_ns() // 1_000_000 if self.level_ms is None else self.level_ms
         document = {
             "view": self._view,
             "generation": generation,
@@ -227,7 +230,7 @@ class OpenSearchTarget:
             "unfinished": unfinished.to_json() if unfinished else None,
             "definition": self._definition,
             "inputs": self.inputs,
-            "level_ms": level_ms or time.time_ns() // 1_000_000,
+            "level_ms": level_ms,
         }
         self._client.index(index=self._cuts, id=cut_id(self._view, generation), body=document)
 

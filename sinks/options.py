@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from schemas.config import Kafka
 from schemas.errors import ConfigError
+from schemas.secret import kafka_secrets, redacted
 from sinks.kafka_log import LOGGER
 
 _BACKOFF_MS: Final = 20
@@ -19,25 +23,38 @@ _BACKOFF_MS: Final = 20
 def client_options(kafka: Kafka) -> dict[str, Any]:
     """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`, where it logs.
 
-    What the config gives goes before what the caller sets only where the caller lays it over:
+    ConfigError for those that no client can be made with. What the config gives goes before what the caller sets only
+    where the caller lays it over:
     ``{**client_options(kafka), "enable.idempotence": True}``.
     """
     secrets = {name: value.get_secret_value() for name, value in kafka.secret_options.items()}
-    return {
+    options = {
         "bootstrap.servers": kafka.bootstrap,
         "reconnect.backoff.ms": _BACKOFF_MS,
         "logger": LOGGER,
         **kafka.options,
         **secrets,
     }
+    _try(tuple(options.items()), frozenset(kafka_secrets(kafka)))
+    return options
 
 
-def unusable(error: KafkaError) -> ConfigError:
+@lru_cache(maxsize=8)
+def _try(options: tuple[tuple[str, Any], ...], secrets: frozenset[str]) -> None:
+    """Make a client that connects to nothing; it takes 2 ms, once for each set of options."""
+    try:
+        AdminClient({**dict(options), "bootstrap.servers": "", "log_level": 0})
+    except KafkaException as error:
+        raise unusable(error.args[0], secrets) from None
+
+
+def unusable(error: KafkaError, secrets: Iterable[str] = ()) -> ConfigError:
     """Say which option the client cannot take: an unknown one, a value out of range, a file that it cannot read."""
+    reason = re.sub(r'^Invalid value ".*" for', "Invalid value for", error.str(), flags=re.S)
     return ConfigError(
         "TR-306",
         "kafka.options: the client cannot be made with them",
-        detail=f"{error.str()}.",
+        detail=f"{redacted(reason, secrets)}.",
         hint="Options are librdkafka's: kafka.options and kafka.secret_options. A file must be readable by this user.",
     )
 

@@ -18,6 +18,7 @@ from schemas.closes import Closes
 from schemas.config import Kafka
 from schemas.errors import SinkError
 from schemas.progress import PositionRecord, position_key
+from schemas.secret import kafka_secrets
 from schemas.topics import Topics
 from sinks.options import client_options, unusable
 from sinks.schema_topic import StoredSchema
@@ -73,7 +74,7 @@ class Reader(Closes):
         try:
             self._consumer = Consumer(options)
         except KafkaException as error:
-            raise unusable(error.args[0]) from None
+            raise unusable(error.args[0], kafka_secrets(kafka)) from None
 
     def close(self) -> None:
         self._consumer.close()

@@ -13,6 +13,7 @@ import orjson
 
 from schemas.config import Registry as Settings
 from schemas.errors import ConfigError, SinkError, StateError
+from schemas.reasons import reason
 from sinks.reach import check_files, reach_hint
 from sinks.schema_topic import StoredSchema
 
@@ -105,14 +106,15 @@ class Registry:
             yield
             return
         except SchemaRegistryError as error:
-            status, reason = error.http_status_code, f"{error.http_status_code} {error.error_message or ''}".strip()
+            status, why = error.http_status_code, f"{error.http_status_code} {error.error_message or ''}".strip()
+            what = why
         except (httpx2.HTTPError, ValueError) as error:  # ValueError: the answer is no JSON
-            reason = f"{type(error).__name__}: {error}"
+            why, what = reason(error), f"{type(error).__name__}: {error}"
         raise SinkError(
             REGISTRY_FAILED,
             f"the schema registry at {self._settings.url} does not do what it was asked",
-            detail=f"{reason[:300]}.",
-            hint=reach_hint("registry", self._settings, "/subjects", status, reason),
+            detail=f"{why[:300].rstrip('.')}.",
+            hint=reach_hint("registry", self._settings, "/subjects", status, what),
         )
 
     def _refused(self, subject: str, error: SchemaRegistryError) -> StateError:

@@ -16,6 +16,7 @@ from schemas.errors import ConfigError, SinkError, StateError
 from schemas.progress import Cut
 from schemas.topics import Topics
 from sinks.bulk import connect, named_errors
+from sinks.catalog import opened
 from sinks.changes import VALIDITY, HistoryFrom
 from sinks.documents import field_of, plain_value, unscaled_bytes
 from sinks.views_topic import ViewRecord, read_views
@@ -86,15 +87,13 @@ class StoredView:
 
 def stored_view(warehouse: Warehouse, name: str, record: ViewRecord | None) -> StoredView:
     """Return the live generation of a view in the warehouse; `record` is what the views topic says of it."""
-    from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NoSuchTableError
 
-    try:
-        table = load_catalog(warehouse.catalog, **_catalog_properties(warehouse)).load_table(
-            (warehouse.namespace, name)
-        )
-    except NoSuchTableError:
-        raise _not_made(name) from None
+    with opened(warehouse) as catalog:
+        try:
+            table = catalog.load_table((warehouse.namespace, name))
+        except NoSuchTableError:
+            raise _not_made(name) from None
     # The data is the present snapshot's; the cut is that of the newest ancestor which carries one.
     data = snapshot = table.current_snapshot()
     while snapshot is not None and (snapshot.summary is None or snapshot.summary.get("tailrace.cut") is None):
@@ -111,15 +110,6 @@ def stored_view(warehouse: Warehouse, name: str, record: ViewRecord | None) -> S
         cut = record.cut if newer and record.generation == generation else cut
     history_from = HistoryFrom.from_json(begins) if begins else None
     return StoredView(table, data.snapshot_id, cut, generation, history_from)
-
-
-def _catalog_properties(warehouse: Warehouse) -> dict[str, str]:
-    if warehouse.uri.startswith("http"):
-        return {"type": "rest", "uri": warehouse.uri, "warehouse": warehouse.location}
-    uri = warehouse.uri.removeprefix("jdbc:")
-    if uri.startswith("sqlite:"):
-        uri = "sqlite:///" + uri.removeprefix("sqlite:").removeprefix("file:").partition("?")[0]
-    return {"type": "sql", "uri": uri, "warehouse": warehouse.location}
 
 
 def _arrow_rows(batches: Any, columns: list[str]) -> Iterator[dict[str, Any]]:

@@ -25,14 +25,18 @@ from sinks.changes import HistoryFrom
 from sinks.options import client_options
 from sinks.progress import TIMEOUT, Reader
 
+WAITS_FOR_TABLE: Final = "TR-584"
+"""The code in `ViewRecord.error` of a view that waits for tables to be read: `status` says more of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ViewRecord:
     """The state of a view's live generation.
 
     `snapshot_id` (warehouse) is the newest Iceberg snapshot with a cut of its own when the record was written:
-    the record's cut counts only as long as that is so. `current_ms` is when the view was last level with the newest
-    cut, milliseconds since 1970. `error` is why it stands still, if it does. `history_from` is where a history begins.
+    the record's cut counts only as long as that is so. `current_ms` is a moment, milliseconds since 1970, at which
+    nothing was after the record's cut on the view's topics: the last one that is known. `error` is why it stands
+    still, if it does. `history_from` is where a history begins.
     """
 
     view: str

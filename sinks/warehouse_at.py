@@ -1,13 +1,13 @@
 """A view in the warehouse as of an LSN, for pyiceberg and whatever reads its scans: DuckDB, Polars, Arrow; no Spark.
 
-A view of shape `history` knows every LSN since its begin. Of another one there are the states that it stood at: the
-answer is the newest of them at or before the LSN, and says which that is.
+A view of shape `history`, `log` or `percolate` knows every LSN since its begin. Of another one there are the states at
+its cuts: the answer is the newest of them at or before the LSN, and says which that is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from schemas.config import Config
 from schemas.errors import ConfigError, StateError
@@ -21,6 +21,9 @@ from sinks.views_topic import read_views
 if TYPE_CHECKING:
     from pyiceberg.table import DataScan
 
+_COMMIT_LSN: Final = "commit_lsn"
+"""Of views of shape `log` and `percolate`: the commit of the change that a row is, or is of."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableState:
@@ -31,11 +34,11 @@ class TableState:
     scan: DataScan
 
 
-def table_at(config: Config, name: str, lsn: int | None = None) -> TableState:
-    """Return a view as of `lsn`, by default as it is now.
+def table_at(config: Config, name: str, lsn: int | None = None, *, versions: bool = False) -> TableState:
+    """Return a view as of `lsn`, by default as it is now; `versions`: of a history all versions, not the state.
 
-    ConfigError (TR-511) for what is no view in the warehouse. StateError for an LSN before the first state of the
-    live generation that is kept (TR-561), or behind what is applied (TR-562).
+    ConfigError (TR-511) for what is no view in the warehouse, TR-567 for versions of one that has none. StateError for
+    an LSN before the first state of the live generation that is kept (TR-561), or past what is applied (TR-562).
     """
     view = config.views.get(name)
     if view is None or view.target != "warehouse" or config.warehouse is None:
@@ -43,6 +46,13 @@ def table_at(config: Config, name: str, lsn: int | None = None) -> TableState:
             "TR-511",
             f'there is no view "{name}" in the warehouse',
             hint="tailrace views list",
+        )
+    if versions and view.shape != "history":
+        raise ConfigError(
+            "TR-567",
+            f'view "{name}" is not of shape "history", so it has no versions',
+            detail=f'It is of shape "{view.shape}".',
+            hint=f'[views.{name}] table = "schema.table", shape = "history"',
         )
     stored = stored_view(config.warehouse, name, read_views(config.kafka, Topics(config.kafka.prefix)).get(name))
     there = stored.cut.flushed_lsn
@@ -57,14 +67,28 @@ def table_at(config: Config, name: str, lsn: int | None = None) -> TableState:
     if stored.history_from is not None:
         if at < stored.history_from.lsn:
             raise _too_early(name, at)
-        columns = tuple(field.name for field in stored.table.schema().fields if field.name not in VALIDITY)
-        standing = f"{FROM_LSN} < {at} AND ({TO_LSN} IS NULL OR {TO_LSN} >= {at})"
-        scan = stored.table.scan(row_filter=standing, selected_fields=columns, snapshot_id=stored.snapshot_id)
-        return TableState(at, stored.generation, scan)
+        return TableState(at, stored.generation, _kept(stored, at, versions=versions))
     found = _state(stored, at)
     if found is None:
         raise _too_early(name, at)
     return TableState(found[0], stored.generation, stored.table.scan(snapshot_id=found[1]))
+
+
+def _kept(stored: StoredView, at: int, *, versions: bool) -> DataScan:
+    """Return what was there before the LSN `at` of a view that keeps what was."""
+    names = [field.name for field in stored.table.schema().fields]
+    if FROM_LSN not in names:
+        # of shape log or percolate: a row is a change, or a match of one
+        where = f"{_COMMIT_LSN} < {at}"
+    elif versions:
+        where = f"{FROM_LSN} < {at}"
+    else:
+        where = f"{FROM_LSN} < {at} AND ({TO_LSN} IS NULL OR {TO_LSN} >= {at})"
+        names = [name for name in names if name not in VALIDITY]
+    found: DataScan = stored.table.scan(
+        row_filter=where, selected_fields=tuple(names), snapshot_id=stored.snapshot_id
+    )
+    return found
 
 
 def _state(stored: StoredView, at: int) -> tuple[int, int] | None:

@@ -18,6 +18,9 @@ from schemas.lsn import Position
 from snapshot.forms import without_logical_types
 
 _BATCH = 5000
+NOT_OURS: Final = "TR-331"
+"""The code for a record that no daemon of ours has written."""
+
 PASSING: Final = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
 """The client goes on trying after these; a deadline decides."""
 
@@ -63,7 +66,7 @@ class Decoder:
         try:
             schema_id = schema_id_of(raw)
         except ValueError as error:
-            raise SinkError("TR-331", "a record is not one of ours", detail=f"It is {error}.") from None
+            raise SinkError(NOT_OURS, "a record is not one of ours", detail=f"It is {error}.") from None
         if schema_id not in self._texts:
             self._texts.update(self._read())
         if schema_id not in self._texts:
@@ -156,7 +159,7 @@ def record_of(message: Message) -> Record:
     assert offset is not None
     if raw is None:
         raise SinkError(
-            "TR-331",
+            NOT_OURS,
             f'a record of topic "{message.topic()}" is not one of ours',
             detail=f'Partition {partition}, offset {offset} has no header "{POSITION_HEADER}".',
             hint="Something else writes to the topic. Give this pipeline a kafka.prefix of its own.",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from schemas.layout import Layout
+from schemas.layout import Layout, RowsAtRest
 from schemas.relation import Relation
 from snapshot.plan import Chunk
 from snapshot.reader import Lines
@@ -47,13 +47,28 @@ class VisibleXids:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A published table as a look at the catalog finds it, with all that was committed before `lsn`."""
+    """A captured table as a look at the catalog finds it."""
 
     schema: str
     table: str
     columns: tuple[str, ...]
     layout: Layout
-    lsn: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at the catalog: all captured tables, with nothing that was committed at or after the LSN `until`.
+
+    `began` is the monotonic time before it was taken.
+    """
+
+    began: float
+    until: int
+    found: tuple[Found, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,10 @@ class Window:
 def moved(plan: Plan, relation: Relation, layout: Layout) -> bool:
     """Whether chunks do not cover the table any more, or what was read of it before reads differently now."""
     assert plan.layout is not None
+    if plan.relation.oid != relation.oid:
+        return True
     if layout.files != plan.layout.files:
         return True
     before = {column.name for column in plan.relation.columns}
-    return plan.layout.rows_differ(layout, {column.name for column in relation.columns}, before, before)
+    columns = {column.name for column in relation.columns}
+    return plan.layout.rows_at_rest(layout, columns, before, before, ()) is not RowsAtRest.SAME

@@ -18,7 +18,7 @@ from schemas.lsn import WAL_END, parse_lsn
 from schemas.relation import Relation
 from snapshot.plan import Chunk
 from snapshot.reader import read_chunk
-from snapshot.window import Found, Plan, VisibleXids, Window, moved
+from snapshot.window import Look, Plan, VisibleXids, Window, moved
 
 _IDLE_S = 5.0
 _REST = 50
@@ -47,11 +47,11 @@ class WindowReader:
         marks: str,
         describe: Describe,
         plan_chunks: Callable[[psycopg.Connection, Relation, str | None], list[Chunk]],
-        survey: Callable[[psycopg.Connection], list[Found]],
+        survey: Callable[[psycopg.Connection], Look],
     ) -> None:
         """`prefix` is that of our logical messages, `marks` tells these marks from those of an earlier process."""
         self._survey = survey
-        self._surveys: queue.SimpleQueue[list[Found]] = queue.SimpleQueue()
+        self._surveys: queue.SimpleQueue[Look] = queue.SimpleQueue()
         self._connection = connect()
         (self._read_only,) = self._ask("pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'")
         self._prefix = prefix
@@ -91,15 +91,15 @@ class WindowReader:
         self.busy = False
         return plan
 
-    def found(self) -> list[Found]:
-        """Return what the last look at the catalog has found: one is taken now and then while there is nothing to read.
+    def looked(self) -> Look | None:
+        """Return the last look at the catalog, once: one is taken now and then while there is nothing to read.
 
         A table can be altered, or published, without a change of a row that would tell the stream.
         """
         try:
             return self._surveys.get_nowait()
         except queue.Empty:
-            return []
+            return None
 
     def mark(self, prefix: str, content: bytes) -> Window | None:
         """Take a logical message of the stream; return the window that it closes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -26,9 +27,10 @@ NAMESPACE: Final = "_base"
 class BaseTables:
     """The base tables that the views of one job share, as one of these views sees them."""
 
-    def __init__(self, shared: Shared, view: str) -> None:
+    def __init__(self, shared: Shared, view: Declared) -> None:
         self._shared = shared
-        self._view = view
+        self._view = view.name
+        self._table_of = dict(zip(view.topics, view.captured, strict=True))
 
     def advance(self, topics: Iterable[str], seen: SeenCut) -> list[Applied]:
         """Bring the base tables of `topics` to the cut; return where they are then: some may be further."""
@@ -78,11 +80,12 @@ class BaseTables:
                 return False
             batch = base.batch
             columns, key = batch.layout()
+            batch.target.level_ms = seen.level_ms
             done = batch.advance(None, seen, Report(), generation=batch.target.stage(columns, key))
             batch.target.swap(done.generation, key)
             live = batch.target.live()
             assert live is not None
-            base.publish(live)
+            base.publish(live, seen.level_ms)
             base.forget()
             return True
 
@@ -94,17 +97,18 @@ class BaseTables:
 
     def _kept(self, topic: str) -> KeptView:
         known = self._shared.bases.get(topic)
-        return known or self._shared.bases.setdefault(topic, _open(self._shared, topic))
+        return known or self._shared.bases.setdefault(topic, _open(self._shared, topic, self._table_of[topic]))
 
 
-def _open(shared: Shared, topic: str) -> KeptView:
+def _open(shared: Shared, topic: str, table: str) -> KeptView:
     # Kafka takes a dot and an underscore in a topic's name for the same, so no two tables share this one.
-    declared = Declared(f"{NAMESPACE}.{topic}", "warehouse", (topic,), None)
+    declared = Declared(f"{NAMESPACE}.{topic}", "warehouse", (topic,), None, captured=(table,))
 
     def open_batch(session: SparkSession) -> Batch:
         assert shared.config.warehouse is not None  # `declare` has checked it
         warehouse = shared.config.warehouse.model_copy(update={"namespace": NAMESPACE})
         target = IcebergTarget(session, warehouse, topic.replace(".", "_"))
-        return Batch(declared, target, session, shared.records, shared.config.kafka, shared.cuts.wait)
+        newest_cut = partial(shared.cuts.wait, declared)
+        return Batch(declared, target, session, shared.records, shared.config.kafka, newest_cut)
 
     return KeptView(shared, declared, open_batch)

@@ -22,6 +22,7 @@ from spark_jobs.latest import changes
 from spark_jobs.records import Latest, Records
 from spark_jobs.shapes import TableShapes
 from spark_jobs.views import Declared, check_shapes
+from spark_jobs.waiting import waits_for_tables
 
 _NEWER_CUTS = 5
 """How often a batch that took longer than the compaction lag starts over with a newer cut."""
@@ -163,7 +164,8 @@ def read_whole(
 ) -> tuple[Cut, R]:
     """Read up to the cut, or to a newer one where the cleaner may have been at the cut's records.
 
-    It drops a record only for one that is older than the compaction lag: a younger cut is whole.
+    It drops a record only for one that is older than the compaction lag: a younger cut is whole, and so is one that
+    nothing has come after. `Waiting` if there is no newer cut, because a table is incomplete.
     """
     for _ in range(_NEWER_CUTS):
         cut, found = read(seen)
@@ -171,6 +173,7 @@ def read_whole(
             return cut, found
         newer = newest_cut()
         if own_cut(view, newer).offsets == cut.offsets:
+            check_whole(view, kafka, newer)
             return cut, found
         seen = newer
     raise StateError(
@@ -180,6 +183,17 @@ def read_whole(
         "a row were older when their records had been read.",
         hint="Raise kafka.min_compaction_lag_ms and the topics' min.compaction.lag.ms, e.g. to 21600000.",
     )
+
+
+def check_whole(view: Declared, kafka: Kafka, seen: SeenCut) -> None:
+    """Raise `Waiting` if the cleaner may have been at the cut's records, and no newer cut can be a state yet."""
+    if seen.waits_for and not seen.is_end and now_ms() - seen.level_ms >= kafka.min_compaction_lag_ms:
+        raise waits_for_tables(
+            view.name,
+            seen.waits_for,
+            f"Its newest state, at {format_lsn(seen.cut.flushed_lsn)}, is older than kafka.min_compaction_lag_ms "
+            f"({kafka.min_compaction_lag_ms // 60_000} min), so it may not be whole on the topics any more.",
+        )
 
 
 def check_definition(view: Declared, applied: Applied) -> None:

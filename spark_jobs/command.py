@@ -7,16 +7,26 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from schemas.config import Config
+from py4j.protocol import Py4JError
+
+from schemas.config import Config, View, Warehouse
 from schemas.configfile import load
+from schemas.errors import ConfigError
 from schemas.topics import Topics
-from spark_jobs.lines import named
+from sinks import bulk, catalog
+from sinks.kinds import quote
+from spark_jobs.causes import NO_DRIVER, cause, is_jvm_gone
+from spark_jobs.lines import configure, named
+from spark_jobs.parent import end_with_parent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -29,33 +39,97 @@ def run(main: Callable[[Config], None], path: Path | None) -> int:
     """Run a job and return its exit code; an error is printed once, in PostgreSQL's form."""
     # a script's own folder stands first on the path, so that our `events` would be taken for opensearch-py's
     sys.path[:] = [folder for folder in sys.path if Path(folder).absolute() != Path(__file__).parent]
+    end_with_parent()
+    configure()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # A job that is not told to stop in order ends as by SIGTERM, without a traceback; nothing is half committed.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         main(load(path))
     except Exception as error:
-        print(named(error), file=sys.stderr, flush=True)
-        return named(error).exit_code
+        failed = named(error)
+        print(failed, file=sys.stderr, flush=True)
+        return failed.exit_code
     return 0
 
 
 @contextmanager
-def opened(config: Config) -> Iterator[Any]:
-    """Give what all views share, and end it in order."""
+def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
+    """Give what all views share, and end it in order; what `views` are kept in is looked at before anything starts."""
     from sinks.groups import Groups
     from sinks.views_topic import ViewsTopic
     from spark_jobs.cuts import Cuts
-    from spark_jobs.kept import Shared
-    from spark_jobs.records import Records
-    from spark_jobs.session import open_session
 
+    chosen = [view for name in views if (view := config.views.get(name)) is not None]
+    check_targets(config, chosen)
     # Kafka is asked first: it answers in milliseconds, Spark starts in seconds.
     views_topic = ViewsTopic(config.kafka, Topics(config.kafka.prefix))
     with Cuts(config) as cuts:
-        cuts.newest()
+        cuts.look()
+
+        from spark_jobs.kept import Shared
+        from spark_jobs.records import Records
+        from spark_jobs.session import open_session
+
         session = open_session(config)
         try:
+            if config.warehouse is not None and any(map(_in_warehouse, chosen)):
+                check_catalog(session, config.warehouse)
             yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, Groups(config.kafka))
         finally:
-            session.stop()
+            # Without its JVM a session cannot be stopped, and need not be; why it has ended is said already.
+            with suppress(Py4JError, OSError):
+                session.stop()
+
+
+def check_targets(config: Config, views: Collection[View]) -> None:
+    """ConfigError or SinkError if the warehouse or the index that these views need cannot be reached or used."""
+    if config.warehouse is not None and any(map(_in_warehouse, views)):
+        catalog.check(config.warehouse)
+    if config.search is not None and any(view.target == "search" or view.shape == "percolate" for view in views):
+        bulk.check(config.search)
+
+
+def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
+    """Have the JVM open the catalog and the file system of its tables: it has the drivers, or lacks them.
+
+    ConfigError (TR-515) for a driver or a file system that is not there, SinkError (TR-513) for what does not answer.
+    """
+    try:
+        session.sql(f"SHOW NAMESPACES IN {quote(warehouse.catalog)}").limit(1).collect()
+    except Exception as error:
+        if is_jvm_gone(error):
+            raise
+        why = cause(error)
+        if why.startswith(NO_DRIVER):
+            kind = warehouse.uri.removeprefix("jdbc:").partition(":")[0]
+            raise ConfigError(
+                "TR-515",
+                f"Spark has no driver for the catalog of the warehouse at {catalog.shown(warehouse.uri)}",
+                detail=f'Nothing on its class path takes "jdbc:{kind}:"; that for SQLite is built in.',
+                hint='[spark.conf] "spark.driver.extraClassPath" = "/path/to/driver.jar"',
+            ) from None
+        raise catalog.unusable(warehouse, why) from None
+    if warehouse.uri.startswith("http") or session.conf.get(f"spark.sql.catalog.{warehouse.catalog}.io-impl", None):
+        return
+    try:
+        context = session.sparkContext
+        hadoop = context._jvm.org.apache.hadoop.fs.Path(warehouse.location)
+        hadoop.getFileSystem(context._jsc.hadoopConfiguration()).exists(hadoop)
+    except Exception as error:
+        if is_jvm_gone(error):
+            raise
+        raise ConfigError(
+            "TR-515",
+            f'Spark cannot use the location of the warehouse, "{warehouse.location}"',
+            detail=f"{cause(error).rstrip('.')}.",
+            hint="Its file system needs jars and settings in [spark.conf], or another location.",
+        ) from None
+
+
+def _in_warehouse(view: View) -> bool:
+    # The tables that a query reads are there, whatever its target is.
+    return view.target == "warehouse" or view.query is not None
 
 
 def stopping() -> threading.Event:

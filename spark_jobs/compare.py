@@ -81,7 +81,7 @@ def compare(shared: Shared, view: KeptView, limit: int) -> Comparison:
         live = live_of(view)
         staged = staged_of(view, target.generations(), live)
         _check_begin(view, live, staged)
-        view.check_tombstones(staged, staged.level_since_ms, shared.cuts.wait())
+        view.check_tombstones(staged, staged.level_since_ms, shared.cuts.wait(view.declared))
         staged = catch_up(shared, view, staged)
         deadline = time.monotonic() + _SAME_CUT_WAIT_S
         while True:
@@ -109,13 +109,13 @@ def _level(shared: Shared, view: KeptView, staged: Applied) -> tuple[Applied, Ap
     """Bring both to the newest cut; the live one only if it is of this configuration."""
     live, level_ms = view.load()
     assert live is not None
-    seen = shared.cuts.wait()
+    seen = shared.cuts.wait(view.declared)
     if live.definition == view.declared.definition:
         view.check_tombstones(live, level_ms, seen)
         live = advance(shared, view, live, seen, live.generation)
-        view.publish(live)
+        view.publish(live, max(level_ms, seen.level_ms))
     while seen.cut.order < live.cut.order:
-        seen = shared.cuts.newest(wait=1.0) or seen
+        seen = shared.cuts.newest(view.declared, wait=1.0) or seen
     return live, advance(shared, view, staged, seen, staged.generation)
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from schemas.closes import Closes
 from schemas.config import Config
+from schemas.lsn import Position
 from schemas.progress import Cut, PositionRecord
 from schemas.topics import Topics
 from sinks.changes import Applied
 from sinks.progress import PositionTail
 from sinks.views_topic import now_ms
+from spark_jobs.lines import line
+
+if TYPE_CHECKING:
+    from spark_jobs.views import Declared
 
 _ANSWER_S: Final = 10.0
 """How long a broker may take to give what it has."""
@@ -20,10 +25,18 @@ _ANSWER_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SeenCut:
-    """A state cut, and the last moment at which nothing was behind it; milliseconds since 1970, 0: not known."""
+    """The newest cut that is a state of all tables that a view reads.
+
+    `level_ms` is a moment, milliseconds since 1970, at which nothing was after it on their topics: the last one that is
+    known, or if that is not known one before the next change can have been committed. `is_end`: nothing was after it
+    when the job last looked. `waits_for` are the tables that are incomplete by now: until they are complete, no newer
+    cut is a state of all.
+    """
 
     cut: Cut
     level_ms: int
+    is_end: bool = True
+    waits_for: tuple[str, ...] = ()
 
 
 def advanced(applied: Applied, cut: Cut) -> bool:
@@ -33,35 +46,96 @@ def advanced(applied: Applied, cut: Cut) -> bool:
     return cut.order > applied.cut.order
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The newest position record, and a moment at which there was none after it."""
+
+    record: PositionRecord
+    at_ms: int
+
+    @property
+    def order(self) -> tuple[Position, int]:
+        return self.record.here.order
+
+
 class Cuts(Closes):
-    """The newest state cut of the pipeline, from the end of the progress topic."""
+    """The newest state cuts of the pipeline, from the end of the progress topic.
+
+    Each view has its own, by the tables that it reads. What `seen` returns for several views comes from one record: as
+    long as none of their tables is incomplete, it is one cut. Memory: one cut for each set of tables.
+    """
 
     def __init__(self, config: Config) -> None:
         self._tail = PositionTail(config.kafka, Topics(config.kafka.prefix), config.source.slot)
-        self._seen: SeenCut | None = None
-        self._lock = threading.Lock()
+        self._look: _Look | None = None
+        self._before: _Look | None = None
+        self._seen: dict[tuple[str, ...], SeenCut] = {}
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         self._tail.close()
 
-    def newest(self, wait: float = 0.0) -> SeenCut | None:
-        """Return the newest state cut, waiting up to `wait` seconds for news; None if there is none yet."""
+    def look(self, wait: float = 0.0) -> None:
+        """Read what is new on the progress topic, waiting up to `wait` seconds for it."""
         with self._lock:
-            return self._see(self._tail.newest(wait))
+            asked_ms = now_ms()
+            self._note(self._tail.newest(wait), asked_ms)
 
-    def wait(self) -> SeenCut:
-        """Return the newest state cut that there is by now, or wait until there is one."""
+    def seen(self, view: Declared) -> SeenCut | None:
+        """Return the newest state cut of a view's tables, as of the last look; None if there is none yet."""
         with self._lock:
-            seen = self._see(self._tail.committed(_ANSWER_S))
+            found = _seen(view, self._look, self._before, self._seen.get(view.captured))
+            if found is not None:
+                self._seen[view.captured] = found
+            return found
+
+    def waits_for(self, view: Declared) -> tuple[str, ...]:
+        """Return which of a view's tables were incomplete at the last look."""
+        with self._lock:
+            return self._look.record.waits_for(view.captured) if self._look is not None else ()
+
+    def newest(self, view: Declared, wait: float = 0.0) -> SeenCut | None:
+        """Return the newest state cut of a view's tables, waiting up to `wait` seconds for news."""
+        with self._lock:
+            self.look(wait)
+            return self.seen(view)
+
+    def wait(self, view: Declared) -> SeenCut:
+        """Return the newest state cut of a view's tables that there is by now, or wait until there is one."""
+        with self._lock:
+            asked_ms = now_ms()
+            self._note(self._tail.committed(_ANSWER_S), asked_ms)
+            seen = self.seen(view)
+        said: tuple[str, ...] = ()
         while seen is None:
-            seen = self.newest(1.0)
+            if said != (tables := self.waits_for(view)):
+                line(event="waiting", view=view.name, tables=tables)
+                said = tables
+            seen = self.newest(view, 1.0)
         return seen
 
-    def _see(self, record: PositionRecord | None) -> SeenCut | None:
-        if record is None or (cut := record.state) is None:
-            return None
-        if self._seen is None or cut.order > self._seen.cut.order:
-            # Found at the start behind records that are no state, its age is not known.
-            fresh = record.is_state or self._seen is not None
-            self._seen = SeenCut(cut, now_ms() if fresh else 0)
-        return self._seen
+    def _note(self, record: PositionRecord | None, asked_ms: int) -> None:
+        if record is not None:
+            self._before, self._look = self._look, _Look(record, asked_ms)
+
+
+def _seen(view: Declared, look: _Look | None, before: _Look | None, known: SeenCut | None) -> SeenCut | None:
+    """Return the newest state cut of a view's tables; `before` is the look before this one, `known` what it gave."""
+    if look is None:
+        return None
+    here = look.record.here
+    cut = look.record.state_for(view.captured)
+    if known is not None and (cut is None or cut.order <= known.cut.order):
+        cut = known.cut
+    if cut is None:
+        return None
+    is_end = all(cut.offsets.get(topic) == here.offsets.get(topic) for topic in view.topics)
+    if is_end:
+        level_ms = look.at_ms
+    elif before is not None and cut.order > before.order:
+        level_ms = before.at_ms  # it did not exist then
+    else:
+        level_ms = cut.commit_ts_us // 1000  # all that is after it was committed later
+    if known is not None:
+        level_ms = max(level_ms, known.level_ms)  # what has nothing after an older cut has nothing after this one
+    return SeenCut(cut, level_ms, is_end, look.record.waits_for(view.captured))

@@ -1,12 +1,14 @@
-"""Show how changes in its tables reach a view that is a query; needs Kafka for the tables' columns, and no Spark.
+"""Show how changes in its tables reach a view that is a query; needs Kafka for the tables' columns.
 
-python spark_jobs/explain.py [--config tailrace.toml] [--json] VIEW
+    python spark_jobs/explain.py [--config tailrace.toml] [--json] [--check] VIEW
+
+Spark is started only with --check, to analyse all of it: it knows what its functions take.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import orjson
@@ -18,7 +20,7 @@ from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
 from sinks.stored_queries import StoredQueries
 from spark_jobs.command import parser, run
-from spark_jobs.query.catalog import TableInfo, table_of
+from spark_jobs.query.catalog import TableInfo, captured, table_of
 from spark_jobs.query.declared import DeclaredQuery, declare
 from spark_jobs.query.explain import explain
 from spark_jobs.views import Declared
@@ -26,6 +28,9 @@ from spark_jobs.views import declare as declare_view
 
 _LISTED: Final = 100
 """Parked queries that are shown."""
+
+_CHECKED: Final = "Spark has analysed the query and all of these steps: it takes them."
+_UNCHECKED: Final = "Spark has not analysed it: --check has it do so, which takes as long as Spark takes to start."
 
 _OF_A_TABLE: Final = {
     "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
@@ -37,6 +42,7 @@ _OF_A_TABLE: Final = {
 def main(arguments: Sequence[str]) -> int:
     options = parser("Show how a view is kept up to date.")
     options.add_argument("--json", action="store_true", help="one JSON object")
+    options.add_argument("--check", action="store_true", help="have Spark analyse it, too")
     options.add_argument("view", metavar="VIEW")
     given = options.parse_args(arguments)
 
@@ -49,10 +55,13 @@ def main(arguments: Sequence[str]) -> int:
             lines = [_OF_A_TABLE[view.shape]]
             query = None
         else:
-            query = _read(config, view)
-            lines = list(explain(query))
+            stored = read_schemas(config.kafka, Topics(config.kafka.prefix))
+            query = declared_query(config, view, stored)
+            if given.check:
+                _check(config, view, query, stored)
+            lines = [*explain(query), "", _CHECKED if given.check else _UNCHECKED]
         if given.json:
-            print(orjson.dumps(_as_json(given.view, query)).decode())
+            print(orjson.dumps({**_as_json(given.view, query), "checked": given.check}).decode())
         else:
             print("\n".join(lines))
 
@@ -78,17 +87,36 @@ def explain_percolate(config: Config, view: Declared, *, as_json: bool) -> str:
     return "\n".join([*lines, f"... and {count - len(parked)} more."] if count > len(parked) else lines)
 
 
-def _read(config: Config, view: Declared) -> DeclaredQuery:
-    return _declared(config, view, read_schemas(config.kafka, Topics(config.kafka.prefix)))
+def _check(config: Config, view: Declared, query: DeclaredQuery, stored: list[StoredSchema]) -> None:
+    """ConfigError (TR-550) if Spark refuses the query, or what maintains it."""
+    from spark_jobs.analysis import Analysis
+    from spark_jobs.session import open_session
+
+    session = open_session(config)
+    try:
+        Analysis(session, config, stored).check(view, query, dict(queries_below(config, view, stored)))
+    finally:
+        session.stop()
 
 
-def _declared(config: Config, view: Declared, stored: list[StoredSchema]) -> DeclaredQuery:
+def queries_below(config: Config, view: Declared, stored: list[StoredSchema]) -> Iterator[tuple[str, DeclaredQuery]]:
+    """Give the queries of all views below one, by name."""
+    for name in view.views:
+        lower = declare_view(config, name)
+        if lower.text is not None:
+            yield name, declared_query(config, lower, stored)
+            yield from queries_below(config, lower, stored)
+
+
+def declared_query(config: Config, view: Declared, stored: list[StoredSchema]) -> DeclaredQuery:
+    """Return a view's query, read with the columns that its tables have now."""
     topics = Topics(config.kafka.prefix)
     found = {table: table_of(topics, table, stored) for table in view.tables}
     found |= {lower: _info(config, lower, stored) for lower in view.views}
     catalog: dict[str, TableInfo] = {name: info for name, info in found.items() if info is not None}
     assert view.text is not None
-    return declare(view.text, view.key or (), catalog, view.refresh)
+    known = captured(config.kafka.prefix, stored)
+    return declare(view.text, view.key or (), catalog, view.refresh, known)
 
 
 def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | None:
@@ -99,7 +127,7 @@ def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | 
         if table is None or view.shape != "history":
             return table
         return TableInfo((*table.columns, *VALIDITY), (*table.key, FROM_LSN, FROM_ORDINAL))
-    query = _declared(config, view, stored)
+    query = declared_query(config, view, stored)
     return TableInfo(tuple(query.whole.named_selects), query.key)
 
 

@@ -13,18 +13,19 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
 
 from schemas.config import Config
 from schemas.lsn import Lsn, format_lsn, parse_lsn
 from spark_jobs.batch import Report
+from spark_jobs.causes import is_jvm_gone
 from spark_jobs.command import opened, parser, run, stopping
 from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import KeptView, Shared, Waiting
+from spark_jobs.kept import KeptView, Shared
 from spark_jobs.lines import line, named
 from spark_jobs.open_view import open_view
 from spark_jobs.upkeep import Upkeep
 from spark_jobs.views.lower import in_order
+from spark_jobs.waiting import Waiting, waits_for_tables
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,33 +37,57 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         names = in_order(config, given.views or config.views)
-        with opened(config) as shared:
-            views = [open_view(shared, name) for name in names]
-            line(event="following", views=names)
-            follow(shared, views, stop, given.until_lsn)
+        try:
+            with opened(config, names) as shared:
+                views = [open_view(shared, name) for name in names]
+                line(event="following", views=names)
+                follow(shared, views, stop, given.until_lsn)
+        except Exception as error:
+            # A signal to the whole group of processes ends the JVM as well, in mid-batch: what it had not committed
+            # the next start does again.
+            if not (stop.is_set() and is_jvm_gone(error)):
+                raise
+            line(event="ended in mid-batch", level="warning")
 
     return run(job, given.config)
 
 
 def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
-    """Apply each new state cut to all views; with `until`, end once all are at or past it."""
+    """Apply to each view each new state cut of its tables; with `until`, end once all are at or past it.
+
+    In a round all of them are from one look at the progress topic: views of which no table is incomplete get one cut,
+    and what they read of a topic is read once. The others stand still.
+    """
     upkeep = Upkeep(shared)
     levels = in_levels(views)
     interval = shared.config.spark.trigger_interval_ms / 1000
 
-    def turn(view: KeptView, seen: SeenCut) -> None:
-        if not stop.is_set() and not view.parked:
+    def turn(view: KeptView) -> None:
+        if stop.is_set() or view.parked:
+            return
+        seen = newest[view.declared.name]
+        if seen is not None:
             keep(view, seen)
+            if view.stands_for(seen.waits_for):
+                line(event="waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
+        elif tables := shared.cuts.waits_for(view.declared):
+            said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."))
+
+    def place(view: KeptView) -> tuple[object, ...]:
+        """Older cuts first: what is done for them is on the way of the others; then those that are quick."""
+        seen = newest[view.declared.name]
+        # they would wait longer for the others than the others for them
+        return seen.cut.order if seen is not None else (), view.took_ms
 
     # a batch of few changes is planned and committed for longer than it runs: another uses what it leaves idle
     with ThreadPoolExecutor(shared.config.spark.views_at_once, "views") as pool:
         while not stop.is_set():
             began = time.monotonic()
-            seen = shared.cuts.newest(wait=max(interval, 0.1))
-            if seen is not None:
-                for level in levels:
-                    # those that are quick go first: they would wait longer for the others than the others for them
-                    list(pool.map(turn, sorted(level, key=lambda view: view.took_ms), repeat(seen)))
+            shared.cuts.look(wait=max(interval, 0.1))
+            newest = {view.declared.name: shared.cuts.seen(view.declared) for view in views}
+            for level in levels:
+                list(pool.map(turn, sorted(level, key=place)))
+            if any(newest.values()):
                 shared.records.release()
                 upkeep.turn(stop)
             if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
@@ -86,19 +111,21 @@ def keep(view: KeptView, seen: SeenCut) -> None:
 
     What reads a view that is parked waits for it.
     """
-    report = Report()
+    report, before = Report(), view.applied
     try:
         view.step(seen, report)
     except Waiting as error:
-        if view.wait(error):
-            line(event="waiting", view=view.declared.name, error=str(error))
+        said(view, error)
         return
     except Exception as error:
-        pause = view.park(named(error))
-        line(event="parked", view=view.declared.name, error=str(named(error)), again_in_s=pause)
+        if is_jvm_gone(error):
+            raise
+        failed = named(error)
+        pause = view.park(failed)
+        line(event="parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
         return
     applied = view.applied
-    if "apply" in report.milliseconds and applied is not None:
+    if applied is not None and (before is None or before.cut.offsets != applied.cut.offsets or report.replaced):
         line(
             event="batch",
             view=view.declared.name,
@@ -109,6 +136,12 @@ def keep(view: KeptView, seen: SeenCut) -> None:
             **({"late": report.late} if report.late else {}),
             ms=report.milliseconds,
         )
+
+
+def said(view: KeptView, error: Waiting) -> None:
+    """Say, once, what a view waits for."""
+    if view.wait(error):
+        line(event="waiting", level="warning", view=view.declared.name, error=str(error))
 
 
 if __name__ == "__main__":

@@ -15,22 +15,23 @@ from typing import Any
 import orjson
 
 from schemas.config import Config
-from schemas.errors import ConfigError, FoundError, StateError
+from schemas.errors import FoundError
 from schemas.lsn import format_lsn
 from sinks.changes import Applied
+from sinks.which_generation import before_in, check_drop
 from spark_jobs.command import opened, parser, run
 from spark_jobs.compare import Comparison, compare
 from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.percolate import PercolateBatch
-from spark_jobs.swap import alone, catch_up, held, keep, listed, live_of, staged_of, swap_in
+from spark_jobs.swap import alone, catch_up, held, keep, live_of, staged_of, swap_in
 
 
 def main(arguments: Sequence[str]) -> int:
     given = _arguments(arguments)
 
     def job(config: Config) -> None:
-        with opened(config) as shared:
+        with opened(config, [given.view]) as shared:
             view = open_view(shared, given.view)
             if given.command == "compare":
                 found = compare(shared, view, given.limit)
@@ -65,7 +66,7 @@ def swap(shared: Shared, view: KeptView) -> Applied:
         found = view.batch.target.generations()
         live = live_of(view)
         staged = staged_of(view, found, live)
-        view.check_tombstones(staged, staged.level_since_ms, shared.cuts.wait())
+        view.check_tombstones(staged, staged.level_since_ms, shared.cuts.wait(view.declared))
         applied = swap_in(shared, view, catch_up(shared, view, staged))
         keep(shared, view, live.generation)
         return applied
@@ -78,16 +79,7 @@ def rollback(shared: Shared, view: KeptView) -> Applied:
     """
     target = view.batch.target
     with alone(shared, view), held(view):
-        found = target.generations()
-        live = live_of(view)
-        before = max((number for number in found if number < live.generation), default=None)
-        if before is None:
-            raise StateError(
-                "TR-572",
-                f'view "{view.declared.name}" has no generation to go back to',
-                detail=listed(found, live),
-                hint=f"How many stay after a swap: keep_generations in [views.{view.declared.name}]",
-            )
+        before = before_in(view.declared.name, target.generations(), live_of(view))
         target.swap(before, target.key(before))
         applied = live_of(view)
         view.publish(applied, applied.level_since_ms)
@@ -103,24 +95,10 @@ def drop(shared: Shared, view: KeptView, generation: int | None, confirmed: str 
     with alone(shared, view), held(view):
         found = target.generations()
         live = live_of(view)
-        if generation is not None and generation not in found:
-            raise StateError(
-                "TR-571",
-                f'view "{name}" has no generation {generation}',
-                detail=listed(found, live),
-                hint=f"tailrace views drop {name} --generation {max(found)}",
-            )
+        check_drop(name, found, live, generation, confirmed)
         if generation is not None and generation != live.generation:
             target.keep([number for number in found if number != generation])
             return [generation]
-        if confirmed != name:
-            raise ConfigError(
-                "TR-575",
-                f'dropping what readers of view "{name}" see asks for its name',
-                detail=listed(found, live)
-                + " `tailrace views follow` builds the view anew as long as it is in its configuration.",
-                hint=f"tailrace views drop {name} --confirm {name}",
-            )
         target.remove()
         if isinstance(view.batch, PercolateBatch):
             view.batch.remove_queries()

@@ -23,7 +23,7 @@ from sinks.changes import DELETED, FROM_LSN, FROM_ORDINAL, TO_LSN, VALID_FROM, V
 from sinks.iceberg import IcebergTarget
 from sinks.kinds import quote
 from sinks.views_topic import now_ms, read_views
-from spark_jobs.batch import Report, check_definition, fill, own_cut, settled
+from spark_jobs.batch import Report, check_definition, check_whole, fill, own_cut, settled
 from spark_jobs.cuts import SeenCut
 from spark_jobs.events import AT, LSN, OP, ORDINAL, columns_of, complete_from, each_once, events, plain
 from spark_jobs.kept import Shared
@@ -94,6 +94,8 @@ class KeepingBatch(ABC):
             report.rows = every.facts.records if every else 0
             if applied is None:
                 report.replaced = True
+                if shapes.keys:
+                    check_whole(self.view, self.shared.config.kafka, seen)
                 return self._begin(every, shapes, cut, generation)
             self.target.history_from = applied.history_from
             if every is None:

@@ -20,10 +20,11 @@ from sinks.upkeep import rebuild_pin
 from spark_jobs.base import BaseTables
 from spark_jobs.batch import Report
 from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, Waiting, not_free
+from spark_jobs.kept import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
 from spark_jobs.lines import named
 from spark_jobs.query.catalog import is_view
 from spark_jobs.views import Declared
+from spark_jobs.waiting import Waiting, waits_for_tables
 
 _PIN_DAYS: Final = 1
 
@@ -42,10 +43,14 @@ class Inputs:
     def __init__(self, shared: Shared, view: Declared) -> None:
         self._shared: Final = shared
         self._view: Final = view
-        self._bases: Final = BaseTables(shared, view.name)
+        self._bases: Final = BaseTables(shared, view)
 
     def advance(self, seen: SeenCut) -> SeenCut:
-        """Bring all inputs to one cut, this one or a newer one, and return it. `Waiting` if a view does not go on."""
+        """Bring all inputs to one cut, this one or a newer one, and return it.
+
+        `Waiting` if a view does not go on; or if an input is past the cut already, and no newer one can be a state of
+        all inputs yet: then one table is incomplete, and others' views have gone on.
+        """
         while True:
             reached = [self._step(self._lower(name), seen) for name in self._view.views]
             reached += self._bases.advance(self._view.topics_read, seen)
@@ -54,7 +59,9 @@ class Inputs:
             if furthest <= seen.cut.order:
                 return seen
             while seen.cut.order < furthest:
-                seen = self._shared.cuts.newest(wait=1.0) or seen
+                if seen.waits_for:
+                    raise waits_for_tables(self._view.name, seen.waits_for, "Other tables that it reads are further.")
+                seen = self._shared.cuts.newest(self._view, wait=1.0) or seen
 
     def renew(self, seen: SeenCut) -> SeenCut:
         """Do the same; a base table that cannot go on from where it stands is made anew."""

@@ -20,10 +20,11 @@ from sinks.groups import Groups
 from sinks.lease import view_lease
 from sinks.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
 from spark_jobs.batch import Report
-from spark_jobs.cuts import Cuts, SeenCut
+from spark_jobs.cuts import Cuts, SeenCut, advanced
 from spark_jobs.lines import line
 from spark_jobs.records import Records
 from spark_jobs.views import Declared
+from spark_jobs.waiting import Waiting
 
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
@@ -47,10 +48,6 @@ class Shared:
     """The base tables that this job keeps, by topic (`spark_jobs.base`)."""
     views: dict[str, KeptView] = field(default_factory=dict)
     """The views that this job keeps, or brings forward for those that read them."""
-
-
-class Waiting(StateError):
-    """A batch cannot begin before a view that it reads goes on; nothing is wrong with this view itself."""
 
 
 def not_free(view: KeptView) -> StateError:
@@ -91,6 +88,7 @@ class KeptView:
         self._pause_s = 0.0
         self._next_try = 0.0
         self._said: str | None = None
+        self._stands_for: tuple[str, ...] = ()
         self.took_ms = 0
         """By the last batch, without its reading: that is done once for all views of a topic."""
         self._group_failed: str | None = None
@@ -133,12 +131,14 @@ class KeptView:
             before = self._applied
             if before is not None:
                 self.check_tombstones(before, self._current_ms, seen)
+            self.batch.target.level_ms = seen.level_ms
             applied = self._applied = self.batch.advance(before, seen, report)
             self.took_ms = report.milliseconds.get("apply", self.took_ms)
-            self._current_ms = now_ms()
+            # Not now: while a table that it reads is incomplete, its topics go on and the view does not.
+            self._current_ms = max(self._current_ms, seen.level_ms)
             # Said aloud only when there is something new to say.
             if before is None or before.cut.order != applied.cut.order or self._said:
-                self.publish(applied)
+                self.publish(applied, self._current_ms)
                 report.stage("publish")
             self._pause_s = 0.0
             self._said = None
@@ -156,9 +156,9 @@ class KeptView:
             return live, record.current_ms
         return replace(live, cut=record.cut), record.current_ms
 
-    def publish(self, applied: Applied, level_ms: int | None = None) -> None:
-        """Tell the views topic what is applied, and when it was level with the newest cut: now, if not said."""
-        self._current_ms = now_ms() if level_ms is None else level_ms
+    def publish(self, applied: Applied, level_ms: int) -> None:
+        """Tell the views topic what is applied, and when nothing was after it on the view's topics."""
+        self._current_ms = level_ms
         self._shared.views_topic.publish(
             ViewRecord(
                 view=self.declared.name,
@@ -174,7 +174,8 @@ class KeptView:
         if failed != self._group_failed:
             self._group_failed = failed
             if failed is not None:
-                line(event="lag not shown", view=self.declared.name, error=f"its consumer group: {failed}")
+                why = f"its consumer group: {failed}"
+                line(event="lag not shown", level="warning", view=self.declared.name, error=why)
 
     def park(self, error: TailraceError) -> float:
         """Put the view aside for a while, longer each time; return for how many seconds. Others go on."""
@@ -189,6 +190,12 @@ class KeptView:
         news = self._said != str(error)
         if news:
             self._say(str(error))
+        return news
+
+    def stands_for(self, tables: tuple[str, ...]) -> bool:
+        """Note for which incomplete tables the view stands still; return whether that is news, and there are any."""
+        news = tables != self._stands_for and bool(tables)
+        self._stands_for = tables
         return news
 
     def _say(self, error: str) -> None:
@@ -208,6 +215,8 @@ class KeptView:
 
     def check_tombstones(self, applied: Applied, level_ms: int, seen: SeenCut) -> None:
         """A delete that came and went from the topic while nobody looked would leave its row in the view."""
+        if not advanced(applied, seen.cut):
+            return
         limit = self._shared.config.kafka.delete_retention_ms
         age = now_ms() - level_ms
         moved = any(seen.cut.offsets.get(t) != applied.cut.offsets.get(t) for t in self.declared.topics_read)

@@ -1,33 +1,54 @@
-"""What the jobs print on stderr, a JSON object a line, and one form for their errors."""
+"""The jobs' log on standard error, in the daemon's form, and one form for their errors."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
 from typing import Any
 
-import orjson
+import structlog
 
-from schemas.errors import SinkError, TailraceError
+from schemas.errors import TailraceError
+from schemas.logform import SHARED, rendered, renderers
+from spark_jobs.causes import job_failed
 
 
 def line(**values: Any) -> None:
-    """Print one JSON line on stderr."""
-    # in one piece: several views are kept at once
-    print(f"{orjson.dumps(values).decode()}\n", end="", file=sys.stderr, flush=True)
+    """Log one record; `event` says what has happened, `level` is info if not given."""
+    level = values.pop("level", "info")
+    # in one piece: several views are maintained at once
+    print(rendered(level, values, terminal=sys.stderr.isatty()) + "\n", end="", file=sys.stderr, flush=True)
+
+
+def configure() -> None:
+    """Let libraries that log by the standard library write records of the same form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=SHARED,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *renderers(terminal=sys.stderr.isatty()),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    # These two raise what they log, and log each retry with its traceback.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger("opensearch").setLevel(logging.ERROR)
 
 
 def named(error: Exception) -> TailraceError:
-    """Return our own error as it is; of any other only the kind, for its text may hold values of rows."""
+    """Return our own error as it is; of any other its cause, as far as its text cannot hold values of rows."""
     if isinstance(error, TailraceError):
         return error
-    if os.environ.get("TAILRACE_TRACE"):
+    if tracing():
         traceback.print_exception(error)
-    condition = getattr(error, "getCondition", lambda: None)()
-    return SinkError(
-        "TR-527",
-        f"a Spark job failed with {type(error).__name__}" + (f" [{condition}]" if condition else ""),
-        detail="The batch changed nothing that its cut does not say; it is tried again from there.",
-        hint="Its full text may hold values of rows, so it is printed only with TAILRACE_TRACE=1 set.",
-    )
+    return job_failed(error)
+
+
+def tracing() -> bool:
+    """Whether everything is to be printed as it comes, values of rows included."""
+    return bool(os.environ.get("TAILRACE_TRACE"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pyspark.sql import SparkSession
 
 from schemas.config import Config
@@ -40,7 +42,8 @@ def open_view(shared: Shared, name: str) -> KeptView:
                 return PercolateBatch(view, target, session, shared, shared.config.search, publisher)
             kind = HistoryBatch if view.shape == "history" else LogBatch
             return kind(view, target, session, shared)
-        return Batch(view, target, session, shared.records, shared.config.kafka, shared.cuts.wait)
+        newest_cut = partial(shared.cuts.wait, view)
+        return Batch(view, target, session, shared.records, shared.config.kafka, newest_cut)
 
     kept = shared.views[name] = KeptView(shared, view, open_batch)
     return kept

@@ -29,7 +29,7 @@ from sinks.matches import Mark, Match, Publisher
 from sinks.percolator import match
 from sinks.stored_queries import StoredQueries, UsersQueries
 from sinks.views_topic import now_ms
-from spark_jobs.batch import Report, check_definition, fill, own_cut, settled
+from spark_jobs.batch import Report, check_definition, check_whole, fill, own_cut, settled
 from spark_jobs.cuts import SeenCut
 from spark_jobs.events import KEY, LSN, OP, ORDINAL, each_once, events, plain
 from spark_jobs.kept import Shared
@@ -112,6 +112,7 @@ class PercolateBatch:
         cut = own_cut(self.view, seen)
         if applied is None:
             self._keep_queries(cut)
+            check_whole(self.view, self.shared.config.kafka, seen)
             self._begins(cut)
             report.replaced = True
             return fill(self.target, COLUMNS, self._empty(), _ORDER, cut, generation)
@@ -124,6 +125,7 @@ class PercolateBatch:
         every = self.shared.records.every(topic, applied.cut.offsets.get(topic, []), cut.offsets.get(topic, []))
         report.stage("read")
         shapes = self._keep_queries(cut, every)
+        check_whole(self.view, self.shared.config.kafka, seen)
         report.stage("queries")
         if every is None:
             return self.target.unchanged(applied, cut)
@@ -184,6 +186,7 @@ class PercolateBatch:
         if count:
             line(
                 event="parked queries",
+                level="warning",
                 view=self.view.name,
                 code="TR-590",
                 queries=count,

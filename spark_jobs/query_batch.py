@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from schemas.errors import ConfigError
 from schemas.progress import Cut
 from sinks.changes import Applied, Target
 from sinks.kinds import quote
 from sinks.one_task import in_one_task
+from spark_jobs.analysis import run
 from spark_jobs.batch import FEW_ROWS, Report, check_definition, fill, own_cut, read_whole, settled
 from spark_jobs.cuts import SeenCut, advanced
 from spark_jobs.difference import TIMES, difference, not_unique
@@ -75,7 +75,7 @@ class QueryBatch:
             report.stage("read")
             if since is None:
                 report.replaced = True
-                return self._replace(query, cut, generation)
+                return self._replace(query, cut, generation, report)
             return self._merge(query, since, cut, changed, report)
         finally:
             for frame in self._cached:
@@ -85,7 +85,7 @@ class QueryBatch:
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         """Return the columns and the key that the query gives over the tables as they are now."""
-        seen = self.inputs.renew(self.shared.cuts.wait())
+        seen = self.inputs.renew(self.shared.cuts.wait(self.view))
         query = self._declared(None)
         rows = self._whole(query, own_cut(self.view, seen))
         return _columns(rows), query.key
@@ -115,7 +115,8 @@ class QueryBatch:
             }
             return cut, {topic: span for topic, span in spans.items() if span is not None}
 
-        cut, changed = read_whole(self.view, self.shared.config.kafka, self.shared.cuts.wait, brought, read)
+        newest_cut = partial(self.shared.cuts.wait, self.view)
+        cut, changed = read_whole(self.view, self.shared.config.kafka, newest_cut, brought, read)
         # Documents of a batch that was cut short are in the index: only at its own cut is it known which they are.
         return since.unfinished if since and since.unfinished else cut, changed
 
@@ -142,8 +143,8 @@ class QueryBatch:
         self._event_times(found)
         return found
 
-    def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None) -> Applied:
-        rows = self._rows(query, cut)
+    def _replace(self, query: DeclaredQuery, cut: Cut, generation: int | None, report: Report) -> Applied:
+        rows = self._rows(query, cut, report)
         return fill(self.target, _columns(rows), rows, query.key, cut, generation)
 
     def _merge(
@@ -157,7 +158,7 @@ class QueryBatch:
         if query.root is None:
             # Computed again, the rows of the old cut may be others than those that the view holds.
             report.replaced = True
-            return self.target.replace(applied.generation, self._rows(query, cut), query.key, cut)
+            return self.target.replace(applied.generation, self._rows(query, cut, report), query.key, cut)
         facts = [changed[topics[table]].facts for table in tables]
         few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
         # documents of a batch that was cut short are ended at its own cut, with what has changed up to a newer one
@@ -225,11 +226,14 @@ class QueryBatch:
                 found[time] = (rows, every, shapes)
         return late.note(found, cut) if found else 0
 
-    def _rows(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
+    def _rows(self, query: DeclaredQuery, cut: Cut, report: Report) -> DataFrame:
         """Compute the whole query, once: what is checked is what is written. What it is too large for goes to disk."""
         rows = self._keep(self._whole(query, cut))
-        if rows.groupBy(*map(quote, query.key)).count().where("count > 1").take(1):
+        keys = rows.groupBy(*map(quote, query.key)).agg(F.count("*").alias(TIMES))
+        most, count = keys.agg(F.max(TIMES), F.sum(TIMES)).collect()[0]
+        if most and most > 1:
             raise not_unique(query.key, self.view.name)
+        report.rows = count or 0
         return rows
 
     def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
@@ -241,23 +245,14 @@ class QueryBatch:
             table: self.shared.records.shapes(topic) for table, topic in self.view.topic_of.items()
         }
         layouts |= {view: self.inputs.layout(view) for view in self.view.views}
-        states = States(self.session, layouts, self.shared.records)
+        states = States(self.session, layouts, self.shared.records, query.histories)
         for name in query.tables:
             for which, cut in cuts.items():
                 states.whole(name, which, self.inputs.at(name, cut))
         return states
 
     def _sql(self, sql: str) -> DataFrame:
-        try:
-            return self.session.sql(sql)
-        except AnalysisException as error:
-            # Analysis knows the query and the columns, no values.
-            raise ConfigError(
-                "TR-550",
-                f'view "{self.view.name}": Spark cannot run its query [{error.getCondition()}]',
-                detail=" ".join(str(error).split("\n", 1)[0].split())[:500],
-                hint=f"Change `query` of [views.{self.view.name}].",
-            ) from None
+        return run(self.session, sql, self.view.name)
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._cached.append(frame.persist())

@@ -25,6 +25,7 @@ from spark_jobs.open_view import open_view
 from spark_jobs.percolate import PercolateBatch
 from spark_jobs.plan import plan
 from spark_jobs.swap import advance, alone, catch_up, held, keep, swap_in
+from spark_jobs.views import declare
 from spark_jobs.views.lower import in_order
 
 _FIRST_CUT_S: Final = 5.0
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         if given.dry_run:
             foretell(config, dict.fromkeys(given.views), as_json=given.json)
             return
-        with opened(config) as shared:
+        with opened(config, given.views) as shared:
             for name in in_order(config, given.views):
                 rebuild(shared, open_view(shared, name), swap=not given.no_swap)
 
@@ -52,17 +53,17 @@ def main(arguments: Sequence[str]) -> int:
 def foretell(config: Config, names: Iterable[str], *, as_json: bool) -> None:
     """Print what rebuilds would read and how long they would take."""
     with Cuts(config) as cuts:
-        seen = cuts.newest(_FIRST_CUT_S)
-    if seen is None:
-        raise StateError(
-            "TR-579",
-            "there is no state on the topics to build a view from yet",
-            detail="The first copy is not done, or the daemon has not run.",
-            hint="tailrace status",
-        )
-    cut = seen.cut
-    for name in names:
-        found = plan(config, name, cut)
+        cuts.look(_FIRST_CUT_S)
+        newest = {name: cuts.seen(declare(config, name)) for name in names}
+    for name, seen in newest.items():
+        if seen is None:
+            raise StateError(
+                "TR-579",
+                f'there is no state on the topics to build view "{name}" from yet',
+                detail="The first copy is not done, or the daemon has not run.",
+                hint="tailrace status",
+            )
+        found = plan(config, name, seen.cut)
         print(orjson.dumps(found.to_dict()).decode() if as_json else "\n".join(found.lines()), flush=True)
 
 
@@ -84,7 +85,7 @@ def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
             target.keep([number for number in target.generations() if number < live.generation])
         columns, key = view.batch.layout()
         generation = target.stage(columns, key)
-        applied = catch_up(shared, view, advance(shared, view, None, shared.cuts.wait(), generation))
+        applied = catch_up(shared, view, advance(shared, view, None, shared.cuts.wait(view.declared), generation))
         if swap:
             applied = swap_in(shared, view, applied)
             keep(shared, view, live.generation)
@@ -97,10 +98,12 @@ def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
 def _first(shared: Shared, view: KeptView) -> Applied:
     """There is nothing to stand beside: the same as the first batch of follow."""
     with held(view):
-        live, _ = view.load()
-        applied = live or advance(shared, view, None, shared.cuts.wait(), None)
-        view.publish(applied)
-        return applied
+        live, level_ms = view.load()
+        if live is None:
+            seen = shared.cuts.wait(view.declared)
+            live, level_ms = advance(shared, view, None, seen, None), seen.level_ms
+        view.publish(live, level_ms)
+        return live
 
 
 def _go_on(shared: Shared, view: KeptView, batch: PercolateBatch) -> Applied:
@@ -108,15 +111,15 @@ def _go_on(shared: Shared, view: KeptView, batch: PercolateBatch) -> Applied:
     with held(view):
         live, level_ms = view.load()
         assert live is not None
-        seen = shared.cuts.wait()
+        seen = shared.cuts.wait(view.declared)
         try:
             view.check_tombstones(live, level_ms, seen)
             applied = advance(shared, view, live, seen, None)
         except StateError as error:
             applied = batch.begin_anew(live, seen)
             without = [format_lsn(state.cut.flushed_lsn) for state in (live, applied)]
-            line(event="begun anew", view=view.declared.name, code=error.code, without=without)
-        view.publish(applied)
+            line(event="begun anew", level="warning", view=view.declared.name, code=error.code, without=without)
+        view.publish(applied, seen.level_ms)
         return applied
 
 

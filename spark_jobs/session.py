@@ -7,9 +7,13 @@ import sys
 from typing import Final
 
 from py4j.java_gateway import java_import
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from schemas.config import Config, Warehouse
+from sinks.lease import lease_folder
+from spark_jobs.jvm import start_jvm
+from spark_jobs.lines import tracing
 
 _SETTINGS: Final = {
     # Values are compared with the source's, which is read under UTC.
@@ -62,16 +66,24 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
     """Return the session; `master` is for tests, spark-submit gives its own."""
     # Workers in this process's environment have our libraries; `python3` on the path need not.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.Builder().appName(f"tailrace {config.kafka.prefix}")
-    if master is not None:
-        builder = builder.master(master)
-    for name, value in settings(config, local=(master or config.spark.master).startswith("local")).items():
+    found = {
+        "spark.app.name": f"tailrace {config.kafka.prefix}",
+        # Made with the session, empty; by default it would be in the working directory.
+        "spark.sql.warehouse.dir": (lease_folder(config) / "spark").as_uri(),
+        **({} if master is None else {"spark.master": master}),
+        **settings(config, local=(master or config.spark.master).startswith("local")),
+    }
+    start_jvm(found)
+    builder = SparkSession.Builder()
+    for name, value in found.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     assert session._jvm is not None
     # PySpark names this class alone for each list of columns: Java then looks through all jars, package by package.
     java_import(session._jvm, "org.apache.spark.api.python.PythonUtils")
     session.sparkContext.setLogLevel("ERROR")
+    # It prints what is raised as well, with what may be values.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = not tracing()
     return session
 
 

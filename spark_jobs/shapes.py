@@ -7,8 +7,8 @@ if it had the new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from schemas.envelope import FRAMING_SIZE, framing
 from schemas.errors import StateError
 from schemas.evolution import row_record
 from sinks.schema_topic import StoredSchema
+from spark_jobs.query.catalog import captured
 
 _OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
 """Dates before 1582 are in the proleptic Gregorian calendar, as PostgreSQL's are."""
@@ -74,6 +75,8 @@ class TableShapes:
     topic: str
     keys: dict[int, Shape]
     rows: dict[int, Shape]
+    captured: Mapping[str, bool] = field(default_factory=dict)
+    """If there are no shapes: the tables that are captured, for a hint."""
 
     @property
     def ids(self) -> set[int]:
@@ -143,12 +146,14 @@ def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchem
     """Return the shapes of `topic`, as far as `stored` has them; the newest last, as there."""
     keys: dict[int, Shape] = {}
     rows: dict[int, Shape] = {}
+    stored = list(stored)
     for schema in stored:
         if schema.subject == f"{topic}-key":
             keys[schema.id] = _shape(session, schema, orjson.loads(schema.schema), is_row=False)
         elif schema.subject == f"{topic}-value":
             rows[schema.id] = _shape(session, schema, row_record(schema.schema), is_row=True)
-    return TableShapes(topic, keys, rows)
+    known = {} if rows else captured(topic.partition(".")[0], stored)
+    return TableShapes(topic, keys, rows, known)
 
 
 def widens(old: DataType, new: DataType) -> bool:

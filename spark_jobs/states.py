@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from typing import Protocol, Self
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from sinks.changes import DELETED
+from sinks.changes import DELETED, FIRST, FROM_LSN, FROM_ORDINAL
 from sinks.kinds import quote
 from sinks.temp_views import temp_view
 from spark_jobs.difference import difference
@@ -37,10 +37,14 @@ class Layout(Protocol):
 class States:
     """Temporary views of one session, for as long as a `with` block plans what reads them."""
 
-    def __init__(self, session: SparkSession, layouts: Mapping[str, Layout], records: Records) -> None:
+    def __init__(
+        self, session: SparkSession, layouts: Mapping[str, Layout], records: Records, first: Collection[str] = ()
+    ) -> None:
+        """`first` are the histories of which the first version of each key is to be marked (`FIRST`)."""
         self._session = session
         self._layouts = layouts
         self._records = records
+        self._first = first
         self._wholes: dict[tuple[str, State], object] = {}
         self._names = ExitStack()
 
@@ -61,17 +65,19 @@ class States:
         Iceberg before 1.11 did not (iceberg#15741).
         """
         columns = {name: kind.simpleString() for name, kind in self._layouts[table].columns.items()}
-        self._wholes[table, which] = what = (source, *columns.items())
+        key = self._layouts[table].key if table in self._first else None
+        self._wholes[table, which] = what = (source, key, *columns.items())
 
         def make() -> DataFrame:
             frame = self._session.sql(f"SELECT * FROM {source}")
             there = set(frame.columns)
-            return frame.selectExpr(
+            present = frame.selectExpr(
                 *(
                     f"CAST({quote(name) if name in there else 'NULL'} AS {kind}) AS {quote(name)}"
                     for name, kind in columns.items()
                 )
             )
+            return present if key is None else _with_first(present, key)
 
         self.name(state(table, which), self._once(what, make))
 
@@ -118,6 +124,13 @@ class States:
     def _images(self, table: str, old: DataFrame, new: DataFrame) -> None:
         self.name(state(table, "before"), old)
         self.name(state(table, "after"), new)
+
+
+def _with_first(versions: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Mark the first version of each key: versions only ever follow, so that it stays the first."""
+    place = (FROM_LSN, FROM_ORDINAL)
+    of_key = Window.partitionBy(*(F.col(quote(name)) for name in key if name not in place)).orderBy(*place)
+    return versions.withColumn(FIRST, F.row_number().over(of_key) == 1)
 
 
 def _as_it_is(frame: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ from schemas.errors import StateError
 from schemas.lsn import format_lsn
 from sinks.changes import Applied
 from sinks.lease import Lease, lease_folder
+from sinks.which_generation import live_in, staged_in
 from spark_jobs.batch import Report
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import LEASE_WAIT_S, KeptView, Shared, not_free
@@ -55,6 +56,7 @@ def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenC
     """Bring a generation to a cut; with nothing applied, fill it from offset 0."""
     report = Report()
     records = records_up_to(shared.config.kafka, view.declared, seen.cut) if applied is None else 0
+    view.batch.target.level_ms = seen.level_ms
     try:
         with progress(shared.session, view.declared.name, records, report):
             done = view.batch.advance(applied, seen, report, generation=generation)
@@ -75,7 +77,7 @@ def catch_up(shared: Shared, view: KeptView, applied: Applied) -> Applied:
     """Bring a generation beside the live one near the newest cut, while `follow` goes on."""
     for _ in range(_CATCH_UPS):
         before = applied
-        applied = advance(shared, view, applied, shared.cuts.wait(), applied.generation)
+        applied = advance(shared, view, applied, shared.cuts.wait(view.declared), applied.generation)
         if applied.cut.order == before.cut.order:
             break
     return applied
@@ -86,16 +88,16 @@ def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
     target = view.batch.target
     with held(view):
         live, _ = view.load()
-        seen = shared.cuts.wait()
+        seen = shared.cuts.wait(view.declared)
         while live is not None and seen.cut.order < live.cut.order:
-            seen = shared.cuts.newest(wait=1.0) or seen
+            seen = shared.cuts.newest(view.declared, wait=1.0) or seen
         applied = advance(shared, view, applied, seen, applied.generation)
         target.swap(applied.generation, target.key(applied.generation))
         swapped = target.live()
         assert swapped is not None
         # The cut may have moved past the last commit; the record says so, and on which snapshot it rests.
         applied = replace(swapped, cut=applied.cut)
-        view.publish(applied)
+        view.publish(applied, seen.level_ms)
     lsn = format_lsn(applied.cut.flushed_lsn)
     line(event="swapped", view=view.declared.name, generation=applied.generation, lsn=lsn)
     return applied
@@ -113,34 +115,9 @@ def keep(shared: Shared, view: KeptView, previous: int) -> None:
 
 def staged_of(view: KeptView, found: Mapping[int, Applied], live: Applied) -> Applied:
     """Return the generation that waits for its swap. StateError (TR-571) if there is none."""
-    staged = max((number for number in found if number > live.generation), default=None)
-    if staged is None:
-        raise StateError(
-            "TR-571",
-            f'view "{view.declared.name}" has no generation that waits to be swapped',
-            detail=listed(found, live),
-            hint=f"tailrace views rebuild {view.declared.name} --no-swap",
-        )
-    return found[staged]
+    return staged_in(view.declared.name, found, live)
 
 
 def live_of(view: KeptView) -> Applied:
     """Return what is live. StateError (TR-512) if nothing is."""
-    live = view.batch.target.live()
-    if live is None:
-        raise StateError(
-            "TR-512",
-            f'view "{view.declared.name}" has not been made yet',
-            detail="No batch has been applied to it.",
-            hint=f"tailrace views rebuild {view.declared.name}, or let `tailrace views follow` run.",
-        )
-    return live
-
-
-def listed(found: Mapping[int, Applied], live: Applied) -> str:
-    """Say which generations there are."""
-    each = (
-        f"{number}{' (live)' if number == live.generation else ''} at {format_lsn(applied.cut.flushed_lsn)}"
-        for number, applied in sorted(found.items())
-    )
-    return f"Generations: {', '.join(each)}."
+    return live_in(view.declared.name, view.batch.target.live())

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -110,16 +110,23 @@ def running(config: Path, *, forked: bool = True) -> Iterator[Daemon]:
         daemon.process.wait()
 
 
-def wait_for_state(config: Config, connection: psycopg.Connection, seconds: float = 60) -> Cut:
-    """Return the first state cut that has everything committed before this call."""
+def wait_for_state(
+    config: Config, connection: psycopg.Connection, seconds: float = 60, tables: Collection[str] | None = None
+) -> Cut:
+    """Return the first cut that has everything committed before this call and is a state, of all tables or of these."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None
     target = parse_lsn(row[0])
     # something behind the target, for an idle source is reported at intervals only
     connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
-    record = wait_for(config, lambda record: record.state is not None and record.state.flushed_lsn >= target, seconds)
-    assert record.state is not None
-    return record.state
+
+    def state(record: PositionRecord) -> Cut | None:
+        found = record.state if tables is None else record.state_for(tables)
+        return found if found is not None and found.flushed_lsn >= target else None
+
+    cut = state(wait_for(config, state, seconds))
+    assert cut is not None
+    return cut
 
 
 def wait_for(config: Config, condition: object, seconds: float = 60) -> PositionRecord:

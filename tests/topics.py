@@ -147,3 +147,14 @@ def assert_once_in_order(records: list[TopicRecord]) -> None:
         before = newest.get(record.partition)
         assert before is None or before < record.position, f"{record.position} behind {before}"
         newest[record.partition] = record.position
+
+
+def all_bytes(bootstrap: str, prefix: str) -> bytes:
+    """Return keys, values and headers of every committed record on every topic of a prefix, in one piece."""
+    watcher = Consumer({"bootstrap.servers": bootstrap, "group.id": "test"})
+    topics = [topic for topic in watcher.list_topics(timeout=10).topics if topic.startswith(f"{prefix}.")]
+    watcher.close()
+    parts: list[bytes] = []
+    for message in (each for messages in read_all(bootstrap, topics).values() for each in messages):
+        parts += [message.key() or b"", message.value() or b"", *(value or b"" for _, value in message.headers() or [])]
+    return b"\n".join(parts)

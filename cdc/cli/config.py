@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
-
-import typer
-
 from cdc.cli import output
 from cdc.cli.options import ConfigFile, Json
+from cdc.cli.tree import App
 
-app = typer.Typer(help="Show the configuration and its reference.", no_args_is_help=True)
+app = App(help="Show the configuration and its reference.")
 
 
 @app.command()
 def show(config: ConfigFile = None, json: Json = False) -> None:
-    """Print every setting in force and where it comes from; secrets are hidden."""
+    """Print every setting in force and where it comes from; passwords and other secrets are hidden."""
     from schemas.configfile import read
+    from schemas.secret import shown
 
     loaded = read(config)
-    values = _without_secrets(loaded.config.model_dump(mode="json"))
+    values = shown(loaded.config)
     if json:
         output.json({"file": loaded.path, "config": values, "origins": loaded.origins})
         return
@@ -35,29 +33,9 @@ def schema() -> None:
     output.json(Config.model_json_schema())
 
 
-_SECRET = re.compile(r"password|passwd|secret|token|credential|jaas|\.key$|\.pem$|private", re.I)
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-
-
-def _without_secrets(value: object, key: str = "") -> object:
-    """Hide what the model cannot know to be secret: free options by their names, passwords in URLs."""
-    if isinstance(value, dict):
-        return {name: _without_secrets(below, name) for name, below in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(item, key) for item in value]
-    if isinstance(value, str):
-        return "**********" if value and _SECRET.search(key) else _USER_INFO.sub("**********@", value)
-    return value
-
-
 def _flat(path: str, value: object) -> list[tuple[str, object]]:
     if isinstance(value, dict) and value:
-        return [
-            leaf
-            for key, below in value.items()
-            if below is not None
-            for leaf in _flat(f"{path}.{key}" if path else key, below)
-        ]
+        return [leaf for key, below in value.items() for leaf in _flat(f"{path}.{key}" if path else key, below)]
     return [(path, value)]
 
 

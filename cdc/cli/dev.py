@@ -9,8 +9,9 @@ import typer
 
 from cdc.cli import output
 from cdc.cli.options import Json
+from cdc.cli.tree import App
 
-app = typer.Typer(help="Run everything on this machine, with a demo shop.", no_args_is_help=True)
+app = App(help="Run everything on this machine, with a demo shop.")
 
 StateDir = Annotated[Path, typer.Option("--state-dir", metavar="FOLDER", help="Where all of it lives.")]
 STATE_DIR = Path(".tailrace")
@@ -19,7 +20,9 @@ STATE_DIR = Path(".tailrace")
 @app.command()
 def up(
     search: Annotated[bool, typer.Option("--search/--no-search", help="With OpenSearch, if a JDK fits.")] = True,
-    rate: Annotated[float, typer.Option(min=0, help="Rows that the demo load changes a second; 0: none.")] = 200,
+    rate: Annotated[
+        float, typer.Option(min=0, metavar="N", help="Rows that the demo load changes a second; 0: none.")
+    ] = 200,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, show progress; Ctrl-C ends all.")] = False,
     state_dir: StateDir = STATE_DIR,
 ) -> None:

@@ -20,7 +20,7 @@ def status(
     json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Ask again every second, until Ctrl-C.")] = False,
 ) -> None:
-    """Show positions, slot, lag and views. A server that is down is shown as such."""
+    """Show positions, slot, lag and views. A server that is down is shown as such; a parked table is exit code 7."""
     from cdc.cli.status_page import status_lines
     from cdc.ops.read_status import read_status
     from schemas.configfile import load
@@ -32,9 +32,11 @@ def status(
     found = read_status(loaded)
     if json:
         output.json(found.to_dict())
-        return
-    for text in status_lines(found, output.width()):
-        output.line(text)
+    else:
+        for text in status_lines(found, output.width()):
+            output.line(text)
+    if any(found.topics.parked_tables.values()):
+        raise typer.Exit(7)
 
 
 def watch_status(config: Config, *, as_json: bool) -> None:
@@ -65,7 +67,7 @@ def tail(
     config: ConfigFile = None,
     json: Json = False,
     from_start: Annotated[bool, typer.Option("--from-start", help="From the first record that is kept.")] = False,
-    count: Annotated[int | None, typer.Option("-n", min=1, help="End after so many changes.")] = None,
+    count: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="End after so many changes.")] = None,
 ) -> None:
     """Print the changes of a table as they arrive: LSN, operation, key, columns, time since the commit."""
     from itertools import islice
@@ -87,8 +89,12 @@ def verify(
     views: Annotated[list[str] | None, typer.Argument(metavar="VIEW...", help="Default: all of one table.")] = None,
     config: ConfigFile = None,
     json: Json = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for a transaction or a view.")] = 120,
-    limit: Annotated[int, typer.Option(min=0, help="Differing keys, or findings, to print of each comparison.")] = 20,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for a transaction or a view.")
+    ] = 120,
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Differing keys, or findings, to print of each comparison.")
+    ] = 20,
     log: Annotated[
         bool, typer.Option("--log", help="Prove from the topics alone that nothing is missing, added or torn.")
     ] = False,
@@ -134,8 +140,12 @@ def _verify_log(config: Path | None, json: bool, limit: int) -> None:
 
 def wait(
     views: Annotated[list[str] | None, typer.Option("--view", metavar="VIEW", help="Default: all views.")] = None,
-    lsn: Annotated[str | None, typer.Option(help="For example 0/16B3748; default: the source's as it is now.")] = None,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds until it is given up with exit code 8.")] = 30,
+    lsn: Annotated[
+        str | None, typer.Option(metavar="LSN", help="For example 0/16B3748; default: the source's as it is now.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long, before it ends with exit code 8.")
+    ] = 30,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
@@ -146,15 +156,14 @@ def wait(
     from schemas.configfile import load
     from schemas.lsn import format_lsn, parse_lsn
 
+    try:
+        wanted: int | None = None if lsn is None else parse_lsn(lsn)
+    except ValueError:
+        raise typer.BadParameter(f'"{lsn}" is no LSN: write it as PostgreSQL prints it, 0/16B3748.') from None
     loaded = load(config)
-    if lsn is None:
+    if wanted is None:
         with connect(loaded.source.dsn.get_secret_value(), application_name="tailrace wait") as connection:
             wanted = wal_lsn(connection)
-    else:
-        try:
-            wanted = parse_lsn(lsn)
-        except ValueError:
-            raise typer.BadParameter(f'"{lsn}" is no LSN: write it as PostgreSQL prints it, 0/16B3748.') from None
     with AppliedViews(loaded) as applied:
         found = applied.wait(wanted, views or [], timeout)
     if json:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.cli import output, snapshot_plan
+from cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
 from cdc.cli.options import ConfigFile, Json
+from cdc.cli.tree import App
 
 if TYPE_CHECKING:
-    from schemas.requests import Outcome, Request
+    from schemas.requests import Request
 
-app = typer.Typer(help="Read tables again while the stream goes on; see, pause and resume reads.", no_args_is_help=True)
+app = App(help="Read tables again while the stream goes on; see, pause and resume reads.")
 
 app.command()(snapshot_plan.plan)
 
@@ -20,8 +22,6 @@ Tables = Annotated[
     list[str] | None, typer.Argument(metavar="TABLE...", help='"schema.table"; "table" is public.table.')
 ]
 Reads = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Default: all that are being read.")]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for the daemon's answer; the request stays.")]
-_TIMEOUT_S = 15.0
 
 
 @app.command()
@@ -39,14 +39,14 @@ def start(
     rate: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="At most so many rows a second, each table.")
     ] = None,
-    timeout: Timeout = _TIMEOUT_S,
+    timeout: Timeout = TIMEOUT_S,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
     """Read tables again. With --all --reconcile also after a slot was lost: it is made anew, topics become right."""
     from schemas.requests import Request
 
-    names = _names(tables)
+    names = table_names(tables)
     if bool(names) == all_tables:
         raise typer.BadParameter("name tables, or say --all")
     condition = _condition(where, columns)
@@ -54,31 +54,31 @@ def start(
         raise typer.BadParameter(
             "--reconcile deletes what it does not find, so it reads all rows: no --where, no --columns"
         )
-    _ask(Request("start", names, condition, rate, reconcile), timeout, config, json)
+    ask(Request("start", names, condition, rate, reconcile), timeout, config, json)
 
 
 @app.command()
-def pause(tables: Reads = None, timeout: Timeout = _TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
+def pause(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
     """Read no more chunks until `resume`; the stream goes on."""
     from schemas.requests import Request
 
-    _ask(Request("pause", _names(tables)), timeout, config, json)
+    ask(Request("pause", table_names(tables)), timeout, config, json)
 
 
 @app.command()
-def resume(tables: Reads = None, timeout: Timeout = _TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
+def resume(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
     """Go on with reads that were paused; chunks that were read are not read again."""
     from schemas.requests import Request
 
-    _ask(Request("resume", _names(tables)), timeout, config, json)
+    ask(Request("resume", table_names(tables)), timeout, config, json)
 
 
 @app.command()
-def cancel(tables: Reads = None, timeout: Timeout = _TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
+def cancel(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
     """End reads that `start` has begun; rows that were sent stay. A topic that lacks rows must be read to the end."""
     from schemas.requests import Request
 
-    _ask(Request("cancel", _names(tables)), timeout, config, json)
+    ask(Request("cancel", table_names(tables)), timeout, config, json)
 
 
 @app.command()
@@ -115,44 +115,6 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
         output.line(f"waiting for a daemon: {_words(request)}")
 
 
-def _ask(request: Request, timeout: float, config: ConfigFile, json: bool) -> None:
-    from schemas.configfile import load
-    from sinks.requests import Ask
-
-    loaded = load(config)
-    with Ask(loaded.kafka, loaded.source.slot) as ask:
-        ask.send(request)
-        answer = ask.wait(timeout)
-    if json:
-        output.json({"request": ask.id, "taken": answer is not None, "tables": [_dict(each) for each in answer or ()]})
-    elif answer:
-        output.table(("table", "run", "outcome"), [(e.table, str(e.run or "-"), e.outcome) for e in answer])
-    if answer is None:
-        output.note(
-            f"no daemon has answered within {timeout:.0f} s: the request stays on Kafka, and the next"
-            " `tailrace run` takes it up"
-        )
-    elif not answer:
-        output.note("nothing is being read")
-    _refuse([each for each in answer or () if each.refused], request)
-
-
-def _refuse(refused: list[Outcome], request: Request) -> None:
-    from schemas.errors import ConfigError
-
-    if refused:
-        raise ConfigError(
-            "TR-130",
-            f"{request.action} is refused for {', '.join(each.table for each in refused)}",
-            detail="; ".join(f"{each.table}: {each.outcome}" for each in refused) + ".",
-            hint="tailrace snapshot status",
-        )
-
-
-def _names(tables: list[str] | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name if "." in name else f"public.{name}" for name in tables or ()))
-
-
 def _condition(where: str | None, columns: str | None) -> str | None:
     if columns is None:
         return where
@@ -171,9 +133,3 @@ def _words(request: Request) -> str:
         + ["--reconcile"] * request.reconcile
         + [f"--where '{request.where}'"] * bool(request.where)
     )
-
-
-def _dict(outcome: Outcome) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(outcome)

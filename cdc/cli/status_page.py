@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cdc.cli.output import bytes_text, duration_text, lag_text
+from cdc.membership import shown
 from cdc.ops.status import DaemonStatus, SourceStatus, Status, TopicsStatus, ViewStatus
+from cdc.ops.table_waits import sentence
 from schemas.lsn import format_lsn
 
 _INDENT: Final = " " * 9
@@ -21,25 +23,32 @@ def status_lines(status: Status, width: int = 80) -> Iterator[str]:
         *_source(status.slot_name, status.source, status.seconds_to_full),
         *_topics(status.topics),
     ):
-        yield from _wrapped(text, width)
+        # statements are there to be pasted
+        yield from [text] if text.endswith(";") else _wrapped(text, width)
     if status.views:
         yield ""
         yield from view_lines(status.views, width, said=status.topics.error)
 
 
 def view_lines(views: Sequence[ViewStatus], width: int = 80, said: str | None = None) -> Iterator[str]:
-    """Say for each view which LSN it reflects and its lag; below, whole, what keeps it back, unless that is `said`."""
+    """Say for each view which LSN it reflects and its lag; below what keeps it back, unless that is `said`."""
     rows = [("VIEW", "TARGET", "LSN", "LAG"), *map(_view, views)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for *cells, last in rows:
         yield "  ".join([cell.ljust(size) for cell, size in zip(cells, widths, strict=True)] + [last]).rstrip()
-    # what keeps all of them back, a Kafka that is down, is said once
-    for error in dict.fromkeys(view.error for view in views if view.error and view.error != said):
-        of = [view.name for view in views if view.error == error]
+    errors = dict.fromkeys(view.error for view in views if view.error and view.error != said)
+    if errors:
         yield ""
-        yield from _wrapped(f"{', '.join(of)}:", width)
-        for text in error.splitlines():
-            yield from _wrapped(f"  {text}", width, "  " + " " * 7)
+    for error in errors:
+        of = [view.name for view in views if view.error == error]
+        # what keeps all of them back, a Kafka that is down, is said once
+        yield from _wrapped(f"{', '.join(of)}: {_first_line(error)}", width)
+        if "\n" in error:
+            yield f"{_INDENT}all of it: tailrace views status {of[0]}"
+
+
+def _first_line(error: str) -> str:
+    return " ".join(error.partition("\n")[0].removeprefix("ERROR").split())
 
 
 def _wrapped(text: str, width: int, indent: str = _INDENT) -> list[str]:
@@ -104,6 +113,7 @@ def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None)
         yield f"source   down: {source.error}"
         return
     yield f"source   WAL at {_lsn(source.wal_lsn)}"
+    yield from _missing(source)
     slot = source.slot
     if slot is None:
         yield f'slot     "{slot_name}" does not exist yet; `tailrace run` makes it'
@@ -121,6 +131,15 @@ def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None)
     yield f"{_INDENT}{room}"
 
 
+def _missing(source: SourceStatus) -> Iterator[str]:
+    missing = source.missing_tables
+    if missing:
+        names = ", ".join(shown(missing))
+        yield f"missing  {len(missing)} tables match source.tables and are in no publication: {names}"
+        for statement in source.missing_statements:
+            yield f"         {statement}"
+
+
 def _topics(topics: TopicsStatus) -> Iterator[str]:
     lag = lag_text(topics.lag_bytes, topics.lag_seconds)
     if topics.error:
@@ -136,12 +155,12 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
         unread = f" ({bytes_text(topics.unread_bytes)} of WAL not read yet)"
     yield f"topics   complete to {_lsn(topics.flushed_lsn)}, lag {lag}{unread}"
     yield f"{_INDENT}position {topics.position}"
-    again = set(topics.rereads)
-    first = [name for name in topics.incomplete_tables if name not in again]
-    if first:
-        yield f"{_INDENT}first copy still running: {', '.join(first)}"
-    if topics.rereads:
-        yield f"{_INDENT}being read again: {', '.join(topics.rereads)}"
+    for each in topics.reads:
+        if each.table not in topics.parked_tables:
+            yield f"{_INDENT}incomplete: {each}"
+    for name, code in topics.parked_tables.items():
+        if code:
+            yield f"{_INDENT}PARKED: {name} ({code}), its changes are not written; why: tailrace table list"
     if topics.diverted:
         yield f"{_INDENT}{topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
     if topics.open_transaction:
@@ -151,6 +170,7 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
 def _view(view: ViewStatus) -> tuple[str, str, str, str]:
     if view.error and view.generation is None:
         return view.name, view.target, "-", "unknown"  # the topic that says it cannot be read
+    waits = [sentence(view.waits_for)] if view.waits_for and not view.error else []
     if view.flushed_lsn is None:
         state = [] if view.error else ["nothing applied yet"]
     else:
@@ -158,7 +178,7 @@ def _view(view: ViewStatus) -> tuple[str, str, str, str]:
     begins = [] if view.history_from_lsn is None else [f"from {_lsn(view.history_from_lsn)}"]
     stopped = ["stopped, see below"] if view.error else []
     lsn = "-" if view.flushed_lsn is None else _lsn(view.flushed_lsn)
-    return view.name, view.target, lsn, "  ".join(state + begins + stopped)
+    return view.name, view.target, lsn, ", ".join(state + begins + stopped + waits)
 
 
 def _lsn(lsn: int | None) -> str:

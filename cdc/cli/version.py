@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
+
 from cdc.cli import output
 from cdc.cli.options import Json
 
@@ -27,3 +29,12 @@ def version(json: Json = False) -> None:
     output.line(f"tailrace {values['tailrace']}")
     output.line(f"python {values['python']}")
     output.line(f"compiled row codec: {compiled}")
+
+
+def print_and_exit(wanted: bool) -> None:
+    """Do what --version asks for: print the version alone, as other programs do."""
+    if wanted:
+        from importlib import metadata
+
+        output.line(f"tailrace {metadata.version('tailrace')}")
+        raise typer.Exit(0)

@@ -13,11 +13,15 @@ import typer
 
 from cdc.cli import output
 from cdc.cli.options import ConfigFile, Json
+from cdc.cli.tree import App
 
 if TYPE_CHECKING:
     from cdc.ops.spark import Job
 
-app = typer.Typer(help="Keep views up to date, rebuild them, see where they are.", no_args_is_help=True)
+app = App(help="Keep views up to date, rebuild them, see where they are.")
+
+
+ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A view of the configuration.")]
 
 
 @app.command("list")
@@ -37,18 +41,31 @@ def list_views(config: ConfigFile = None, json: Json = False) -> None:
 
 
 @app.command()
-def status(config: ConfigFile = None, json: Json = False) -> None:
+def status(
+    views: Annotated[
+        list[str] | None, typer.Argument(metavar="VIEW...", help="Only these, with their errors as a whole.")
+    ] = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
     """Show the LSN that each view reflects, and how far it is behind the source."""
     from cdc.cli.status_page import view_lines
     from cdc.ops.read_status import read_status
+    from cdc.ops.views import named
     from schemas.configfile import load
 
-    found = read_status(load(config))
+    loaded = load(config)
+    chosen = named(loaded, views) if views else loaded.views
+    status = read_status(loaded)
     if json:
-        output.json(found.to_dict()["views"])
+        output.json([view for view in status.to_dict()["views"] if view["name"] in chosen])
         return
-    for text in view_lines(found.views, output.width()):
+    found = [view for view in status.views if view.name in chosen]
+    for text in view_lines(found, output.width()):
         output.line(text)
+    for view in found if views else ():
+        if view.error:
+            output.line(f"\n{view.name}:\n{view.error}")
 
 
 @app.command()
@@ -74,39 +91,44 @@ def rebuild(
 
 @app.command()
 def compare(
-    view: str,
+    view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    limit: Annotated[int, typer.Option(min=0, max=100_000, help="Differing keys to print.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, max=100_000, metavar="N", help="Differing keys to print.")] = 20,
 ) -> None:
     """Compare the live generation with the staged one at one cut; exit code 7 if they differ."""
+    _look_first("compare", config, view)
     _run_job("generations", config, [view], ["compare", f"--limit={limit}", *_json(json)])
 
 
 @app.command()
-def swap(view: str, config: ConfigFile = None, json: Json = False) -> None:
+def swap(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Bring the staged generation to the newest cut and make it the live one, at once for all readers."""
+    _look_first("swap", config, view)
     _run_job("generations", config, [view], ["swap", *_json(json)])
 
 
 @app.command()
-def rollback(view: str, config: ConfigFile = None, json: Json = False) -> None:
+def rollback(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
     """Go back to the generation before the last swap, as it stands; `follow` brings it forward from there."""
+    _look_first("rollback", config, view)
     _run_job("generations", config, [view], ["rollback", *_json(json)])
 
 
 @app.command()
 def drop(
-    view: str,
+    view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    generation: Annotated[int | None, typer.Option(min=1, help="Only this one; default: all.")] = None,
+    generation: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only this one; default: all.")] = None,
     confirm: Annotated[str | None, typer.Option(metavar="VIEW", help="The view's name, if readers see it.")] = None,
 ) -> None:
     """Drop a generation beside the live one; the live one, or all, only with the view's name typed in."""
     import sys
 
-    if generation is None and confirm is None and sys.stdin.isatty():
+    asked = generation is None and confirm is None and sys.stdin.isatty()
+    _look_first("drop", config, view, generation, view if asked else confirm)
+    if asked:
         confirm = typer.prompt(f'Readers see "{view}". Type its name to drop all of it', err=True)
     only = [] if generation is None else [f"--generation={generation}"]
     confirmed = [] if confirm is None else [f"--confirm={confirm}"]
@@ -115,10 +137,10 @@ def drop(
 
 @app.command()
 def resume(
-    view: str,
+    view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for how it goes.")] = 120,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for how it goes.")] = 120,
 ) -> None:
     """Have a running `follow` try a view at once that it has put aside for a failure."""
     from cdc.ops.resume import resume as try_again
@@ -133,13 +155,36 @@ def resume(
 
 
 @app.command()
-def explain(view: str, config: ConfigFile = None, json: Json = False) -> None:
+def explain(
+    view: ViewName,
+    config: ConfigFile = None,
+    json: Json = False,
+    check: Annotated[bool, typer.Option("--check", help="Have Spark analyse it, too: types and functions.")] = False,
+) -> None:
     """Show how a change in each table of a query finds the rows to compute anew, and what it scans."""
+    if check:
+        _run_job("explain", config, [view], ["--check", *_json(json)])
+        return
     _run_plain_job("explain", config, [view], _json(json))
 
 
 def _json(json: bool) -> list[str]:
     return ["--json"] if json else []
+
+
+def _look_first(
+    command: str, path: Path | None, view: str, generation: int | None = None, confirmed: str | None = None
+) -> None:
+    """Say what a command cannot do before Spark starts, which takes half a minute on a busy machine."""
+    from cdc.ops.views import named
+    from schemas.configfile import load
+    from sinks.generations_there import generations_there
+    from sinks.which_generation import refuse
+
+    config = load(path)
+    named(config, [view])
+    if (there := generations_there(config, view)) is not None:
+        refuse(command, view, there, generation, confirmed)
 
 
 def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str]) -> None:
@@ -165,7 +210,9 @@ def _run_job(script: str, path: Path | None, names: Sequence[str], options: Sequ
 
 
 def _run(started: Job) -> None:
-    code = _wait(subprocess.Popen(started.command, env=started.environment))
+    from cdc.ops.spark import start
+
+    code = _wait(start(started))
     if code:
         # The job has said in its own words what is wrong.
         raise typer.Exit(code if code > 0 else 128 - code)

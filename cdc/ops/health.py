@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
+from cdc.membership import Missing
 from cdc.ops.lag import LagMeter
 from cdc.ops.source_state import SourceState
 from schemas.errors import TailraceError
@@ -38,8 +40,8 @@ class Health:
     """The first part is the daemon's own thread's to write, the second that of its watch of the slot.
 
     `address` is that of its HTTP, if it has one. `record` is the newest position record in Kafka, `committed_at`
-    (time.time()) when this process wrote one.
-    `lag` is written by both. `full_at`: when the slot reaches its limit if all goes on as it has of late.
+    (time.time()) when this process wrote one. `lag` is written by both. `full_at`: when the slot reaches its limit if
+    all goes on as it has of late. `missing` are tables that are to be captured and are in no publication.
     """
 
     def __init__(self, slot: str) -> None:
@@ -64,6 +66,7 @@ class Health:
         self.kafka_error: str | None = None
         self.full_at: float | None = None
         self.heartbeats = 0
+        self.missing: Sequence[Missing] = ()
         self.stall: Stall | None = None
 
     def begin(self, sink: KafkaSink, stored: PositionRecord, wal_lsn: int) -> None:

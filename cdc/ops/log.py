@@ -12,25 +12,15 @@ from typing import TextIO
 
 import structlog
 
+from schemas.logform import SHARED, renderers
+
 _EXTRA = ("kind", "client", "lines")
 """What `sinks.kafka_log` says besides."""
 
 
 def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     """Send all logging to `stream`, in the form that fits it."""
-    shared: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    renderer: list[structlog.types.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
-        if stream.isatty()
-        else [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ]
-    )
+    shared, renderer = SHARED, renderers(terminal=stream.isatty())
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -13,7 +13,7 @@ from typing import Any
 
 from schemas.envelope import TRUNCATE_KEY
 from schemas.lsn import Position, format_lsn
-from schemas.progress import Cut, PositionRecord
+from schemas.progress import Boundary, Cut, PositionRecord, states_after
 from sinks.kafka import TRANSACTION_TIMEOUT_MS
 
 
@@ -197,10 +197,28 @@ def _follows(before: PositionRecord, record: PositionRecord) -> Iterator[tuple[s
         yield "", f"{now.position} at {_at(record)} is behind {then.position} at {_at(before)}"
     if not record.is_state and not _same(record.newest_state, before.state):
         yield "", f"{_at(record)} names another newest state than {_state(before.state)}: {_state(record.newest_state)}"
+    yield from _states_follow(before, record)
     for topic, ends in then.offsets.items():
         later = now.offsets.get(topic, [])
         if len(later) < len(ends) or any(b < a for a, b in zip(ends, later, strict=False)):
             yield topic, f"the cut goes back from {ends} at {_at(before)} to {later} at {_at(record)}"
+
+
+def _states_follow(before: PositionRecord, record: PositionRecord) -> Iterator[tuple[str, str]]:
+    """Compare the cuts that are states of some tables only; records of older versions name none."""
+    if not record.states or not before.is_begun or before.generation != record.generation:
+        return  # what comes before the first record of a slot is not on the topic
+    expected = {_boundary(each) for each in states_after(before, record.open, record.incomplete_tables)}
+    named = {_boundary(each) for each in record.states}
+    for wrong, what in ((named - expected, "as a state what was none"), (expected - named, "no more what is a state")):
+        for lsn, incomplete, _ in sorted(wrong):
+            but = f" but {', '.join(incomplete)}" if incomplete else ""
+            yield "", f"{_at(record)} names {what}: {format_lsn(lsn)}, of all tables{but}"
+
+
+def _boundary(boundary: Boundary) -> tuple[int, tuple[str, ...], str]:
+    cut = replace(boundary.cut, timeline=0)
+    return cut.flushed_lsn, tuple(sorted(boundary.incomplete)), cut.to_json()
 
 
 def _same(one: Cut | None, other: Cut | None) -> bool:

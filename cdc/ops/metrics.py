@@ -59,6 +59,13 @@ class HealthCollector(Collector):
                     here.commit_ts_us / 1e6,
                 )
             yield _gauge("incomplete_tables", "Tables in the middle of their copy.", len(record.incomplete_tables))
+            parked = GaugeMetricFamily(
+                "tailrace_parked_tables", "1 for each table that is set aside, by its error.", labels=["table", "code"]
+            )
+            for table, code in record.parked.items():
+                if code:
+                    parked.add_metric([table, code], 1)
+            yield parked
             yield _counter("diverted_changes", "Changes in the dead-letter topic.", record.diverted)
         if health.committed_at is not None:
             yield _gauge("last_commit_timestamp_seconds", "When Kafka last took a transaction.", health.committed_at)
@@ -99,6 +106,9 @@ class HealthCollector(Collector):
         yield _counter("heartbeats", "Logical messages written to move the slot.", health.heartbeats)
         if source is None:
             return
+        yield _gauge(
+            "missing_tables", "Tables that match source.tables and are in no publication.", len(health.missing)
+        )
         yield _gauge("server_wal_lsn_bytes", "LSN of the end of the server's WAL.", source.wal_lsn)
         yield _gauge("looked_timestamp_seconds", "When the source was last asked for what follows.", source.at)
         slot = source.slot

@@ -11,13 +11,15 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from cdc import slot
+from cdc import publication, slot
+from cdc.capture_set import CaptureSet
 from cdc.connect import connect
+from cdc.membership import Missing, missing_tables, statements
 from cdc.ops.read_lag import WaitingChanges, ask_daemon, lag_behind_walsender, walsender
 from cdc.ops.status import SourceStatus, Status, assemble, daemon_status
-from cdc.stored_reads import stored_reads
+from cdc.stored_reads import StoredReads, stored_reads
 from schemas.config import Config
-from schemas.errors import TailraceError
+from schemas.errors import ConfigError, TailraceError
 from schemas.lsn import parse_lsn
 from schemas.progress import PositionRecord, position_key
 from schemas.topics import Topics
@@ -45,6 +47,7 @@ def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status
         records, views_error = ({}, None) if kafka_error else _attempt(lambda: _read_views(config, topics))
         reads, _ = (None, None) if kafka_error else _attempt(lambda: stored_reads(config, KAFKA_TIMEOUT_S))
         positions = stored or []
+        record = positions[-1][0] if positions else None
         answer = ask_daemon(reads.daemon if reads else None, config)
         lag_s: float | None = None
         if answer is not None:
@@ -60,8 +63,8 @@ def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status
             records or {},
             kafka_error or views_error,
             time.time(),
+            shares_of(reads, record) if reads else {},
             lag_s=lag_s,
-            states=reads.states if reads else {},
             daemon=daemon_status(source, reads.daemon if reads else None, answer),
         )
 
@@ -69,6 +72,8 @@ def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
     try:
         return read(), None
+    except ConfigError:
+        raise  # no server is down: it could not even be asked
     except TailraceError as error:
         return None, f"{error.message}: {error.detail}" if error.detail else error.message
     except psycopg.Error as error:
@@ -109,8 +114,17 @@ def _read_source(config: Config, connection: psycopg.Connection) -> SourceStatus
         "SELECT (wal_bytes / nullif(extract(epoch FROM now() - stats_reset), 0))::float8 FROM pg_stat_wal"
     ).fetchone()
     reader = walsender(connection, found)
+    publications = publication.find(connection, config.source.publication)
+    missing: tuple[Missing, ...] = ()
+    if publications is not None:
+        missing = missing_tables(connection, publications, CaptureSet(config.source.tables))
     return SourceStatus(
-        wal_lsn=end, slot=found, wal_bytes_per_s=row[0] if row else None, reader=reader.client if reader else None
+        wal_lsn=end,
+        slot=found,
+        wal_bytes_per_s=row[0] if row else None,
+        reader=reader.client if reader else None,
+        missing_tables=tuple(each.name for each in missing),
+        missing_statements=tuple(statements(missing, publications.names)) if publications else (),
     )
 
 
@@ -142,6 +156,25 @@ def read_positions(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> list[tup
                 break
             step *= _STEP
     return []
+
+
+def read_shares(config: Config, record: PositionRecord | None) -> dict[str, float]:
+    """Return how much of each incomplete table has been read, by bytes of the table, once its read is planned."""
+    if record is None or not record.incomplete_tables:
+        return {}
+    return shares_of(stored_reads(config), record)
+
+
+def shares_of(reads: StoredReads, record: PositionRecord | None) -> dict[str, float]:
+    """Return the same of what has been read from the tables topic."""
+    if record is None:
+        return {}
+    found = reads.progress()
+    return {
+        name: found[name].size_done / found[name].size
+        for name in record.incomplete_tables
+        if name in found and name in reads.states and found[name].run == reads.states[name].run and found[name].size
+    }
 
 
 def _read_views(config: Config, topics: Topics) -> dict[str, ViewRecord]:

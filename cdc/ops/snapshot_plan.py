@@ -5,7 +5,9 @@ from __future__ import annotations
 import psycopg
 
 from cdc import publication
-from cdc.catalog import matching_tables, table_relation
+from cdc.capture_set import CaptureSet
+from cdc.captured import check_patterns, nothing_captured
+from cdc.catalog import table_relation
 from cdc.connect import cannot_read, connect_to_read
 from cdc.exported_snapshot import check_conditions
 from cdc.keys import Keys
@@ -27,10 +29,14 @@ def plan(config: Config) -> list[TablePlan]:
             connection.execute(LOCK_TIMEOUT)
             found = publication.find(connection, source.publication)
             insert_only: set[int] = set()
+            capture_set = CaptureSet(source.tables)
+            check_patterns(connection, source.publication, capture_set, first=found is None)
             if found is not None:
-                relations, insert_only = publication.relations(connection, found)
+                relations, insert_only = publication.relations(connection, found, capture_set)
+                if not relations:
+                    raise nothing_captured(connection, found, capture_set)
             else:
-                named = matching_tables(connection, source.tables)
+                named = publication.table_names(connection, None, capture_set)
                 relations = [each for name in named if (each := table_relation(connection, *name)) is not None]
             check_conditions(connection, config, relations)
             keys = Keys(connection, source.keys, insert_only)

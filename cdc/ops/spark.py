@@ -10,10 +10,12 @@ import importlib.util
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cdc.dev.classes import archive_options
 from cdc.dev.jars import jars
@@ -39,14 +41,17 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
     connectors = jars("spark")
     java_options = [
         f"-Dlog4j2.configurationFile={scripts / 'log4j2.properties'}",
+        *(("-Dtailrace.exceptions=true",) if os.environ.get("TAILRACE_TRACE") else ()),
         *_collector(config),
         *archive_options(java, [home / "jars", *connectors], write=script == "rebuild"),
     ]
-    settings = [part for name, value in spark.conf.items() for part in ("--conf", f"{name}={value}")]
+    conf = dict(spark.conf)
+    class_path = _class_path(spark.master, connectors, conf)
+    settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     submit = (
         *("--master", spark.master),
         *("--driver-memory", spark.driver_memory),
-        *_class_path(spark.master, connectors),
+        *class_path,
         *settings,
         "pyspark-shell",
     )
@@ -63,6 +68,20 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
             "PYTHONPATH": _path(scripts),
         },
     )
+
+
+def start(job: Job, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a job that ends when this process does, however that ends: it watches a pipe of which we have an end."""
+    watched, ours = os.pipe()
+    try:
+        environment = {**job.environment, "TAILRACE_PARENT": str(watched)}
+        process = subprocess.Popen(job.command, env=environment, pass_fds=(watched,), **options)
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(watched)
+    return process  # `ours` stays open as long as this process runs
 
 
 def plain_job(script: str, arguments: Sequence[str]) -> Job:
@@ -85,11 +104,16 @@ def _collector(config: Config) -> tuple[str, ...]:
     return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
 
 
-def _class_path(master: str, connectors: Sequence[Path]) -> tuple[str, ...]:
-    """In one process they need only be on the class path; `--jars` would copy them to the executor inside."""
+def _class_path(master: str, connectors: Sequence[Path], conf: dict[str, str]) -> tuple[str, ...]:
+    """In one process they need only be on the class path; `--jars` would copy them to the executor inside.
+
+    What the user has there, a driver for the catalog, is taken out of `conf` and added: one would replace the other.
+    """
     files = [str(path) for path in connectors]
-    local = master.startswith("local") and not master.startswith("local-cluster")
-    return ("--driver-class-path", os.pathsep.join(files)) if local else ("--jars", ",".join(files))
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        return ("--jars", ",".join(files))
+    more = conf.pop("spark.driver.extraClassPath", None)
+    return ("--driver-class-path", os.pathsep.join([*files, *([more] if more else [])]))
 
 
 def _package(name: str) -> Path:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from cdc.ops.forecast import seconds_to_full
 from cdc.ops.lag import age
+from cdc.ops.table_waits import TableWait, incomplete_tables, waited_for
 from cdc.slot import Slot
 from schemas.config import Config, View
 from schemas.daemon import DaemonRecord
-from schemas.layout import FIRST_RUN, TableState
 from schemas.lsn import format_lsn
 from schemas.progress import Cut, PositionRecord
 from schemas.topics import Topics
-from sinks.views_topic import ViewRecord
+from sinks.views_topic import WAITS_FOR_TABLE, ViewRecord
 
 _PRESENT_S = 60.0
 
@@ -31,7 +31,8 @@ class SourceStatus:
     """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon.
 
     `wal_bytes_per_s` is the mean since the server's statistics were reset, `reader` the host that reads the slot if it
-    reads it over TCP.
+    reads it over TCP. `missing_tables` match ``source.tables`` and are in no publication; `missing_statements` publish
+    them.
     """
 
     error: str | None = None
@@ -39,6 +40,8 @@ class SourceStatus:
     slot: Slot | None = None
     wal_bytes_per_s: float | None = None
     reader: str | None = None
+    missing_tables: tuple[str, ...] = ()
+    missing_statements: tuple[str, ...] = ()
 
     @property
     def retained_bytes(self) -> int | None:
@@ -68,28 +71,29 @@ class TopicsStatus:
     """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters.
 
     `lag_bytes` is 0 when nothing is missing, `unread_bytes` all WAL past `flushed_lsn`: most of it may be none of ours.
-    `stored_seconds` is how long ago Kafka took the newest position. `rereads` are those of `incomplete_tables` that had
-    been read before.
+    `stored_seconds` is how long ago Kafka took the newest position. `reads` says of each of the `incomplete_tables` how
+    far it is. `parked_tables` has the code of the error of each parked table, empty for one that is left out.
     """
 
     error: str | None = None
     position: str | None = None
     flushed_lsn: int | None = None
     incomplete_tables: tuple[str, ...] = ()
-    rereads: tuple[str, ...] = ()
     open_transaction: int | None = None
     lag_bytes: int | None = None
     lag_seconds: float | None = None
     unread_bytes: int | None = None
     stored_seconds: float | None = None
     diverted: int = 0
+    parked_tables: dict[str, str] = field(default_factory=dict)
+    reads: tuple[TableWait, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ViewStatus:
     """A view is the database as of `flushed_lsn`; None before its first batch.
 
-    A history or a log begins at `history_from_lsn`.
+    A history or a log begins at `history_from_lsn`. With tables in `waits_for` it stands still until they are complete.
     """
 
     name: str
@@ -100,6 +104,7 @@ class ViewStatus:
     lag_bytes: int | None = None
     lag_seconds: float | None = None
     history_from_lsn: int | None = None
+    waits_for: tuple[TableWait, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +157,15 @@ def assemble(
     records: dict[str, ViewRecord],
     views_error: str | None,
     now: float,
+    shares: Mapping[str, float] | None = None,
     *,
     lag_s: float | None = None,
-    states: Mapping[str, TableState] | None = None,
     daemon: DaemonStatus = DaemonStatus(),
 ) -> Status:
     """Put together what was read.
 
     `positions` are the last position records, in order, and when Kafka took each (ms); `lag_s` is the lag of the
-    topics, None if it is not known.
+    topics, None if it is not known. `shares` says how much of each table that is being read has been read.
     """
     record, stored_ms = positions[-1] if positions else (None, 0)
     flushed = record.here.flushed_lsn if record else None
@@ -170,16 +175,18 @@ def assemble(
         position=str(record.here.position) if record else None,
         flushed_lsn=flushed,
         incomplete_tables=record.incomplete_tables if record else (),
-        rereads=_rereads(record, states or {}) if record else (),
+        parked_tables=record.parked if record else {},
         open_transaction=record.open if record else None,
         lag_bytes=_lag_bytes(behind, lag_s),
         lag_seconds=lag_s,
         unread_bytes=behind,
         stored_seconds=age(stored_ms / 1000, now) if record else None,
         diverted=record.diverted if record else 0,
+        reads=incomplete_tables(record, shares or {}),
     )
+    waits = {name: waited_for(config, name, records.get(name), topics.reads) for name in config.views}
     views = tuple(
-        _view(config, name, records.get(name), views_error, source.wal_lsn, topics, positions, now)
+        _view(config, name, records.get(name), views_error, source.wal_lsn, topics, positions, now, waits[name])
         for name in config.views
     )
     return Status(config.source.slot, source, topics, views, daemon)
@@ -212,15 +219,6 @@ def daemon_status(
     )
 
 
-def _rereads(record: PositionRecord, states: Mapping[str, TableState]) -> tuple[str, ...]:
-    """Return the incomplete tables whose rows have been on the topic before: of a later run than the first."""
-    return tuple(
-        name
-        for name in record.incomplete_tables
-        if name in record.reread or (name in states and states[name].run > FIRST_RUN)
-    )
-
-
 def _view(
     config: Config,
     name: str,
@@ -230,10 +228,11 @@ def _view(
     topics: TopicsStatus,
     positions: Sequence[tuple[PositionRecord, int]],
     now: float,
+    waits: tuple[TableWait, ...],
 ) -> ViewStatus:
     view = config.views[name]
     if record is None:
-        return ViewStatus(name, view.target, error)
+        return ViewStatus(name, view.target, error, waits_for=waits)
     lag_s: float | None = None
     if record.cut is not None and positions:
         read = {*record.cut.offsets, *_topic_of(config, view)}
@@ -242,12 +241,13 @@ def _view(
     return ViewStatus(
         name,
         view.target,
-        error or record.error,
+        error or _stopped_by(record, waits),
         record.generation,
         flushed,
         _lag_bytes(_behind(wal_lsn, flushed), lag_s),
         lag_s,
         record.history_from.lsn if record.history_from else None,
+        waits,
     )
 
 
@@ -290,6 +290,11 @@ def _lacks(cut: Cut, newest: Cut, topics: Collection[str]) -> bool:
         for topic in topics
         for partition, end in enumerate(newest.offsets.get(topic, ()))
     )
+
+
+def _stopped_by(record: ViewRecord, waits: tuple[TableWait, ...]) -> str | None:
+    """Return the record's error, unless it is that the view waits for tables, and these are known."""
+    return None if waits and WAITS_FOR_TABLE in (record.error or "").partition("\n")[0] else record.error
 
 
 def _behind(wal_lsn: int | None, flushed_lsn: int | None) -> int | None:

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Final
 
 from cdc.connect import connect, conninfo_for
-from cdc.ops.read_status import read_stored
+from cdc.ops.read_status import read_shares, read_stored
+from cdc.ops.table_waits import incomplete_tables, sentence, waited_for
 from cdc.ops.verify_result import Result
 from cdc.ops.views import holds_rows, named, table_of
 from schemas.columns import ColumnOptions
@@ -161,6 +162,8 @@ def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float
     stored, _ = read_stored(config)
     there = stored.here.flushed_lsn if stored else 0
     applied = format_lsn(cut.flushed_lsn) if cut else "nothing"
+    record = read_views(config.kafka, Topics(config.kafka.prefix)).get(name)
+    waits = sentence(waited_for(config, name, record, incomplete_tables(stored, read_shares(config, stored))))
     detail = f"The source was read at {format_lsn(x)}; topics are at {format_lsn(there)}, the view has {applied}."
     if there < x:
         return SinkError(
@@ -172,6 +175,8 @@ def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float
     return SinkError(
         "TR-343",
         f'view "{name}" did not come to where the source was read within {timeout_s:.0f} s',
-        detail=detail,
-        hint="Does the job run that keeps it up to date? tailrace views follow",
+        detail=detail + (f" It {waits}." if waits else ""),
+        hint="When the table is complete, repeat it: tailrace snapshot status"
+        if waits
+        else "Does the job run that keeps it up to date? tailrace views follow",
     )

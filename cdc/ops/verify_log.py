@@ -22,7 +22,7 @@ from schemas.topics import Topics
 from sinks.admin import kafka_error
 from sinks.options import client_options
 from sinks.progress import TIMEOUT, Reader
-from snapshot.topic import Record, open_consumer, read_to
+from snapshot.topic import NOT_OURS, Record, open_consumer, read_to
 
 _BLOCK_RECORDS: Final = 2000
 _BLOCK_BYTES: Final = 4_194_304
@@ -171,24 +171,28 @@ class _Proof:
         offsets = self.before.record.here.offsets
         behind: dict[tuple[str, int], int] = {}
         for topic, ends in self._ends().items():
-            known = offsets.get(topic, [])
-            starts = [*known, *[0] * (len(ends) - len(known))]
-            for record in self._read(topic, ends, starts):
-                behind[topic, record.partition] = record.offset
+            known = offsets.get(topic)
+            starts = [*(known or ()), *[0] * (len(ends) - len(known or ()))]
+            try:
+                for record in self._read(topic, ends, starts):
+                    behind[topic, record.partition] = record.offset
+            except SinkError as error:
+                # no cut has ever spoken of it: a topic of others, whose name begins as ours do
+                if known is not None or error.code != NOT_OURS:
+                    raise
         return behind
 
     def _ends(self) -> dict[str, list[int]]:
         """Return the ends of all topics of the pipeline that cuts speak of, as committed."""
         kafka = self.config.kafka
         topics = Topics(kafka.prefix)
-        others = (topics.progress, topics.schemas, topics.tables, topics.views)
         consumer = open_consumer(client_options(kafka))
         try:
             found = consumer.list_topics(timeout=TIMEOUT).topics
             return {
                 name: [_end(consumer, name, partition) for partition in range(len(topic.partitions))]
                 for name, topic in found.items()
-                if name.startswith(f"{kafka.prefix}.") and name not in others
+                if topics.may_be_in_cuts(name)
             }
         except KafkaException as error:
             raise kafka_error(kafka, error.args[0]) from None

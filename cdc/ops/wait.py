@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from cdc.ops.read_status import read_stored
+from cdc.ops.table_waits import incomplete_tables, sentence, waited_for
 from cdc.ops.views import named
 from schemas.closes import Closes
 from schemas.config import Config
-from schemas.errors import DeadlineError, SinkError
+from schemas.errors import DeadlineError, SinkError, TailraceError
 from schemas.lsn import format_lsn
 from schemas.topics import Topics
 from sinks.views_topic import ViewRecord, ViewsTail
@@ -85,10 +87,21 @@ class AppliedViews(Closes):
         late = {name: found for name, found in applied.items() if found is None or found < lsn}
         stands = (f'"{name}" {"has applied nothing" if at is None else format_lsn(at)}' for name, at in late.items())
         errors = (self._records[name].error for name in late if name in self._records)
-        reason = next((error.split("\n", 1)[0] for error in errors if error), None)
+        reason = next((error.split("\n", 1)[0] for error in errors if error), None) or self._waits(late)
         return DeadlineError(
             "TR-570",
             f"not at {format_lsn(lsn)} within {timeout_s:g} s",
             detail=f"Applied: {', '.join(stands)}." + (f" It stands still: {reason}" if reason else ""),
             hint="Do `tailrace run` and `tailrace views follow` run? tailrace status",
         )
+
+    def _waits(self, names: Iterable[str]) -> str | None:
+        """Say for which incomplete tables the views stand still, if so; Kafka is asked once more."""
+        try:
+            record, _ = read_stored(self._config)
+        except TailraceError:
+            return None
+        tables = incomplete_tables(record, {})
+        waits = ((name, waited_for(self._config, name, self._records.get(name), tables)) for name in names)
+        found = [f'"{name}" {sentence(each)}' for name, each in waits if each]
+        return f"{'; '.join(found)}." if found else None

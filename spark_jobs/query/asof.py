@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sinks.changes import FROM_LSN, FROM_ORDINAL, VALID_FROM, VALID_TO
+from sinks.changes import FIRST, FROM_LSN, FROM_ORDINAL, VALID_FROM, VALID_TO
 from spark_jobs.query.catalog import Catalog, TableInfo
 from spark_jobs.query.text import QueryText, offset_of
 
@@ -73,12 +73,21 @@ def put_back(query: exp.Expr, moments: Iterable[Moment], text: QueryText, dialec
         if not isinstance(join.this, exp.Table):
             raise _refused(text, "ASOF needs a view of shape history, by its name", moment.start)
         join.meta[_WRITTEN] = moment.start
-        join.set("on", exp.and_(join.args["on"], *_conditions(join.this.alias_or_name, at)))
+        conditions = _conditions(join.this.alias_or_name, at, first=text.asof_first)
+        join.set("on", exp.and_(join.args["on"], *conditions))
 
 
-def _conditions(alias: str, at: exp.Expr) -> Iterator[exp.Expr]:
+def check_written(query: exp.Query, text: QueryText) -> None:
+    """ConfigError for an option of ASOF joins in a query that has none."""
+    if text.asof_first and not any(_WRITTEN in join.meta for join in query.find_all(exp.Join)):
+        raise _refused(text, 'it has asof_before = "first", but no ASOF join', 0)
+
+
+def _conditions(alias: str, at: exp.Expr, *, first: bool) -> Iterator[exp.Expr]:
+    """Give the conditions of a join; with `first`, the first version of a key counts as valid ever since."""
     begins, ends = (exp.column(name, alias, quoted=True) for name in (VALID_FROM, VALID_TO))
-    yield exp.LTE(this=begins, expression=at.copy())
+    begun = exp.LTE(this=begins, expression=at.copy())
+    yield exp.paren(exp.or_(begun, exp.column(FIRST, alias, quoted=True))) if first else begun
     is_open = exp.Is(this=ends.copy(), expression=exp.Null())
     yield exp.paren(exp.or_(exp.LT(this=at.copy(), expression=ends), is_open))
 
@@ -102,12 +111,26 @@ def moment_of(alias: str, on: Iterable[exp.Expr], info: TableInfo) -> exp.Expr |
         return None
     conditions = {part.unnest().sql(): part.unnest() for part in on}
     for part in conditions.values():
-        if isinstance(part, exp.LTE) and part.this.name == VALID_FROM and part.this.args.get("table") is not None:
-            at: exp.Expr = part.expression
-            both = {each.unnest().sql() for each in _conditions(alias, at)}
-            if part.this.table == alias and both <= conditions.keys() and not _names(at, alias):
+        begun, first = (part.this.unnest(), True) if _is_or_first(part, alias) else (part, False)
+        if isinstance(begun, exp.LTE) and begun.this.name == VALID_FROM and begun.this.args.get("table") is not None:
+            at: exp.Expr = begun.expression
+            both = {each.unnest().sql() for each in _conditions(alias, at, first=first)}
+            if begun.this.table == alias and both <= conditions.keys() and not _names(at, alias):
                 return at
     return None
+
+
+def _is_or_first(part: exp.Expr, alias: str) -> bool:
+    other = part.expression if isinstance(part, exp.Or) else None
+    return isinstance(other, exp.Column) and (other.name, other.table) == (FIRST, alias)
+
+
+def hide_first(query: exp.Query) -> None:
+    """Take the mark of first versions out of what ``*`` stands for."""
+    for select in query.find_all(exp.Select):
+        shown = [part for part in select.expressions if part.alias_or_name != FIRST]
+        if len(shown) < len(select.expressions):
+            select.set("expressions", shown)
 
 
 def is_history(info: TableInfo) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -49,6 +50,31 @@ def slug(table: str) -> str:
     if re.fullmatch(rf"{_WORD}\.{_WORD}", table):
         return table.replace(".", "__")
     return f"t__{table.encode().hex()}"
+
+
+_LISTED: Final = 15
+"""Tables named in a hint."""
+
+
+def captured(prefix: str, stored: Iterable[StoredSchema]) -> dict[str, bool]:
+    """Return the captured tables, ``schema.table`` as their topics have it, and whether each has a key."""
+    subjects = {found.subject for found in stored}
+    names = sorted(name.removesuffix("-value") for name in subjects if name.endswith("-value"))
+    return {name.removeprefix(f"{prefix}."): f"{name}-key" in subjects for name in names if name.count(".") == 2}
+
+
+def not_captured(name: str, known: Mapping[str, bool]) -> str:
+    """Return what to do about a name that is no captured table with a key: the nearest one, and which there are."""
+    if not known:
+        return "No table is captured yet: has `tailrace run` been started?"
+    if name in known:
+        return f'"{name}" has no key: its topic is a log of events, which a view of shape "log" takes.'
+    usable = [each for each, has_key in known.items() if has_key]
+    close = [each for each in usable if each.endswith(f".{name.rpartition('.')[2]}")]
+    close = close or difflib.get_close_matches(name, usable, n=1)
+    more = f" and {len(usable) - _LISTED} more" if len(usable) > _LISTED else ""
+    listed = f"Captured tables with a key: {', '.join(usable[:_LISTED]) or 'none'}{more}."
+    return f'Did you mean "{close[0]}"? {listed}' if close else listed
 
 
 def table_of(topics: Topics, table: str, stored: Iterable[StoredSchema]) -> TableInfo | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sqlglot import exp
 
+from spark_jobs.query.asof import check_written, is_history
 from spark_jobs.query.blocks import Block, Branches, Node, read
 from spark_jobs.query.catalog import Catalog, name_of
 from spark_jobs.query.keys import Keys
@@ -32,6 +33,8 @@ class DeclaredQuery:
     whole: exp.Query
     root: Node | None
     keys: Keys
+    histories: tuple[str, ...] = ()
+    """Those of `tables` of which the first version of each key is marked (`sinks.changes.FIRST`)."""
 
     def over(self, which: State) -> str:
         """Return the SQL of the whole query over the tables in one state."""
@@ -45,24 +48,35 @@ class DeclaredQuery:
         return rewrite(self.root, self.keys, changed) if self.root is not None else []
 
 
-def declare(text: QueryText, key: Sequence[str], catalog: Catalog, refresh: Refresh = "incremental") -> DeclaredQuery:
-    """Read and check a query. ConfigError says what of it cannot be kept up to date, and where that stands."""
+def declare(
+    text: QueryText,
+    key: Sequence[str],
+    catalog: Catalog,
+    refresh: Refresh = "incremental",
+    known: Mapping[str, bool] | None = None,
+) -> DeclaredQuery:
+    """Read and check a query. ConfigError says what of it cannot be maintained, and where that is in its text.
+
+    `known` are all captured tables and whether they have a key, for a hint.
+    """
     raw = tree(text)
+    check_written(raw, text)
     if refresh == "incremental":
         refuse(raw, text)
-    whole = parse(raw, text, catalog)
+    whole = parse(raw, text, catalog, known)
     tables = tuple(dict.fromkeys(map(name_of, whole.find_all(exp.Table))))
     _check_outputs(whole, key, text)
     keys = Keys(catalog)
+    histories = tuple(table for table in tables if text.asof_first and is_history(catalog[table]))
     if refresh == "full":
-        return DeclaredQuery(text, tuple(key), tables, whole, None, keys)
+        return DeclaredQuery(text, tuple(key), tables, whole, None, keys, histories)
     check_windows(whole, text)
     root = read(whole, text)
     _check_read(root, tables, text)
     check_order(root, keys, text)
     _check_key(root, key, keys, text)
     _check_units(root, keys, text)
-    return DeclaredQuery(text, tuple(key), tables, whole, root, keys)
+    return DeclaredQuery(text, tuple(key), tables, whole, root, keys, histories)
 
 
 def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from sinks.changes import FIRST
 from spark_jobs.query.catalog import is_view
 from spark_jobs.query.declared import DeclaredQuery
 from spark_jobs.query.rewrite import Step, state
@@ -19,6 +20,8 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
         yield "all rows of the view."
         yield f"scans {', '.join(query.tables)}"
         return
+    for history in query.histories:
+        yield f"{FIRST} is true of the first version of each key of {history}: each batch that reads it looks for them"
     for table in query.tables:
         yield ""
         if is_view(table):

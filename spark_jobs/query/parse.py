@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from sqlglot import exp
@@ -19,8 +19,9 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.tokenizer_core import TokenType
 
 from schemas.errors import ConfigError
-from spark_jobs.query.asof import check_histories, put_back, take_out
-from spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of
+from sinks.changes import FIRST
+from spark_jobs.query.asof import check_histories, hide_first, is_history, put_back, take_out
+from spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of, not_captured
 from spark_jobs.query.shape import inline_ctes, one_form, settle_unions
 from spark_jobs.query.text import QueryText
 from spark_jobs.query.times import name_windows, split_windows
@@ -28,10 +29,16 @@ from spark_jobs.query.times import name_windows, split_windows
 DIALECT: Final = "spark, normalization_strategy=case_sensitive"
 
 
-def parse(raw: exp.Query, text: QueryText, catalog: Catalog) -> exp.Query:
-    """Return the one form of what `tree` gave, which is used up. ConfigError points at what is not there."""
+def parse(
+    raw: exp.Query, text: QueryText, catalog: Catalog, known: Mapping[str, bool] | None = None
+) -> exp.Query:
+    """Return the one form of what `tree` gave, which is used up. ConfigError points at what is not there.
+
+    `known` are all captured tables, for its hint; by default those of `catalog`.
+    """
     raw = inline_ctes(raw, text)
-    _check_tables(raw, text, catalog)
+    tables = dict.fromkeys((name for name in catalog if not is_view(name)), True)
+    _check_tables(raw, text, catalog, tables if known is None else known)
     check_histories(raw, text, catalog)
     for view in raw.find_all(exp.Table):
         if not view.db:
@@ -41,12 +48,14 @@ def parse(raw: exp.Query, text: QueryText, catalog: Catalog) -> exp.Query:
     schema: dict[str, object] = {}
     for table, info in catalog.items():
         namespace, name = (VIEWS, table) if is_view(table) else table.split(".", 1)
-        schema.setdefault(namespace, {})[name] = dict.fromkeys(info.columns, "string")  # type: ignore[index]
+        first = [FIRST] if text.asof_first and is_history(info) else []
+        schema.setdefault(namespace, {})[name] = dict.fromkeys((*info.columns, *first), "string")  # type: ignore[index]
     try:
         found = qualify(raw.copy(), schema=schema, dialect=DIALECT, identify=True)
     except OptimizeError as error:
         raise _unresolved(error, raw, text, catalog) from None
     assert isinstance(found, exp.Query)
+    hide_first(found)
     return settle_unions(split_windows(found))
 
 
@@ -90,21 +99,18 @@ def tables_of(text: QueryText, views: Collection[str] = ()) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog) -> None:
+def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog, known: Mapping[str, bool]) -> None:
     for table in tree.find_all(exp.Table):
         name = name_of(table)
         if name in catalog and not table.catalog:
             _check_plain(table, text)
             continue
-        close = [known for known in catalog if known.endswith(f".{name}")]
-        close = close or difflib.get_close_matches(name, catalog, n=1)
-        known = ", ".join(sorted(catalog)[:10]) or "none yet: has `tailrace run` been started?"
-        raise text.error(
-            "TR-541",
-            f'there is no captured table "{name}" with a key',
-            table,
-            hint=f'Did you mean "{close[0]}"?' if close else f"Captured are: {known}.",
-        )
+        if is_view(name):
+            close = difflib.get_close_matches(name, catalog, n=1)
+            hint = f'Did you mean "{close[0]}"?' if close else f"Is it public.{name}?"
+        else:
+            hint = not_captured(name, known)
+        raise text.error("TR-541", f'there is no captured table "{name}" with a key', table, hint=hint)
 
 
 def _check_plain(table: exp.Table, text: QueryText) -> None:

@@ -11,10 +11,14 @@ from schemas.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class QueryText:
-    """A query as somebody wrote it in ``[views.NAME]``."""
+    """A query as somebody wrote it in ``[views.NAME]``.
+
+    `asof_first`: its ASOF joins take the first version of a key for all moments before that.
+    """
 
     view: str
     sql: str
+    asof_first: bool = False
 
     def error(self, code: str, message: str, at: exp.Expr | int | None = None, *, hint: str = "") -> ConfigError:
         """Return a ConfigError whose detail shows the line of `at` (a node, or an offset) with a caret below."""

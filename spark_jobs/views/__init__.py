@@ -15,7 +15,7 @@ from schemas.config import Config, View
 from schemas.errors import ConfigError
 from schemas.lsn import parse_lsn
 from schemas.topics import Topics
-from spark_jobs.query.catalog import is_view
+from spark_jobs.query.catalog import is_view, not_captured
 from spark_jobs.query.declared import Refresh
 from spark_jobs.query.parse import tables_of
 from spark_jobs.query.text import QueryText
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A view that can be kept: `topics` are all that it follows from.
+    """A view that can be kept: `topics` are all that it follows from, `captured` their tables, ``schema.table``.
 
     A query names `tables`, the first of these topics, in the same order, and `views`; the rest are below those.
     Of a percolate view `queries` is the column of the second topic, or the index if there is no second one.
@@ -45,6 +45,7 @@ class Declared:
     history_from: int | None = None
     lateness_s: float | None = None
     queries: str | None = None
+    captured: tuple[str, ...] = ()
 
     @property
     def topic_of(self) -> dict[str, str]:
@@ -61,7 +62,9 @@ class Declared:
         """What the rows follow from: a query, or a shape; None for a view that is the present state of a table."""
         if self.text is None:
             return None if self.shape == "current" else self.shape
-        return hashlib.sha256(orjson.dumps([self.text.sql, self.key])).hexdigest()
+        # What is new is left out where it is not used: views of earlier revisions are of the same definition.
+        first = ["asof_first"] if self.text.asof_first else []
+        return hashlib.sha256(orjson.dumps([self.text.sql, self.key, *first])).hexdigest()
 
 
 def declare(config: Config, name: str) -> Declared:
@@ -87,18 +90,19 @@ def declare(config: Config, name: str) -> Declared:
             f'view "{name}": "{view.table}" names no schema',
             hint=f'table = "public.{view.table}"',
         )
-    read, queries = [topics.table(schema, table)], view.queries_index
+    captured, queries = [(schema, table)], view.queries_index
     if view.queries is not None:
         queries_schema, queries_table, queries = view.queries.split(".")
-        read.append(topics.table(queries_schema, queries_table))
+        captured.append((queries_schema, queries_table))
     return Declared(
         name,
         view.target,
-        tuple(read),
+        tuple(topics.table(*each) for each in captured),
         tuple(view.key) if view.key else None,
         shape=view.shape,
         history_from=None if view.history_from is None else parse_lsn(view.history_from),
         queries=queries,
+        captured=tuple(map(".".join, captured)),
     )
 
 
@@ -111,10 +115,11 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
             detail="The tables that queries read are kept in it, whatever the view's target is.",
             hint='Add [warehouse] with uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"',
         )
-    text = QueryText(name, view.query or "")
+    text = QueryText(name, view.query or "", view.asof_before == "first")
     in_order(config, [name])  # refuses circles
     tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
-    names = (table.partition(".") for table in tables_below(config, name))
+    captured = tuple(tables_below(config, name))
+    names = (table.partition(".") for table in captured)
     found = tuple(topics.table(schema, table) for schema, _, table in names)
     return Declared(
         name,
@@ -126,6 +131,7 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
         lower_views(config, name),
         view.refresh,
         lateness_s=view.lateness_s,
+        captured=captured,
     )
 
 
@@ -136,7 +142,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             "TR-507",
             f'view "{view.name}": no schema of its table is known',
             detail=f'The schemas topic has none for topic "{shapes.topic}".',
-            hint="Is the table captured ([source] tables), and has `tailrace run` been started?",
+            hint=not_captured(shapes.topic.partition(".")[2], shapes.captured),
         )
     if not shapes.keys and view.shape != "log":
         raise ConfigError(

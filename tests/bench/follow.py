@@ -218,8 +218,8 @@ def _stages(log: bytes, names: list[str]) -> dict[str, dict[str, Any]]:
     """Medians of each stage in the later half of the batches; the first is the whole table."""
     batches: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for text in log.splitlines():
-        if text.startswith(b'{"event":"batch"'):
-            event = orjson.loads(text)
+        event = orjson.loads(text) if text.startswith(b"{") else {}
+        if event.get("event") == "batch":
             batches[event["view"]].append(event)
     found = {}
     for name, events in batches.items():

@@ -30,6 +30,7 @@ from spark_jobs.command import opened
 from spark_jobs.kept import Shared
 from spark_jobs.latest import Facts, changes, facts
 from spark_jobs.source import records
+from spark_jobs.views import Declared
 
 _CONNECTIONS = 2
 
@@ -59,7 +60,9 @@ def main(path: Path) -> None:
 def _span(shared: Shared, table: str) -> tuple[DataFrame, Facts, DataFrame]:
     """Return a whole topic that has one record of each key, what is known of it, and its rows."""
     topic = Topics(shared.config.kafka.prefix).table("public", table)
-    raw = records(shared.session, shared.config.kafka, topic, [], shared.cuts.wait().cut.offsets[topic])
+    reader = Declared(table, "warehouse", (topic,), None, captured=(f"public.{table}",))
+    cut = shared.cuts.wait(reader).cut
+    raw = records(shared.session, shared.config.kafka, topic, [], cut.offsets[topic])
     assert raw is not None
     known = facts(raw)
     return raw, known, changes(raw, known, shared.records.shapes(topic, known.schema_ids))

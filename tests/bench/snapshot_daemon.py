@@ -45,7 +45,7 @@ def main(config_path: str) -> None:
                 "other_threads_cpu": clock["cpu"] - clock["main"],
                 "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 "rows": here.position.ordinal,
-                "complete": not session._pipeline.progress.incomplete,
+                "complete": not session._pipeline.registry.incomplete,
             }
         )
     )

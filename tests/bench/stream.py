@@ -31,12 +31,13 @@ import psutil
 import psycopg
 
 from cdc import publication
+from cdc.capture_set import CaptureSet
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers, status
 from cdc.keys import Keys
 from cdc.layouts import layout
 from cdc.progress import Progress, new_origin
-from cdc.shapes import Shapes
+from cdc.table_registry import TableRegistry
 from cdc.tables import make_topics
 from schemas.columns import ColumnOptions
 from schemas.config import Config
@@ -60,9 +61,9 @@ class Bench:
         self._dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
         self._connection = psycopg.connect(self._dsn, autocommit=True)
         self._connection.execute(workload.setup.encode())
-        publications = publication.ensure(self._connection, "tailrace", ["public.*"])
+        publications = publication.ensure(self._connection, "tailrace", CaptureSet(["public.*"]))
         self._publications = publications
-        self._relations, _ = publication.relations(self._connection, publications)
+        self._relations, _ = publication.relations(self._connection, publications, CaptureSet(["*"]))
         self._slot = f"b{uuid.uuid4().hex[:8]}"
         self._connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,))
         for statement in workload.load:
@@ -163,13 +164,13 @@ class Bench:
         origin = new_origin(1, parse_lsn(row[0]), row[1], 1, self._publications.oids, [])
         topics = Topics(prefix)
         sink = KafkaSink(config.kafka, f"tailrace-{prefix}-{slot}", topics.progress)
-        shapes = Shapes(
-            config.source, ColumnOptions(config.source), Progress(origin), partial(sink.send_plain, topics.tables), {}
-        )
+        send = partial(sink.send_plain, topics.tables)
+        registry = TableRegistry(config.source, topics, ColumnOptions(config.source), Progress(origin), send, {})
         for relation in self._relations:
             found = layout(self._connection, self._publications.names, relation.oid)
             assert found is not None
-            shapes.first(relation, found, parse_lsn(row[0]))
+            registry.first(relation, found, parse_lsn(row[0]))
+            registry.copied(relation.qualified_name)
         sink.commit(lambda _: (position_key(slot), origin.to_json()))
         sink.abandon()
 

@@ -58,7 +58,7 @@ class Stages:
         tables = self._session._pipeline.tables
         began = time.thread_time()
         for message in rows:
-            encoder = tables[int.from_bytes(message[XLOGDATA + 1 : XLOGDATA + 5], "big")].encoder
+            encoder = tables.for_record(int.from_bytes(message[XLOGDATA + 1 : XLOGDATA + 5], "big")).encoder
             if message[XLOGDATA] == 73:
                 encoder.insert(message, XLOGDATA + 6, 1, 1)
             elif message[XLOGDATA] == 85:

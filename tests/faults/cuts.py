@@ -1,15 +1,21 @@
-"""Every cut that calls itself a state is one: the workload's invariants hold there, and no transaction crosses it."""
+"""Every cut that calls itself a state is one: the workload's invariants hold there, and no transaction crosses it.
+
+So is every cut of the tables that are complete there: they are the source's at its LSN, row by row. And each position
+record names, for any of the tables together, the newest such cut.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, combinations
 
 from schemas.lsn import format_lsn
-from schemas.progress import Cut, PositionRecord
+from schemas.progress import Boundary, Cut, PositionRecord
 from tests.faults.evidence import Evidence, Key, Row
-from tests.faults.workload import ACCOUNTS, BALANCE, body_digest
+from tests.faults.source_at import Place, SourceAt
+from tests.faults.workload import ACCOUNTS, BALANCE, KEYS, body_digest
 from tests.topics import TopicRecord
 
 Finding = tuple[str, str]
@@ -17,7 +23,9 @@ Finding = tuple[str, str]
 
 def check_cuts(evidence: Evidence) -> Iterator[Finding]:
     """Go along the position records, take each partition up to each cut, and judge the state there."""
-    state = _State()
+    state, source = _State(), SourceAt(evidence)
+    unlike = _Unlike(source, state)
+    boundaries: list[Boundary] = []
     lines = {
         (table, partition): [record for record in records if record.partition == partition]
         for table, records in evidence.records.items()
@@ -36,6 +44,7 @@ def check_cuts(evidence: Evidence) -> Iterator[Finding]:
             at = taken[table, partition]
             while at < len(records) and records[at].offset < end:
                 state.apply(table, records[at])
+                unlike.look([(table, records[at].key)])
                 count[table] += 1
                 at += 1
             taken[table, partition] = at
@@ -45,6 +54,11 @@ def check_cuts(evidence: Evidence) -> Iterator[Finding]:
             said = position.counts.get(f"{evidence.prefix}.public.{table}", 0)
             if said != count[table]:
                 yield "cut", f"{where}: {count[table]} records of {table}, its position record says {said}"
+        if position.open is None and position.is_begun:
+            boundaries.append(Boundary(position.here, frozenset(position.incomplete_tables)))
+            unlike.look(source.advance(position.here.flushed_lsn))
+            yield from unlike.complete(where, position)
+        yield from _names(where, position, boundaries)
         if position.is_state:
             newest_state = position.here
             yield from (("torn", f"{where}: {what}") for what in state.broken())
@@ -58,6 +72,26 @@ def check_cuts(evidence: Evidence) -> Iterator[Finding]:
         if different:
             key = different[0]
             yield "end state", f"{len(different)} rows of {table}, first {key}: {there.get(key)}, not {rows.get(key)}"
+
+
+def _names(where: str, position: PositionRecord, boundaries: list[Boundary]) -> Iterator[Finding]:
+    """Compare what a record names for each set of tables with all cuts so far that are not split."""
+    tables = [f"public.{table}" for table in KEYS]
+    for some in chain.from_iterable(combinations(tables, size) for size in range(1, len(tables) + 1)):
+        expected = next((b.cut for b in reversed(boundaries) if b.incomplete.isdisjoint(some)), None)
+        named = position.state_for(some)
+        if not _same(named, expected):
+            yield "cut", f"{where} names {named} as the newest state of {', '.join(some)}, not {expected}"
+    for boundary in position.states:
+        if not any(b.incomplete == boundary.incomplete and _same(b.cut, boundary.cut) for b in boundaries):
+            yield "cut", f"{where} names {boundary}, which never was"
+
+
+def _same(one: Cut | None, other: Cut | None) -> bool:
+    """Whether two cuts are one; after a promotion a cut goes by the timeline that went on from it."""
+    if one is None or other is None:
+        return one is other
+    return replace(one, timeline=other.timeline) == other
 
 
 def _follows(where: str, before: Cut | None, position: PositionRecord, newest_state: Cut | None) -> Iterator[Finding]:
@@ -85,6 +119,29 @@ def _on_its_side(
         yield "torn", f"{where}: {table}, {records[at - 1].position} is before it"
     if at < len(records) and records[at].position.commit_lsn < lsn:
         yield "torn", f"{where}: {table}, {records[at].position} is behind it"
+
+
+class _Unlike:
+    """The rows that differ between the topics and the source, kept up to date with each change of either."""
+
+    def __init__(self, source: SourceAt, state: _State) -> None:
+        self._source, self._state = source, state
+        self._keys: dict[str, set[Key]] = {table: set() for table in KEYS}
+        self.look((table, key) for table, rows in source.rows.items() for key in rows)
+
+    def look(self, places: Iterable[Place]) -> None:
+        for table, key in places:
+            same = self._source.rows[table].get(key) == self._state.rows[table].get(key)
+            (self._keys[table].discard if same else self._keys[table].add)(key)
+
+    def complete(self, where: str, position: PositionRecord) -> Iterator[Finding]:
+        """Judge the tables that are complete at a cut."""
+        for table, keys in self._keys.items():
+            if keys and f"public.{table}" not in position.incomplete_tables:
+                key = min(keys)
+                there, rows = self._state.rows[table].get(key), self._source.rows[table].get(key)
+                first = f"first {key}: {there}, not {rows}"
+                yield "cut", f"{where}: {len(keys)} rows of {table} are not the source's, {first}"
 
 
 class _State:

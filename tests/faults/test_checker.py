@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from schemas.progress import Boundary, Cut, states_after
 from tests.faults.checker import check
 from tests.faults.evidence import Evidence, SlotSample
 from tests.faults.plan import plan
@@ -126,6 +127,73 @@ def test_a_planted_fault_is_seen(good: Evidence, plant: Callable[[Evidence], Non
     evidence = copy.deepcopy(good)
     plant(evidence)
     assert promise in {violation.promise for violation in check(evidence)}
+
+
+def _read_again(evidence: Evidence, phases: dict[str, list[range]]) -> int:
+    """Have tables called incomplete for some records in mid-round, and all named accordingly; return where it begins.
+
+    Nothing of it is a fault: what is read again is no state meanwhile, although here its rows are whole.
+    """
+    begins = len(evidence.positions) // 2
+    for at in range(begins, len(evidence.positions)):
+        offset, position = evidence.positions[at]
+        before = evidence.positions[at - 1][1]
+        incomplete = tuple(
+            sorted(f"public.{table}" for table, spans in phases.items() if any(at - begins in span for span in spans))
+        )
+        evidence.positions[at] = offset, replace(
+            position,
+            incomplete_tables=incomplete,
+            newest_state=None if position.open is None and not incomplete else before.state,
+            states=states_after(before, position.open, incomplete),
+        )
+    return begins
+
+
+_BY_TURNS = {"account": [range(6), range(8, 12)], "entry": [range(4, 12)]}
+"""At 8 and later both are incomplete: account was last complete at 7, entry at 3, both together before all."""
+
+
+def _named(evidence: Evidence, at: int, cut: Cut) -> None:
+    """Have a record name a cut as a state of all tables."""
+    offset, position = evidence.positions[at]
+    evidence.positions[at] = offset, replace(position, states=(Boundary(cut, frozenset()),))
+
+
+def test_tables_that_are_read_again_are_no_fault(good: Evidence) -> None:
+    evidence = copy.deepcopy(good)
+    _read_again(evidence, _BY_TURNS)
+    assert sum(len(position.states) for _, position in evidence.positions) > 5
+    assert check(evidence) == []
+
+
+def test_the_older_of_two_tables_newest_states_is_none_of_both(good: Evidence) -> None:
+    evidence = copy.deepcopy(good)
+    begins = _read_again(evidence, _BY_TURNS)
+    positions = [position for _, position in evidence.positions[begins : begins + 10]]
+    named = [positions[9].state_for([f"public.{table}"]) for table in ("account", "entry")]
+    older = min((cut for cut in named if cut is not None), key=lambda cut: cut.order)
+    assert older.order > (positions[9].state_for(["public.account", "public.entry"]) or older).order
+    _named(evidence, begins + 9, older)
+    assert "cut" in {violation.promise for violation in check(evidence)}
+
+
+def test_a_cut_at_which_a_table_was_incomplete_is_no_state_of_it(good: Evidence) -> None:
+    evidence = copy.deepcopy(good)
+    begins = _read_again(evidence, _BY_TURNS)
+    _named(evidence, begins + 5, evidence.positions[begins + 4][1].here)
+    assert "cut" in {violation.promise for violation in check(evidence)}
+
+
+def test_rows_are_compared_of_each_table_that_is_complete(good: Evidence) -> None:
+    """With another table incomplete to the end no cut is a state of all, and no invariant over all is judged."""
+    evidence = copy.deepcopy(good)
+    begins = _read_again(evidence, {"entry": [range(len(evidence.positions))]})
+    since = evidence.positions[begins][1].here.offsets[f"{evidence.prefix}.public.mirror"]
+    record = next(r for r in evidence.records["mirror"] if r.offset > since[r.partition] and r.value)
+    assert record.value is not None
+    record.value["after"]["balance"] += 1
+    assert "cut" in {violation.promise for violation in check(evidence)}
 
 
 def _streamed(evidence: Evidence, table: str) -> int:

@@ -76,6 +76,24 @@ def create_tables(connection: psycopg.Connection[Any]) -> None:
         )
 
 
+def first_rows() -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
+    """Return what the tables hold before the journal begins, by key; bodies are their MD5."""
+    ids = range(1, ACCOUNTS + 1)
+    entries = [
+        {"account": 1 + (n + side) % ACCOUNTS, "n": n, "amount": -5 if side else 5}
+        for n in range(1, 401)
+        for side in (0, 1)
+    ]
+    first = {"balance": BALANCE, "version": 0}
+    return {
+        "account": {(number,): {"id": number, **first} for number in ids},
+        "mirror": {
+            (number,): {"id": number, **first, "body_version": 0, "body": body_digest(number, 0)} for number in ids
+        },
+        "entry": {(entry["account"], entry["n"]): entry for entry in entries},
+    }
+
+
 def body_digest(account: int, version: int) -> str:
     """Return the MD5 of the body that a mirror must have."""
     once = hashlib.md5(f"{account}:{version}".encode()).hexdigest()

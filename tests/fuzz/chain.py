@@ -109,7 +109,7 @@ class Chain:
         """Every relation that was seen: a record's schema id is its place here, from 1 on."""
         rows = cast("Any", form["cdc.rows"])
         rows.time_ns = lambda: 1_800_000_000_000_000_000  # records hold it
-        config = Config(source=Source(dsn=SecretStr("none"), on_error=on_error))
+        config = Config(source=Source(dsn=SecretStr(""), on_table_error=on_error))
         refusals = form["cdc.refusals"].Refusals(config, self.outbox, self)
         progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
         unchanged = form["cdc.unchanged"].Unchanged(self, progress, lambda _: None)
@@ -159,7 +159,13 @@ class Chain:
     def beside(self, topic: str) -> Any:
         return self._form["sinks.outbox"].Destination(topic, [0])
 
-    def __getitem__(self, oid: int) -> CapturedTable:
+    def park(self, *_: object) -> bool:
+        return False
+
+    def is_ignored(self, oid: int) -> bool:
+        return False
+
+    def captured(self, oid: int, lsn: int = 0) -> CapturedTable | None:
         if oid not in self._tables:
             # a relation that the mutation has taken away: as Tables says it
             raise self._form["cdc.rows"].DecodeError(f"change of relation {oid}", 1, 1, 0)

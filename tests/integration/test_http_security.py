@@ -63,7 +63,7 @@ def search(search_url: str, certificates: Certificates) -> Iterator[Gateways]:
 
 
 def _ask_registry(settings: dict[str, Any]) -> None:
-    check_registry(Config(source=Source(dsn="none"), registry=Registry(**settings)))
+    check_registry(Config(source=Source(dsn=""), registry=Registry(**settings)))
 
 
 def _ask_search(settings: dict[str, Any]) -> None:

@@ -249,7 +249,7 @@ class Random:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_altered_at_random(shop: psycopg.Connection[Any], servers: Servers, config_path: Path, seed: int) -> None:
     """Killed and altered at any moment, the topic is the table whenever a cut says that it is a state."""
-    _choose(config_path, 'on_schema_change = "truncate"')
+    _choose(config_path, 'on_schema_change = "truncate"')  # its former name
     topics = Topics(servers, load(config_path), shop)
     chance = random.Random(-seed)
     statements = Random(shop, seed)
@@ -350,6 +350,7 @@ def test_altered_without_a_change_of_a_row(shop: psycopg.Connection[Any], server
 
 def test_stopped_for_a_person_and_gone_on(shop: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
     topics = Topics(servers, load(config_path), shop)
+    _choose(config_path, 'on_schema_change = "stop"')
     with running(config_path) as daemon:
         topics.equal("t")
         shop.execute("ALTER TABLE t ALTER price TYPE text USING price || ' EUR'")
@@ -357,7 +358,7 @@ def test_stopped_for_a_person_and_gone_on(shop: psycopg.Connection[Any], servers
         assert daemon.process.wait(30)
         shop.execute("UPDATE t SET n = 0 WHERE id = 2")
     remedy = 'as_text = ["public.t.price"]'
-    words = ("TR-407", "public.t", '"price"', "decimal(10,2)", "string", 'on_schema_change = "truncate"', remedy)
+    words = ("TR-407", "public.t", '"price"', "decimal(10,2)", "string", 'on_schema_change = "refill"', remedy)
     _assert_stopped(config_path, *words)
     _choose(config_path, remedy)
     with running(config_path) as daemon:
@@ -365,8 +366,8 @@ def test_stopped_for_a_person_and_gone_on(shop: psycopg.Connection[Any], servers
         daemon.stop()
     shop.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (n, id)")
     shop.execute("UPDATE t SET n = 2 WHERE id = 1")
-    _assert_stopped(config_path, "TR-407", "the key: id int → id int, n int", 'on_schema_change = "truncate"')
-    _choose(config_path, 'on_schema_change = "truncate"')
+    _assert_stopped(config_path, "TR-407", "the key: id int → id int, n int", 'on_schema_change = "refill"')
+    config_path.write_text(config_path.read_text().replace('on_schema_change = "stop"', ""))
     with running(config_path) as daemon:
         topics.equal("t")
         shop.execute("ALTER TABLE t ALTER n TYPE bigint")

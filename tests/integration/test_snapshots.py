@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 from cdc.dev import postgres
 from cdc.dev.state import Servers
 from cdc.ops.snapshots import TableSnapshot, read_snapshots
+from cdc.ops.verify_log import verify_log
 from cdc.stored_reads import stored_reads
 from schemas.config import Config
 from schemas.configfile import load
@@ -278,6 +279,7 @@ def test_a_gap_is_mended_by_what_the_hint_says(how: str, servers: Servers, tmp_p
                     events_now = read_topic(servers.bootstrap, prefix, "public.event")
                     behind = max(n for n, record in enumerate(events_now) if record.key == ())
                     assert [r.value["op"] for r in events_now[behind + 1 :] if r.value] == ["r"] * 10
+                    assert verify_log(config).tally.findings == []
                     assert daemon.stop() == 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from cdc.dev.state import Servers
 from cdc.ops.verify_log import verify_log
@@ -19,9 +19,12 @@ from schemas.config import Config
 from schemas.configfile import load
 from schemas.errors import ConfigError
 from schemas.progress import Cut, PositionRecord
+from schemas.topics import Topics
 from sinks.admin import TopicSpec, ensure_topics
+from sinks.matches import Publisher
 from tests.bank import TABLES, Writer, create_tables
-from tests.daemon import running, tailrace, wait_for, wait_for_state, write_config
+from tests.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.integration.test_matches import END, pages
 from tests.servers import fresh_database
 from tests.topics import read_all
 
@@ -74,6 +77,61 @@ def test_what_the_daemon_wrote_is_whole(pipeline: Pipeline) -> None:
 def test_by_small_blocks(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cdc.ops.verify_log._BLOCK_RECORDS", 7)
     assert verify_log(pipeline.config).tally.findings == []
+
+
+def test_whole_after_all_that_writes_beside_the_tables(
+    servers: Servers, database: str, prefix: str, tmp_path: Path
+) -> None:
+    """Snapshots of each kind, dead letters, matches, messages, and topics of the same prefix that are not ours."""
+    more = "[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 20\n"
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, more, 'on_error = "divert"\n')
+    config = load(path)
+
+    def snapshot(*arguments: str) -> None:
+        done = tailrace("snapshot", *arguments, "--config", str(path))
+        assert done.returncode == 0, done.stderr
+
+    def assert_whole(after: str) -> None:
+        done = tailrace("verify", "--log", "--config", str(path))
+        assert (done.returncode, "whole" in done.stdout) == (0, True), (after, done.stdout, done.stderr)
+
+    def copied(run: int) -> Callable[[], bool]:
+        return lambda: any(each.get("run") == run for each in events(daemon, "table copied"))
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, n numeric(10,2))")
+        connection.execute("INSERT INTO t SELECT g, g FROM generate_series(1, 2000) g")
+        with running(path) as daemon:
+            wait_for_state(config, connection)
+            snapshot("start", "t")
+            wait_until(copied(2))
+            assert_whole("a snapshot")
+            snapshot("start", "t", "--where", "id < 100")
+            wait_until(copied(3))
+            assert_whole("a snapshot of some rows")
+            snapshot("start", "t", "--reconcile")
+            wait_until(copied(4))
+            assert_whole("a snapshot with reconcile")
+            snapshot("start", "t", "--rate", "200")
+            wait_for(config, lambda record: record.counts.get(f"{prefix}.public.t"))
+            snapshot("cancel", "t")
+            assert_whole("a cancelled snapshot")
+            connection.execute("INSERT INTO t VALUES (-1, 'NaN'), (-2, 2)")
+            connection.execute("SELECT pg_logical_emit_message(true, 'a', 'message')")
+            assert wait_for(config, lambda record: record.diverted)
+            wait_for_state(config, connection)
+            assert_whole("a dead letter")
+            Publisher(config.kafka, "alerts").forward(pages(30), END)
+            assert_whole("matches")
+            ensure_topics(config.kafka, [TopicSpec(f"{prefix}.others", 1, {})])
+            producer = Producer({"bootstrap.servers": servers.bootstrap})
+            producer.produce(f"{prefix}.others", b"not of a pipeline")
+            assert producer.flush(30) == 0
+            assert_whole("another topic with the prefix")
+            assert daemon.stop() == 0
+    topics = Topics(prefix)
+    found = Consumer({"bootstrap.servers": servers.bootstrap, "group.id": "x"}).list_topics(timeout=10).topics
+    assert {topics.requests, topics.published, topics.matches("alerts"), topics.dead, topics.message} <= found.keys()
 
 
 Lines = dict[tuple[str, int], list[Any]]

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from schemas.errors import ConfigError
+from sinks.changes import FIRST
 from spark_jobs.query.asof import is_history
 from spark_jobs.query.catalog import TableInfo
 from spark_jobs.query.declared import DeclaredQuery, declare
@@ -43,6 +44,26 @@ QUERIES = {
         ("v",),
     ),
 }
+_EARLY = """dim d ON d.id = o.dim_id
+    AND (d.valid_from <= o."at" OR d.valid_from_lsn = (SELECT min(x.valid_from_lsn) FROM dim x WHERE x.id = d.id))
+    AND (o."at" < d.valid_to OR d.valid_to IS NULL)"""
+_ALL_OF_DIM = ", ".join(f"d.{name}" for name in HISTORY)
+FROM_THE_FIRST = {
+    "inner early": (QUERIES["inner"][0], f'SELECT o.id, o."at", d.v FROM orders o JOIN {_EARLY}', ("id",)),
+    "left early": (QUERIES["left"][0], f"SELECT o.id, d.v FROM orders o LEFT JOIN {_EARLY}", ("id",)),
+    "grouped early": (
+        QUERIES["grouped"][0],
+        f"SELECT d.v, count(*) AS n FROM orders o JOIN {_EARLY} GROUP BY d.v",
+        ("v",),
+    ),
+    "star early": (
+        "SELECT o.id AS o, d.* FROM public.orders o LEFT JOIN public.dim d ASOF o.at ON d.id = o.dim_id",
+        f"SELECT o.id AS o, {_ALL_OF_DIM} FROM orders o LEFT JOIN {_EARLY}",
+        ("o",),
+    ),
+}
+"""The same with asof_before = "first"; every mark of a first version is made by `load`, as `States` makes it."""
+ALL = QUERIES | FROM_THE_FIRST
 State = dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]
 
 
@@ -70,10 +91,15 @@ def load(engine: duckdb.DuckDBPyConnection, old: State, new: State) -> list[str]
         for which, rows in zip(("old", "new", "before", "after"), (old[table], new[table], *images), strict=True):
             name = f'"{state(f"public.{table}", which)}"'
             typed = ", ".join(f'"{column}" INTEGER' for column in columns)
-            engine.execute(f"CREATE OR REPLACE TABLE {name} ({typed})")
+            mark = f', "{FIRST}" BOOLEAN' if table == "dim" else ""
+            engine.execute(f"CREATE OR REPLACE TABLE {name} ({typed}{mark})")
             if rows:
-                marks = ", ".join("?" for _ in columns)
-                engine.executemany(f"INSERT INTO {name} VALUES ({marks})", [list(row) for row in rows.values()])
+                whole = (old if which in ("old", "before") else new)[table]
+                first = {key for key, *_ in whole} if table == "dim" else set()
+                first = {min(versions for versions in whole if versions[0] == key) for key in first}
+                values = [[*row, *([key in first] if mark else [])] for key, row in rows.items()]
+                marks = ", ".join("?" for _ in values[0])
+                engine.executemany(f"INSERT INTO {name} VALUES ({marks})", values)
         engine.execute(f'CREATE OR REPLACE VIEW {table} AS SELECT * FROM "{state(f"public.{table}", "new")}"')
         changed += [f"public.{table}"] if keys else []
     return changed
@@ -83,10 +109,11 @@ def load(engine: duckdb.DuckDBPyConnection, old: State, new: State) -> list[str]
 def test_the_view_is_its_query_after_every_batch(seed: int) -> None:
     pick, engine = random.Random(seed), duckdb.connect(config={"threads": 1})
     views: dict[str, DeclaredQuery] = {
-        name: declare(QueryText(name, sql), key, CATALOG) for name, (sql, _, key) in QUERIES.items()
+        name: declare(QueryText(name, sql, name in FROM_THE_FIRST), key, CATALOG) for name, (sql, _, key) in ALL.items()
     }
     shown: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {name: {} for name in views}
     old: State = {"orders": {}, "dim": {}}
+    differed = False
     for now in range(1, 25):
         new: State = {table: dict(rows) for table, rows in old.items()}
         change(pick, now, new)
@@ -102,10 +129,13 @@ def test_the_view_is_its_query_after_every_batch(seed: int) -> None:
                 for key in before.keys() - after.keys():
                     del shown[name][key]
                 shown[name].update(after)
-            expected = engine.execute(QUERIES[name][1]).fetchall()
+            expected = engine.execute(ALL[name][1]).fetchall()
             assert shown[name] == by_key(view, expected), (name, now)
+        differed = differed or shown["left"] != shown["left early"]
         old = new
     assert all(shown.values())
+    assert differed
+    assert FIRST not in views["star early"].whole.named_selects
 
 
 @pytest.mark.parametrize(
@@ -127,6 +157,12 @@ def test_the_view_is_its_query_after_every_batch(seed: int) -> None:
 def test_what_is_refused(sql: str, code: str) -> None:
     with pytest.raises(ConfigError, match=code):
         declare(QueryText("v", sql), ("id",), CATALOG)
+
+
+def test_an_option_without_a_join() -> None:
+    sql = "SELECT o.id FROM public.orders o JOIN public.dim d ON d.id = o.dim_id AND d.valid_to IS NULL"
+    with pytest.raises(ConfigError, match="TR-568"):
+        declare(QueryText("v", sql, asof_first=True), ("id",), CATALOG)
 
 
 def test_what_a_history_is() -> None:

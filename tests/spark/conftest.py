@@ -23,6 +23,7 @@ from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.records import Records
 from spark_jobs.session import open_session
+from spark_jobs.views import Declared
 from tests.spark.pipeline import Pipeline
 
 ROUNDS = int(os.environ.get("TAILRACE_TEST_ROUNDS", "1"))
@@ -62,7 +63,7 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": f"{SMALL_SPARK} -Xms1500m -Xmn600m",
         **INTERPRETED,
     }
-    config = Config(source=Source(dsn="none"), warehouse=warehouse, spark=Spark(conf=settings))
+    config = Config(source=Source(dsn=""), warehouse=warehouse, spark=Spark(conf=settings))
     session = open_session(config, "local[2]")
     yield session
     session.stop()
@@ -117,7 +118,7 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
 
     def make(views: dict[str, View], search: str | None = None, **kafka: Any) -> Bench:
         config = Config(
-            source=Source(dsn="none"),
+            source=Source(dsn=""),
             kafka=Kafka(bootstrap=servers.bootstrap, prefix=prefix, **kafka),
             warehouse=warehouse,
             search=Search(hosts=[search], index_prefix=f"{prefix}-") if search else None,
@@ -136,11 +137,18 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
         cuts.close()
 
 
+def reader(pipeline: Pipeline) -> Declared:
+    """Return a view that reads all tables."""
+    tables = {f"public.{name}": table.topic for name, table in pipeline.tables.items()}
+    return Declared("all", "warehouse", tuple(tables.values()), None, captured=tuple(tables))
+
+
 def newest(bench: Bench) -> SeenCut:
     """Wait for the pipeline's newest cut."""
-    seen, target = bench.shared.cuts.newest(), bench.pipeline.cut
+    cuts, view, target = bench.shared.cuts, reader(bench.pipeline), bench.pipeline.cut
+    seen = cuts.newest(view)
     while seen is None or (target is not None and seen.cut.flushed_lsn < target.flushed_lsn):
-        seen = bench.shared.cuts.newest(wait=1.0) or seen
+        seen = cuts.newest(view, wait=1.0) or seen
     return seen
 
 

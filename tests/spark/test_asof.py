@@ -10,7 +10,11 @@ import pytest
 
 from schemas.config import View
 from schemas.errors import TailraceError
+from sinks.progress import read_schemas
+from spark_jobs.analysis import Analysis
+from spark_jobs.explain import declared_query, queries_below
 from spark_jobs.rebuild import rebuild
+from spark_jobs.views import declare as declare_view
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import Pipeline, column
 
@@ -26,6 +30,7 @@ class Prices:
             "orders", [column("id", "int4"), column("product", "int4"), column("at", "timestamptz")], ("id",)
         )
         self._past: list[tuple[int, dict[int, int]]] = []
+        self._first: dict[int, int] = {}
 
     def change(self) -> None:
         pick, tables = self._random, self.pipeline.tables
@@ -40,31 +45,76 @@ class Prices:
                 tx.put("orders", {"id": order, "product": pick.randint(1, 5), "at": at * 1000})
         prices = {row["id"]: row["price"] for row in tables["product"].rows.values()}
         self._past.append((self.pipeline.lsn, prices))
+        self._first = prices | self._first
 
-    def expected(self) -> dict[int, int | None]:
-        """Order → the price that its product had at its moment."""
+    def expected(self, *, first: bool = False) -> dict[int, int | None]:
+        """Order → the price that its product had at its moment; with `first`, the first one before it had any."""
         found = {}
         for row in self.pipeline.tables["orders"].rows.values():
             stood = [prices for lsn, prices in self._past if lsn * 1000 <= row["at"]]
             found[row["id"]] = stood[-1].get(row["product"]) if stood else None
+            if first and not any(row["product"] in prices for prices in stood):
+                found[row["id"]] = self._first.get(row["product"])
         return found
 
 
 def test_a_row_keeps_what_stood_at_its_moment(bench: Callable[..., Bench]) -> None:
     suffix = uuid.uuid4().hex[:8]
-    history, sales = f"price_{suffix}", f"sales_{suffix}"
+    history, sales, early = f"price_{suffix}", f"sales_{suffix}", f"early_{suffix}"
     query = f"SELECT o.id, p.price FROM public.orders o LEFT JOIN {history} p ASOF o.at ON p.id = o.product"
-    made = bench({history: View(table="public.product", shape="history"), sales: View(query=query, key=["id"])})
+    wrong = f"SELECT o.id, date_add(p.price, 'x') AS d FROM public.orders o JOIN {sales} p ON p.id = o.id"
+    declared = {
+        history: View(table="public.product", shape="history"),
+        sales: View(query=query, key=["id"]),
+        early: View(query=query, key=["id"], asof_before="first"),
+        "wrong": View(query=wrong, key=["id"]),
+        "routine": View(query="SELECT id, no_such(id) AS n FROM public.orders", key=["id"]),
+        "missing": View(query="SELECT id FROM public.order", key=["id"]),
+        "absent": View(table="public.order"),
+    }
+    made = bench(declared)
     prices = Prices(made.pipeline)
-    kept = [made.kept(history), made.kept(sales)]
+    kept = [made.kept(name) for name in (history, sales, early)]
+    differed = False
     for _ in range(3):
         for _ in range(3):
             prices.change()
         step(made, *kept)
         assert {row["id"]: row["price"] for row in made.rows(sales)} == prices.expected()
+        assert {row["id"]: row["price"] for row in made.rows(early)} == prices.expected(first=True)
+        differed = differed or prices.expected() != prices.expected(first=True)
+    assert differed
     assert len(set(prices.expected().values())) > 3
-    rebuild(made.shared, made.kept(sales))
-    assert {row["id"]: row["price"] for row in made.rows(sales)} == prices.expected()
+    for name, first in ((sales, False), (early, True)):
+        rebuild(made.shared, made.kept(name))
+        assert {row["id"]: row["price"] for row in made.rows(name)} == prices.expected(first=first)
+    assert set(made.rows(early)[0]) == {"id", "price"}
+    what_spark_refuses_is_said_before(made, (sales, early))
+    for name, code in (("missing", "TR-507"), ("absent", "TR-507")):
+        with pytest.raises(TailraceError, match=code) as failed:
+            step(made, made.kept(name))
+        listed = "Captured tables with a key: public.orders, public.product."
+        assert failed.value.hint == f'Did you mean "public.orders"? {listed}'
+
+
+def what_spark_refuses_is_said_before(made: Bench, good: tuple[str, ...]) -> None:
+    """`views explain --check` has all of it analysed over empty tables."""
+    stored = read_schemas(made.config.kafka, made.pipeline.topics)
+
+    def check(name: str) -> None:
+        view = declare_view(made.config, name)
+        lower = dict(queries_below(made.config, view, stored))
+        Analysis(made.shared.session, made.config, stored).check(view, declared_query(made.config, view, stored), lower)
+
+    for name in good:
+        check(name)
+    for name in ("wrong", "routine"):
+        with pytest.raises(TailraceError, match="TR-550"):
+            check(name)
+    with pytest.raises(TailraceError, match="TR-541") as failed:
+        check("missing")
+    assert 'Did you mean "public.orders"?' in failed.value.hint
+    assert made.shared.session.sql("SHOW VIEWS").collect() == []
 
 
 def test_what_has_no_versions_is_refused(bench: Callable[..., Bench]) -> None:

@@ -249,6 +249,8 @@ def test_views_equal_the_source(
         generations = {view.name: view.generation for view in read_status(shop.config).views}
         assert (generations["orders"], generations["products_search"], generations["products"]) == (2, 2, 1)
         assert_verified(shop, "orders", "products_search")
+        done = shop.run("verify", "--log")
+        assert done.returncode == 0, done.stdout + done.stderr
 
         assert end(load_process) == 0
         shop.wait_for_views()

@@ -17,6 +17,7 @@ from cdc.ops.resume import resume
 from schemas.config import Search, View
 from schemas.errors import TailraceError
 from sinks.bulk import connect
+from sinks.generations_there import generations_there
 from sinks.opensearch_compare import Counts
 from sinks.views_read import read_view
 from sinks.views_topic import read_views
@@ -66,7 +67,17 @@ def live(made: Bench) -> int:
 
 
 def there(made: Bench) -> list[int]:
-    return sorted(view_of(made).batch.target.generations())
+    """Which generations there are, by Spark; without it the same are found."""
+    target, found = view_of(made).batch.target, generations_there(made.config, name_of(made))
+    generations, is_live = target.generations(), target.live()
+    assert found is not None
+    assert found.live is not None
+    assert is_live is not None
+    assert {number: applied.cut for number, applied in found.generations.items()} == {
+        number: applied.cut for number, applied in generations.items()
+    }
+    assert found.live.generation == is_live.generation
+    return sorted(generations)
 
 
 def someone_else_changes(made: Bench, spark: SparkSession) -> None:
@@ -127,6 +138,7 @@ def test_side_by_side(made: Bench, spark: SparkSession) -> None:
     assert (live(made), made.agrees(name_of(made), "t")) == (1, 59)
     with pytest.raises(TailraceError, match="TR-572"):
         rollback(made.shared, view_of(made))
+    assert there(made) == [1, 2]
     # forward again: what came meanwhile is there, too
     assert swap(made.shared, view_of(made)).generation == 2
     assert made.agrees(name_of(made), "t") == 59
@@ -179,6 +191,7 @@ def test_other_columns(made: Bench) -> None:
     found = compare(made.shared, view_of(made), 5)
     assert (found.only_live_columns, found.only_staged_columns) == (("name",), ())
     assert (found.different, found.counts) == (True, Counts(50, 50))
+    assert there(made) == [1, 2]
     swap(made.shared, view_of(made))
     assert set(made.rows(name_of(made))[0]) == {"id", "n", "extra"}
     rollback(made.shared, view_of(made))

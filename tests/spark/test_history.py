@@ -36,8 +36,9 @@ from spark_jobs.kept import KeptView, Shared
 from spark_jobs.open_view import open_view
 from spark_jobs.rebuild import rebuild
 from spark_jobs.records import Records
+from spark_jobs.views import declare
 from tests.daemon import running, tailrace, wait_for_state, wait_until, write_config
-from tests.spark.conftest import Bench
+from tests.spark.conftest import Bench, reader
 from tests.spark.pipeline import column
 
 Rows = list[tuple[tuple[str, Any], ...]]
@@ -129,9 +130,10 @@ class Views:
     def step(self) -> SeenCut:
         """Bring both to a cut that has all that is committed."""
         cut = wait_for_state(self.bench.config, self.source.connection)
-        seen = self.bench.shared.cuts.wait()
+        cuts, declared = self.bench.shared.cuts, declare(self.bench.config, self.history)
+        seen = cuts.wait(declared)
         while seen.cut.order < cut.order:
-            seen = self.bench.shared.cuts.newest(wait=1.0) or seen
+            seen = cuts.newest(declared, wait=1.0) or seen
         for view in self.kept.values():
             assert view.step(seen, Report())
         self.bench.shared.records.release()
@@ -236,7 +238,7 @@ def test_every_past_state_is_one_query(
         # Killed behind the commit: nobody has been told, and the next process goes on from what the table says.
         source.change()
         wait_for_state(bench.config, source.connection)
-        seen = bench.shared.cuts.wait()
+        seen = bench.shared.cuts.wait(declare(bench.config, views.history))
         for name, view in views.kept.items():
             view.batch.advance(view.load()[0], seen, Report())
             views.kept[name] = open_view(bench.shared, name)
@@ -373,5 +375,6 @@ def test_what_cannot_be_kept_is_refused(bench: Callable[..., Bench], declared: V
     made.pipeline.table("t", [column("id", "int4"), column("op", "text")], ("id",))
     with made.pipeline.transaction() as tx:
         tx.put("t", {"id": 1})
+    seen = made.shared.cuts.wait(reader(made.pipeline))
     with pytest.raises(TailraceError, match=code):
-        made.kept("v").step(made.shared.cuts.wait(), Report())
+        made.kept("v").step(seen, Report())

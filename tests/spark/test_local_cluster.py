@@ -93,7 +93,7 @@ def test_the_same_views_though_an_executor_dies_in_mid_batch(servers: Servers, p
     file = tmp_path / "tailrace.toml"
     file.write_text(f"""
 [source]
-dsn = "none"
+dsn = ""
 [kafka]
 bootstrap = "{servers.bootstrap}"
 prefix = "{prefix}"

@@ -152,7 +152,7 @@ def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
     older = newest(shop.bench)
     shop.commit([order(shop, 1, "newer")])
     neglect_bases(shop)
-    slower, faster = (BaseTables(replace(shop.bench.shared, bases={}), shop.called("inner")) for _ in range(2))
+    slower, faster = (BaseTables(replace(shop.bench.shared, bases={}), view.declared) for _ in range(2))
     step_ = slower._step
 
     def overtaken(base: KeptView, seen: SeenCut) -> Applied:
@@ -268,7 +268,7 @@ def test_columns_change(bench: Make) -> None:
     # Another process is faster: what this one then reads of the table shows it no new column.
     other = Records(shop.bench.shared.session, shop.bench.config.kafka)
     shared = replace(shop.bench.shared, records=other, bases={})
-    BaseTables(shared, name).advance(view.declared.topics, newest(shop.bench))
+    BaseTables(shared, view.declared).advance(view.declared.topics, newest(shop.bench))
     step(shop.bench, view)
     found = {row["id"]: row for row in read_view(shop.bench.config, name).rows}
     assert (found[1]["note"], found[1]["amount"]) == ("new", 5)

@@ -13,7 +13,7 @@ from schemas.config import View
 from schemas.errors import TailraceError
 from sinks.views_read import read_view
 from spark_jobs.rebuild import rebuild
-from tests.spark.conftest import Bench, step
+from tests.spark.conftest import Bench, reader, step
 from tests.spark.pipeline import Aborted, column
 
 Make = Callable[..., Bench]
@@ -318,12 +318,12 @@ def test_the_newest_cut_is_what_is_committed_by_now(made: Bench) -> None:
     pipeline, cuts = made.pipeline, made.shared.cuts
     for _ in range(3):
         pipeline.idle()
-        assert cuts.wait().cut == pipeline.cut
+        assert cuts.wait(reader(pipeline)).cut == pipeline.cut
         with pipeline.transaction():
             raise Aborted
         with pipeline.transaction(state=False) as tx:
             tx.put("t", {"id": 1, "name": "a", "n": 1})
-        assert cuts.wait().cut == pipeline.cut
+        assert cuts.wait(reader(pipeline)).cut == pipeline.cut
 
 
 def test_topics_made_anew_are_refused(made: Bench) -> None:
@@ -332,7 +332,7 @@ def test_topics_made_anew_are_refused(made: Bench) -> None:
     with pipeline.transaction() as tx:
         tx.put("t", {"id": 1, "name": "a", "n": 1})
     step(made, view)
-    seen = made.shared.cuts.newest()
+    seen = made.shared.cuts.newest(view.declared)
     assert seen is not None
     from spark_jobs.batch import Report
 

@@ -15,8 +15,9 @@ from sinks.views_read import read_view
 from sinks.views_topic import read_views
 from spark_jobs.batch import Report
 from spark_jobs.follow import keep
-from spark_jobs.kept import KeptView, Waiting
+from spark_jobs.kept import KeptView
 from spark_jobs.rebuild import rebuild
+from spark_jobs.waiting import Waiting
 from tests.shop_engine import Engine, over_new
 from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.conftest import ROUNDS, Bench, newest

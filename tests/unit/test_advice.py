@@ -17,7 +17,7 @@ from schemas.config import Config
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("cdc", "schemas", "sinks", "snapshot", "spark_jobs")
 _SECTIONS = {name: field for name, field in Config.model_fields.items() if name != "views"}
-_COMMAND = re.compile(r"(?<![\w./'\"\[-])tailrace ((?:[a-z]+ )*[a-z]+|[a-z]+)((?: (?:--[a-z-]+|[A-Z0-9_./:-]+))*)")
+_COMMAND = re.compile(r"(?<![\w./'\"\[-])tailrace ((?:[a-z-]+ )*[a-z]+(?:-[a-z]+)*)((?: (?:--[a-z-]+|[A-Z0-9_./:-]+))*)")
 _KEY = re.compile(rf"(?<![\w./-])({'|'.join(_SECTIONS)})\.(?!log\b)([a-z_]+)\b(?![.(/])")
 
 

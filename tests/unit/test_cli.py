@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from cdc.cli.main import app
+from cdc.cli.main import app, main
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -122,9 +123,85 @@ def test_an_error_is_three_lines_and_a_code(folder: Path, case: str) -> None:
     assert result.stdout == ""
 
 
-def test_a_wrong_flag_is_usage() -> None:
-    result = tailrace("status", "--nope")
-    assert (result.returncode, "--nope" in result.stderr) == (2, True)
+USAGE = {
+    "vews": ("TR-001", 'Did you mean "tailrace views"?'),
+    "views rebiuld": ("TR-001", 'Did you mean "tailrace views rebuild"?'),
+    "status --jsn": ("TR-002", 'Did you mean "--json"?'),
+    "status --zzz": ("TR-002", "tailrace status --help"),
+    "--zzz": ("TR-002", "tailrace --help"),
+    "views rebuild": ("TR-003", "tailrace views rebuild --help"),
+    "status --config": ("TR-004", "tailrace status --help"),
+    "views compare a b": ("TR-004", "tailrace views compare --help"),
+    "snapshot start t --rate a": ("TR-004", "tailrace snapshot start --help"),
+    "snapshot start": ("TR-004", "tailrace snapshot start --help"),
+    "tail t -n 0": ("TR-004", "tailrace tail --help"),
+    "verify a --log": ("TR-004", "tailrace verify --help"),
+    "wait --lsn 0": ("TR-004", "tailrace wait --help"),
+}
+
+
+@pytest.mark.parametrize("line", USAGE)
+def test_usage(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(folder)
+    code, hint = USAGE[line]
+    exit_code, printed = ran(monkeypatch, capsys, *line.split())
+    lines = printed.splitlines()
+    assert exit_code == 2
+    assert [each.split()[0] for each in lines] == ["ERROR", "DETAIL", "HINT"]
+    assert lines[0].startswith(f"ERROR  {code}  ")
+    assert lines[1].startswith("DETAIL Usage: tailrace ")
+    assert hint in lines[2]
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
+    """Run a command in this process; return its exit code and all that it printed."""
+    monkeypatch.setattr("sys.argv", ["tailrace", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_the_short_options(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, short = ran(monkeypatch, capsys, *command, "-h")
+    assert code in (0, None)
+    assert ran(monkeypatch, capsys, *command, "--help") == (code, short)
+    code, printed = ran(monkeypatch, capsys, *command, "--version")
+    assert (code, printed.split()[0]) == (0, "tailrace")
+    # Typer's own metavars: <int range>, {VIEW}, <list[str]>
+    assert not re.search(r"[<{][a-z]|\]\.\.\.\.|list\[", short), short
+    assert "check" not in re.sub(r"`.*?`", "", short)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (".", "is a folder"),
+        ("/dev/null", "is no regular file"),
+        ("/proc/self/mem", "cannot be read"),
+        ("x" * 300, "cannot be read"),
+        ("tailrace.toml/x", "no configuration file"),
+    ],
+)
+def test_no_file(
+    path: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    code, printed = ran(monkeypatch, capsys, "config", "show", "--config", path)
+    assert (code, words in printed.splitlines()[0]) == (3, True), printed
+    assert [each.split()[0] for each in printed.splitlines()] == ["ERROR", "DETAIL", "HINT"]
+
+
+def test_a_folder_in_the_place_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next place, /etc/tailrace, may be another pipeline's."""
+    (tmp_path / "tailrace.toml").mkdir()
+    monkeypatch.chdir(tmp_path)
+    code, printed = ran(monkeypatch, capsys, "config", "show")
+    assert (code, "is a folder" in printed) == (3, True)
 
 
 def test_anything_else_is_a_bug(folder: Path) -> None:
@@ -163,6 +240,8 @@ def test_config_show_hides_secrets(folder: Path) -> None:
         assert "hunter2" not in result.stdout
         assert "shown" in result.stdout
         assert "kafka.bootstrap" in result.stdout
+    lines = tailrace("config", "show", folder=folder).stdout.splitlines()
+    assert any(line.split() == ["source.hash_salt", "null", "default"] for line in lines), lines
 
 
 def test_config_schema_is_json() -> None:

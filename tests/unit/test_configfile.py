@@ -181,6 +181,60 @@ def test_several_faults_are_one_error(tmp_path: Path) -> None:
     assert "kafka.zzz" in error.detail
 
 
+MALFORMED = {
+    "postgresql://cdc:hunter2%zz@h/db": "a % that is not",
+    "postgresql://cdc:hunter2%@h/db": "a % that is not",
+    "postgresql://cdc:hunter2%00@h/db": "a % that is not",
+    "postgresql://cdc:hunter2@x@h/db": "an @ or /",
+    "postgresql://cdc:hunter2/x@h/db": "an @ or /",
+    "postgresql://cdc:1/hunter2@h/db": "an @ or /",
+    "postgresql://cdc:hunter2 x@h/db": "a space",
+    "postgresql://cdc:hunter2/x": "the port",
+    "postgresql://cdc@h:0/hunter2": "the port",
+    "postgresql://h/db?hunter2": "not name=value",
+    "postgresql://h/db?sslmode=a=hunter2": "not name=value",
+    "postgresql://h/db?hunter2=x": "a parameter that libpq does not know",
+    "postgresql://[hunter2/db": "no connection URI",
+    "postgresql://h/db?connect_timeout=hunter2": "connect_timeout is no number",
+    "mysql://cdc:hunter2@h/db": "begins with postgresql://",
+    "hunter2": "neither a URI nor",
+    "host=h passwort=hunter2": 'did you mean "password"?',
+    "host=h password=my hunter2": "not name=value pairs",
+    "host=h password=my hunter2=x": "a parameter that libpq does not know",
+    "host=h password='hunter2": "has no end",
+    "host=h port=hunter2": "the port",
+    "postgresql://h/hunter2\0": "zero bytes",
+}
+
+
+@pytest.mark.parametrize("dsn", MALFORMED, ids=range(len(MALFORMED)))
+def test_malformed_dsn(tmp_path: Path, dsn: str) -> None:
+    """libpq's own message quotes what it cannot read, and that may be the password."""
+    error = failure(tmp_path, GOOD, {"TAILRACE__SOURCE__DSN": dsn})
+    assert (error.code, error.message.startswith('"source.dsn" is wrong: ')) == ("TR-104", True)
+    assert MALFORMED[dsn] in error.message
+    if dsn.startswith("postgresql://cdc:"):
+        assert "%25 for %" in error.hint
+    (tmp_path / "dsn").write_text(dsn, encoding="utf-8")
+    assert "dsn_file" in failure(tmp_path, f'[source]\ndsn_file = "{tmp_path}/dsn"\n').detail
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "",
+        "postgresql://cdc:a%25b%40c%2Fd@h/db",
+        "postgres://cdc:a:b?c#d@h:5432,[::1]:5433/db?sslmode=require",
+        "postgresql:///db?host=/run/postgresql&connect_timeout=5",
+        "postgresql://%40abstract/db",
+        "host=a,b port=5432, password='it\\'s a %' target_session_attrs=read-write",
+        "service=shop",
+    ],
+)
+def test_good_dsn(tmp_path: Path, dsn: str) -> None:
+    assert load(write(tmp_path, GOOD), {"source.dsn": dsn}, {}).source.dsn.get_secret_value() == dsn
+
+
 def test_dsn_file(tmp_path: Path) -> None:
     (tmp_path / "dsn").write_text(SECRET + "\n", encoding="utf-8")
     config = load(write(tmp_path, f'[source]\ndsn_file = "{tmp_path}/dsn"\n'), environ={})
@@ -190,6 +244,24 @@ def test_dsn_file(tmp_path: Path) -> None:
 def test_dsn_file_that_is_missing(tmp_path: Path) -> None:
     error = failure(tmp_path, f'[source]\ndsn_file = "{tmp_path}/none"\n')
     assert (error.code, f"{tmp_path}/none" in error.detail) == ("TR-106", True)
+    assert '"dsn_file"' in error.message
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"hunter2\xff", "not UTF-8: the byte at offset 7"), (b"hunter2" * 10_000, "more than 65536 bytes")],
+)
+def test_file_that_holds_no_secret(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "salt").write_bytes(content)
+    error = failure(tmp_path, f'{GOOD}hash_salt_file = "{tmp_path}/salt"\n')
+    assert (error.code, reason in error.detail) == ("TR-106", True)
+
+
+@pytest.mark.parametrize("name", ["0", "true", '["hunter2"]', "{ hunter2 = 1 }"])
+def test_name_of_a_file_that_is_no_text(tmp_path: Path, name: str) -> None:
+    """A number would be a file that is open already."""
+    error = failure(tmp_path, f"[source]\ndsn_file = {name}\n")
+    assert (error.code, '"source.dsn_file" is wrong' in str(error)) == ("TR-104", True)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +277,8 @@ def test_dsn_file_that_is_missing(tmp_path: Path) -> None:
     ],
 )
 def test_variables(tmp_path: Path, written: str, environ: dict[str, str], read_as: str) -> None:
-    config = load(write(tmp_path, f'[source]\ndsn = "{written}"\n'), environ=environ)
-    assert config.source.dsn.get_secret_value() == read_as
+    config = load(write(tmp_path, f'{GOOD}spool_dir = "{written}"\n'), environ=environ)
+    assert config.source.spool_dir == read_as
 
 
 def test_variables_in_lists(tmp_path: Path) -> None:
@@ -239,18 +311,20 @@ def test_memory_limit_too_small_for_the_largest_record(tmp_path: Path) -> None:
         ('hosts = ["https://localhost:9200"]\nuser = "x"', "both user and password"),
         ('hosts = ["https://a:9200", "http://b:9200"]\nca_file = "ca.pem"', "without TLS"),
         ('hosts = ["https://a:9200"]\nkey_file = "key.pem"', "needs cert_file"),
+        ('hosts = ["https://x:hunter2\u2100@h"]', "write URLs"),
+        ('hosts = ["https://[hunter2]/"]', "write URLs"),
     ],
-    ids=["no scheme", "password in the URL", "half a login", "one host in the clear", "a key alone"],
+    ids=["no scheme", "password in the URL", "half a login", "one in the clear", "a key alone", "normalized", "ip"],
 )
 def test_a_server_that_is_asked_over_http(tmp_path: Path, lines: str, said: str) -> None:
-    error = failure(tmp_path, f'[source]\ndsn = "x"\n[search]\n{lines}\n')
+    error = failure(tmp_path, f'[source]\ndsn = ""\n[search]\n{lines}\n')
     assert (error.code, said in error.message, SECRET in str(error)) == ("TR-104", True, False)
 
 
 def test_password_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_text(SECRET + "\n", encoding="utf-8")
     registry = f'[registry]\nurl = "https://a, https://b"\nuser = "x"\npassword_file = "{tmp_path}/password"\n'
-    config = load(write(tmp_path, f'[source]\ndsn = "x"\n{registry}'), environ={})
+    config = load(write(tmp_path, f'[source]\ndsn = ""\n{registry}'), environ={})
     assert config.registry is not None
     assert config.registry.password is not None
     assert (config.registry.password.get_secret_value(), len(config.registry.urls)) == (SECRET, 2)

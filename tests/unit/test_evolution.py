@@ -13,7 +13,7 @@ import pytest
 
 from schemas.avro import key_schema, value_schema
 from schemas.evolution import breaks, column_names, key_breaks, key_column_names
-from schemas.layout import Attribute, Layout, TableState
+from schemas.layout import Attribute, Layout, Parked, RowsAtRest, TableState, TableStatus, TypeForm
 from schemas.relation import Column, Relation, ReplicaIdentity
 from schemas.types import TypeInfo
 
@@ -135,12 +135,27 @@ def test_rows_differ(attributes: tuple[Attribute, ...], file: int, differ: bool)
     now = Layout(1, ((1, file, False),), (1,), attributes)
     columns = [each.name for each in attributes]
     before = [each.name for each in ATTRIBUTES]
-    assert BEFORE.rows_differ(now, columns, before, {*before, "was"}) is differ
+    expected = RowsAtRest.DIFFER if differ else RowsAtRest.SAME
+    assert BEFORE.rows_at_rest(now, columns, before, {*before, "was"}, ["id"]) is expected
+    everything = [*columns, *before]
+    rekeyed = RowsAtRest.REKEYED if differ else RowsAtRest.SAME
+    assert BEFORE.rows_at_rest(now, columns, before, {*before, "was"}, everything) is rekeyed
+
+
+def test_a_partition_with_another_file_may_have_been_truncated() -> None:
+    root = Layout(1, ((2, 900, False), (3, 901, False)), (1,), ATTRIBUTES)
+    names = [each.name for each in ATTRIBUTES]
+    emptied = replace(root, files=((2, 900, False), (3, 999, False)))
+    assert root.rows_at_rest(emptied, names, names, names, ["id"]) is RowsAtRest.MISSING
+    gone = replace(root, files=((2, 900, False),))
+    assert root.rows_at_rest(gone, names, names, names, ["id"]) is RowsAtRest.SAME, "its rows stay on the topic"
+    own = replace(BEFORE, files=((1, 999, False),))
+    assert BEFORE.rows_at_rest(own, names, names, names, ["id"]) is RowsAtRest.SAME, "the stream has a table's own"
 
 
 def test_a_column_that_was_there_and_is_published_now() -> None:
-    assert BEFORE.rows_differ(BEFORE, ["id", "name", "n"], ["id", "n"], {"id", "n"})
-    assert not BEFORE.rows_differ(BEFORE, ["id", "n"], ["id", "name", "n"], {"id", "name", "n"})
+    assert BEFORE.rows_at_rest(BEFORE, ["id", "name", "n"], ["id", "n"], {"id", "n"}, ["id"]) is RowsAtRest.DIFFER
+    assert BEFORE.rows_at_rest(BEFORE, ["id", "n"], ["id", "name", "n"], {"id", "name", "n"}, []) is RowsAtRest.SAME
 
 
 def test_partitions_come_and_go() -> None:
@@ -152,13 +167,60 @@ def test_partitions_come_and_go() -> None:
     assert root.rewritten(replace(root, files=((2, 900, False), (3, 905, True))))
 
 
-def test_a_label_of_an_enum_renamed() -> None:
-    before = replace(BEFORE, labels=((70, "sad"), (71, "ok")))
+MOOD = TypeForm(50, True, ((70, "sad"), (71, "ok")))
+PAIR = TypeForm(60, False, ((1, "23"), (2, "50")))
+
+
+def inside(*types: TypeForm, at: int = 2) -> Layout:
+    """Return BEFORE with one column whose type has all of `types` inside."""
+    attributes = [replace(each, inside=tuple(form.oid for form in types)) if each.number == at else each
+                  for each in BEFORE.attributes]  # fmt: skip
+    return replace(BEFORE, attributes=tuple(attributes), types=types)
+
+
+@pytest.mark.parametrize(
+    ("now", "differ"),
+    [
+        (MOOD, False),
+        (replace(MOOD, parts=((70, "sad"), (71, "ok"), (72, "new"))), False),  # ADD VALUE
+        (replace(MOOD, parts=((70, "sad"), (71, "fine"))), True),  # RENAME VALUE
+        (replace(PAIR, parts=((1, "23"), (2, "50"), (3, "25"))), True),  # ADD ATTRIBUTE
+        (replace(PAIR, parts=((1, "23"),)), True),  # DROP ATTRIBUTE
+        (replace(PAIR, parts=()), True),
+    ],
+)
+def test_types_inside_a_type(now: TypeForm, differ: bool) -> None:
     names = [each.name for each in ATTRIBUTES]
-    for labels, differ in ((((70, "sad"), (71, "ok"), (72, "new")), False), (((70, "sad"), (71, "fine")), True)):
-        assert before.rows_differ(replace(BEFORE, labels=labels), names, names, names) is differ
+    after = [now if form.oid == now.oid else form for form in (MOOD, PAIR)]
+    for at, worst in ((2, RowsAtRest.DIFFER), (1, RowsAtRest.REKEYED)):
+        key = [BEFORE.attributes[0].name] if BEFORE.attributes[0].number == 1 else []
+        found = inside(MOOD, PAIR, at=at).rows_at_rest(inside(*after, at=at), names, names, names, key)
+        assert found is (worst if differ else RowsAtRest.SAME)
+
+
+def test_a_layout_of_a_version_that_knew_labels_only() -> None:
+    stored = {"oid": 1, "files": [[1, 900, False]], "key": [1], "attributes": [], "labels": [[70, "sad"]], "member": 0}
+    old = Layout.from_dict(stored)
+    assert old.types is None
+    old = replace(old, attributes=BEFORE.attributes)
+    names = [each.name for each in ATTRIBUTES]
+    renamed = replace(MOOD, parts=((70, "glad"), (71, "ok")))
+    for form, expected in ((MOOD, RowsAtRest.SAME), (PAIR, RowsAtRest.SAME), (renamed, RowsAtRest.DIFFER)):
+        assert old.rows_at_rest(inside(form), names, names, names, []) is expected
+
+
+WHOLE = TableState(
+    3,
+    7,
+    replace(inside(MOOD, PAIR), labels=((70, "sad"),)),
+    2**63,
+    ("id", "n"),
+    status=TableStatus.PARKED,
+    empty=True,
+    parked=Parked("TR-220", "refused", "do this", 77, 1_800_000_000_000, left_out=True),
+)
 
 
 def test_state_is_kept_whole() -> None:
-    for state in (TableState(1, 7), TableState(3, 7, replace(BEFORE, labels=((70, "sad"),)), 2**63, ("id", "n"))):
+    for state in (TableState(1, 7), WHOLE):
         assert TableState.from_json(state.to_json()) == state

@@ -1,4 +1,4 @@
-"""Transactions in progress that have logical messages: which of them there are is not always told before the commit."""
+"""Transactions in progress: which of their logical messages there are, and that rows of others are not kept."""
 
 from __future__ import annotations
 
@@ -44,3 +44,23 @@ def test_rolled_back_whole_or_committed(in_progress: InProgress) -> None:
     in_progress.take(b"c" + struct.pack(">IBQQq", 7, 0, 2000, 2040, 0))
     assert len(in_progress.release(10)) == 3
     in_progress.take(_abort(8))
+
+
+def _relation(name: str) -> bytes:
+    body = struct.pack(">I", 5) + b"shop\0" + name.encode() + b"\0d" + struct.pack(">H", 0)
+    return b"R" + struct.pack(">I", 7) + body
+
+
+def test_rows_of_tables_that_are_not_captured_are_not_kept(tmp_path: Path) -> None:
+    """Neither in memory nor on disk; they count, and a table is what its Relation message of this transaction says."""
+    spool = Spool(tmp_path, 1_000_000)
+    in_progress = InProgress(spool, captures=lambda schema, name: name != "hidden")
+    row = b"I" + struct.pack(">II", 7, 5) + b"N" + struct.pack(">H", 1) + b"t" + struct.pack(">I", 4) + b"s3cr"
+    in_progress.take(b"S" + struct.pack(">IB", 7, 1))
+    messages = [_relation("hidden"), row, _relation("shown"), row, b"E"]
+    in_progress.keep([_HEAD + message for message in messages], 0)
+    assert spool.memory_bytes < 4 * 16 + 2 * 30 + 6 + 40
+    in_progress.take(b"c" + struct.pack(">IBQQq", 7, 0, 2000, 2040, 0))
+    _, _, hidden, _, shown, _ = (message[25:] for message in in_progress.release(10))
+    assert hidden == b"I" + struct.pack(">I", 5) + b"N"
+    assert shown == row[:1] + row[5:]

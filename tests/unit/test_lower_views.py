@@ -22,7 +22,7 @@ def config(**queries: str | View) -> Config:
         name: query if isinstance(query, View) else View(query=query, key=["id"]) for name, query in queries.items()
     }
     warehouse = Warehouse(uri="jdbc:sqlite:none", location="none")
-    return Config(source=Source(dsn="none"), warehouse=warehouse, search=Search(hosts=["http://none"]), views=views)
+    return Config(source=Source(dsn=""), warehouse=warehouse, search=Search(hosts=["http://none"]), views=views)
 
 
 def test_a_view_follows_from_all_topics_below_it() -> None:

@@ -81,7 +81,7 @@ def captured(keys: list[int]) -> CapturedTable:
 
 
 def refusals(outbox: _Outbox, on_error: str = "divert", max_message_bytes: int = 2**24) -> Refusals:
-    source = Source.model_validate(_SOURCE | {"on_error": on_error})
+    source = Source.model_validate(_SOURCE | {"on_table_error": on_error})
     config = Config(source=source, kafka=Kafka(prefix="p", max_message_bytes=max_message_bytes))
     return Refusals(config, cast("Outbox", outbox), cast("Tables", _Tables()))
 

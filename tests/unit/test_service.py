@@ -39,7 +39,7 @@ class _Session:
 def test_goes_on_without_streaming_when_decoding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "Session", _Session)
     monkeypatch.setattr(service, "settle", lambda: None)
-    service.Service(Config(source=Source(dsn="none", streaming=True)), threading.Event(), Health("s")).run()
+    service.Service(Config(source=Source(dsn="", streaming=True)), threading.Event(), Health("s")).run()
     assert _Session.streamed == [True, False]
 
 
@@ -67,7 +67,7 @@ def test_the_same_error_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(service, "settle", lambda: None)
     monkeypatch.setattr(service, "wait_random_exponential", lambda **_: wait_none())
     with capture_logs() as lines:
-        service.Service(Config(source=Source(dsn="none")), threading.Event(), Health("s")).run()
+        service.Service(Config(source=Source(dsn="host=none")), threading.Event(), Health("s")).run()
     assert [(line["code"], line["times"]) for line in lines] == [
         ("TR-211", 1),
         ("TR-201", 1),

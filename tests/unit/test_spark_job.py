@@ -10,12 +10,12 @@ import pytest
 
 from cdc.dev.classes import archive_options
 from cdc.dev.java import Java
-from cdc.ops.spark import _collector
+from cdc.ops.spark import _class_path, _collector
 from schemas.config import Config, Source, Spark
 
 
 def config(**conf: str) -> Config:
-    return Config(source=Source(dsn="none"), spark=Spark(conf=conf))
+    return Config(source=Source(dsn=""), spark=Spark(conf=conf))
 
 
 @pytest.fixture
@@ -52,3 +52,11 @@ def test_one_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _collector(config(**{"spark.driver.extraJavaOptions": "-Da=b -XX:+UseG1GC"})) == ()
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
     assert _collector(config()) == ()
+
+
+def test_a_driver_of_the_users_is_added_to_the_class_path() -> None:
+    conf = {"spark.driver.extraClassPath": "/x/driver.jar", "a": "b"}
+    assert _class_path("local[2]", [Path("/a.jar")], conf) == ("--driver-class-path", "/a.jar:/x/driver.jar")
+    assert conf == {"a": "b"}
+    assert _class_path("local[2]", [Path("/a.jar"), Path("/b.jar")], {}) == ("--driver-class-path", "/a.jar:/b.jar")
+    assert _class_path("local-cluster[1,1,1]", [Path("/a.jar")], {}) == ("--jars", "/a.jar")

@@ -11,9 +11,9 @@ from cdc.cli.status_page import status_lines, view_lines
 from cdc.ops.read_status import read_status
 from cdc.ops.status import DaemonStatus, SourceStatus, Status, assemble, daemon_status
 from cdc.slot import Slot
-from schemas.config import Config
+from schemas.config import Config, View
 from schemas.daemon import DaemonRecord
-from schemas.layout import TableState
+from schemas.errors import SinkError
 from schemas.lsn import Position
 from schemas.progress import Cut, PositionRecord
 from sinks.changes import HistoryFrom
@@ -59,7 +59,7 @@ def committed(seconds: float, lsn: int, end: int) -> tuple[PositionRecord, int]:
     return PositionRecord(here, 1), int((NOW - seconds) * 1000) + 100
 
 
-def made(**changes: Any) -> Status:
+def made(config: Config = CONFIG, **changes: Any) -> Status:
     values: dict[str, Any] = {
         "source": SourceStatus(wal_lsn=1000, slot=slot()),
         "positions": stored(PositionRecord(cut(900), 1), 2.5),
@@ -68,11 +68,11 @@ def made(**changes: Any) -> Status:
         "views_error": None,
         "lag_s": 2.5,
     }
-    return assemble(CONFIG, **{**values, **changes}, now=NOW)
+    return assemble(config, **{**values, **changes}, now=NOW)
 
 
 def text(status: Status) -> str:
-    return "\n".join(status_lines(status))
+    return "\n".join(status_lines(status, 200))
 
 
 def test_where_a_history_begins() -> None:
@@ -178,12 +178,12 @@ def test_a_view_that_stands_still_says_why() -> None:
     error = "ERROR  TR-522  view cannot go on\nDETAIL It has 3 columns.\nHINT   tailrace views rebuild orders"
     found = ViewRecord("found", "search", 1, cut(900), 1, error=error)
     status = made(records={"orders": ViewRecord("orders", "warehouse", 2, cut(800), 1, error=error), "found": found})
-    *table, blank, names, first, second, third = list(view_lines(status.views))
+    *table, blank, first, second = list(view_lines(status.views))
     assert [line.split()[0] for line in table] == ["VIEW", "orders", "found"]
     assert all("TR-522" not in line for line in table)
     assert "stopped, see below" in table[1]
-    assert (blank, names) == ("", "orders, found:")
-    assert (first, second, third) == tuple(f"  {line}" for line in error.splitlines())
+    assert (blank, first) == ("", "orders, found: TR-522 view cannot go on")
+    assert second == "         all of it: tailrace views status orders"
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -197,7 +197,7 @@ def test_lines_fit_the_terminal(width: int) -> None:
     lines = list(status_lines(shown, width))
     assert max(map(len, lines)) <= width
     # the words are all there, whatever the width
-    assert " ".join(" ".join(lines).split()).count("this and that") == 90
+    assert " ".join(" ".join(lines).split()).count("this and that") == 60
     assert all(line.strip() or line == "" for line in lines)
 
 
@@ -230,14 +230,39 @@ def test_a_daemon_of_which_nothing_is_known() -> None:
     assert daemon_status(None, None, None).running is None
 
 
-def test_a_read_that_is_not_the_first() -> None:
-    tables = ("a.first", "a.settles", "a.twice")
-    record = PositionRecord(cut(900), 1, incomplete_tables=tables, reread={"a.settles": 1000})
-    states = {"a.first": TableState(1, 5), "a.twice": TableState(2, 6), "a.settles": TableState(1, 7)}
-    status = made(positions=stored(record, 1), states=states)
-    assert status.topics.rereads == ("a.settles", "a.twice")
-    assert "first copy still running: a.first\n" in text(status)
-    assert "being read again: a.settles, a.twice" in text(status)
+def test_a_view_waits_for_the_tables_that_it_reads_and_no_others() -> None:
+    there = replace(cut(800), offsets={"tailrace.public.orders": [1], "tailrace.public.big": [2]})
+    config = CONFIG.model_copy(update={"views": {**CONFIG.views, "joined": View(query="SELECT 1", key=["id"])}})
+    records = {
+        "orders": ViewRecord("orders", "warehouse", 1, replace(there, offsets={"tailrace.public.orders": [1]}), 1),
+        "joined": ViewRecord("joined", "warehouse", 1, there, 1, error="ERROR  TR-584  waits\nDETAIL x"),
+    }
+    record = PositionRecord(cut(900), 1, incomplete_tables=("public.big", "public.docs"), reread={"public.docs": 1000})
+    status = made(config=config, records=records, positions=stored(record, 1), shares={"public.big": 0.404})
+    shown = text(status).splitlines()
+    assert "         incomplete: public.big: being read, 40%" in shown
+    assert "         incomplete: public.docs: values were fetched from the source, complete at 0/3E8" in shown
+    (joined,) = (line for line in shown if line.startswith("joined"))
+    assert joined.endswith("waits for table public.big: being read, 40%")
+    assert not any("waits" in line for line in shown if line.startswith(("orders", "found")))
+    waits = {view["name"]: view["waits_for"] for view in status.to_dict()["views"]}
+    assert waits["joined"] == ({"table": "public.big", "share": 0.404, "complete_lsn": None, "parked": False},)
+    assert waits["orders"] == waits["found"] == ()
+
+
+def test_a_view_without_a_batch_waits_for_its_table() -> None:
+    record = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
+    shown = text(made(records={}, positions=stored(record, 1)))
+    assert shown.count("nothing applied yet, waits for table public.orders: being read") == 2
+
+
+def test_an_error_is_one_line_of_the_table() -> None:
+    error = str(SinkError("TR-530", "OpenSearch does not answer", detail="Connection refused.", hint="curl it"))
+    applied = ViewRecord("orders", "warehouse", 2, cut(800), 1, error=error)
+    for record in (applied, replace(applied, cut=None)):
+        shown = text(made(records={"orders": record}))
+        assert "TR-530 OpenSearch does not answer\n" in shown + "\n"
+        assert "DETAIL" not in shown
 
 
 def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:

@@ -23,3 +23,14 @@ from schemas.topics import Topics
 )
 def test_clashes(tables: list[tuple[str, str]], expected: list[tuple[str, ...]]) -> None:
     assert Topics("p").clashes([*tables, tables[0]]) == expected
+
+
+def test_every_topic_of_ours_is_on_one_list() -> None:
+    topics = Topics("p")
+    properties = [name for name, each in vars(Topics).items() if isinstance(each, property)]
+    named = {value for name in properties if isinstance(value := getattr(topics, name), str)}
+    assert named == {*topics.notes, *topics.beside}
+    assert [topic for topic in sorted(named) if topics.may_be_in_cuts(topic)] == sorted(topics.beside)
+    assert not topics.may_be_in_cuts(topics.matches("alerts"))
+    assert not topics.may_be_in_cuts("pp.public.t")
+    assert topics.may_be_in_cuts(topics.table("tailrace", "t"))

@@ -1,0 +1,68 @@
+"""Ask the daemon for something and print its answer: a request waits on Kafka until a daemon takes it up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdc.cli import output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from schemas.requests import Outcome, Request
+
+Timeout = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the daemon's answer; the request stays.")
+]
+TIMEOUT_S = 15.0
+
+
+def ask(request: Request, timeout: float, config: Path | None, json: bool) -> None:
+    """Send a request and print what became of it. ConfigError (TR-130) if the daemon refuses a part of it."""
+    from schemas.configfile import load
+    from sinks.requests import Ask
+
+    loaded = load(config)
+    with Ask(loaded.kafka, loaded.source.slot) as asked:
+        asked.send(request)
+        answer = asked.wait(timeout)
+    if json:
+        tables = [_dict(each) for each in answer or ()]
+        output.json({"request": asked.id, "taken": answer is not None, "tables": tables})
+    elif answer:
+        output.table(("table", "run", "outcome"), [(e.table, str(e.run or "-"), e.outcome) for e in answer])
+    if answer is None:
+        output.note(
+            f"no daemon has answered within {timeout:.0f} s: the request stays on Kafka, and the next"
+            " `tailrace run` takes it up"
+        )
+    elif not answer:
+        output.note("nothing is being read")
+    _refuse([each for each in answer or () if each.refused], request)
+
+
+def _refuse(refused: list[Outcome], request: Request) -> None:
+    from schemas.errors import ConfigError
+
+    if refused:
+        hints = dict.fromkeys(each.hint for each in refused if each.hint)
+        about_reads = request.action in ("start", "pause", "resume", "cancel")
+        raise ConfigError(
+            "TR-130",
+            f"{request.action} is refused for {', '.join(each.table for each in refused)}",
+            detail="; ".join(f"{each.table}: {each.outcome}" for each in refused) + ".",
+            hint="\n       ".join(hints) or ("tailrace snapshot status" if about_reads else "tailrace table list"),
+        )
+
+
+def table_names(tables: list[str] | None) -> tuple[str, ...]:
+    """Return names with their schema: public where none is given."""
+    return tuple(dict.fromkeys(name if "." in name else f"public.{name}" for name in tables or ()))
+
+
+def _dict(outcome: Outcome) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(outcome)

@@ -1,0 +1,151 @@
+"""The tree of commands: what all of them share, and their usage errors in the form of all other errors."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
+
+from schemas.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+_HELP = ["-h", "--help"]
+
+
+class Command(TyperCommand):
+    """A command whose arguments are called by their metavar alone: `VIEW...`, not `{VIEW...}... <list[str]>`."""
+
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        return list(ctx.help_option_names)  # Typer's own has them in the order of a set
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_version(super().get_params(ctx), ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _about(ctx):
+            return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        names = [name if needed else f"[{name}]" for name, needed, _ in _arguments(self, ctx)]
+        return [self.options_metavar or "", *names]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, text) for name, _, text in _arguments(self, ctx)]
+        if rows:
+            with formatter.section("Arguments"):
+                formatter.write_dl(rows)
+        _options(self, ctx, formatter)
+
+
+class Group(TyperGroup):
+    """A group of commands."""
+
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        return list(ctx.help_option_names)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _with_version(super().get_params(ctx), ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _about(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is named first. UsageError if there is none of this name."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
+            close = _close(name, self.list_commands(ctx))
+            raise _error(
+                "TR-001", f'no command "{ctx.command_path} {name}"', ctx, f"{ctx.command_path} {close}" * bool(close)
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _options(self, ctx, formatter)
+        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        # the whole first sentence: cut short it often lacks what it is about
+        rows = [(name, " ".join((command.help or "").split("\n\n")[0].split())) for name, command in commands]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, re.split(r"(?<=[^.]\.) ", text)[0]) for name, text in rows])
+
+
+def _with_version(params: list[Any], ctx: Any) -> list[Any]:
+    """Add the --version of the root: every command takes it, without showing it again."""
+    root = ctx.find_root().command.params
+    return [*params, *(param for param in root if "--version" in param.opts and param not in params)]
+
+
+@contextmanager
+def _about(ctx: Any) -> Iterator[None]:
+    """See that an error says of which command it is: that of a missing value does not."""
+    try:
+        yield
+    except TyperException as error:
+        if getattr(error, "ctx", ctx) is None:
+            error.ctx = ctx  # type: ignore[attr-defined]
+        raise
+
+
+def _arguments(command: Any, ctx: Any) -> Iterator[tuple[str, bool, str]]:
+    """Give name, whether it is needed, and help of each argument."""
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx) if param.param_type_name == "argument" else None
+        if record is not None:
+            yield param.metavar or param.name.upper(), param.required, record[1].replace("[required]", "").rstrip()
+
+
+def _options(command: Any, ctx: Any, formatter: Any) -> None:
+    shown = [*command.params, command.get_help_option(ctx)]
+    records = [param.get_help_record(ctx) for param in shown if param.param_type_name == "option"]
+    with formatter.section("Options"):
+        formatter.write_dl([record for record in records if record is not None])
+
+
+class App(typer.Typer):
+    """A group whose commands are `Command`s, and that answers to -h as to --help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            cls=Group,
+            no_args_is_help=True,
+            context_settings={"help_option_names": _HELP, "max_content_width": 100},
+            rich_markup_mode=None,  # loading it takes longer than all the rest of --help
+            **settings,
+        )
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+        """Add a command; all that Typer takes is taken."""
+        context = {"help_option_names": _HELP, "max_content_width": 100}
+        return super().command(name, cls=Command, context_settings=context, **settings)
+
+
+def usage_error(error: TyperException) -> UsageError:
+    """Return an error of Typer's in our form: what is wrong, how the command is used, and what may have been meant."""
+    kind, ctx = type(error).__name__, getattr(error, "ctx", None)
+    words = error.format_message().removeprefix("Invalid value: ").rstrip(".").replace("'", '"')
+    words = f"{words[:1].lower()}{words[1:]}"
+    option = getattr(error, "option_name", "")
+    if kind == "MissingParameter":
+        return _error("TR-003", words, ctx)
+    if kind == "NoSuchOption" and ctx is not None:
+        known = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
+        return _error("TR-002", f'no option "{option}"', ctx, _close(option, known))
+    return _error("TR-004", words, ctx)
+
+
+def _error(code: str, words: str, ctx: Any, meant: str = "") -> UsageError:
+    path = ctx.command_path if ctx is not None else "tailrace"
+    usage = " ".join(ctx.get_usage().split()) if ctx is not None else "Usage: tailrace [OPTIONS] COMMAND [ARGS]..."
+    asked = f"{path} --help"
+    return UsageError(code, words, detail=usage, hint=f'Did you mean "{meant}"? {asked}' if meant else asked)
+
+
+def _close(given: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(given, known, n=1)
+    return close[0] if close else ""

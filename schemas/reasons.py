@@ -1,0 +1,52 @@
+"""The reason of an error as a sentence: what the operating system or a server said, never the name of a class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_CLASS: Final = re.compile(
+    r"(?:\b(?:\w+[.$])*[A-Z]\w*(?:Exception|Error|Warning|Failure)"
+    r"|\b(?:javax?|scala|org|com|net|io|py4j|pyspark|opensearchpy|sqlalchemy|pyiceberg|urllib3)(?:\.\w+)*[.$][A-Z]\w*)"
+    r"\b(?:\(['\"]|\s*:)?\s*"
+)
+_OBJECT: Final = re.compile(r"<[^<>]* object at 0x[0-9a-f]+>[,:]?\s*")
+_LONGEST: Final = 300
+
+
+def without_classes(text: str) -> str:
+    """Return a text in one line, less the names of Java and Python classes in it and the objects they print."""
+    text = _CLASS.sub("", _OBJECT.sub("", text))
+    text = " ".join(text.split()).strip(" :;,.").removesuffix("')")
+    return text[:_LONGEST]
+
+
+def reason(error: BaseException) -> str:
+    """Return why an error came to be: the words of the operating system if they are at its root, else its own."""
+    chain = list(_causes(error))
+    system = next((each for each in reversed(chain) if isinstance(each, OSError) and each.strerror), None)
+    if system is not None:
+        named = f': "{system.filename}"' if system.filename else ""
+        return f"{_sentence(str(system.strerror))}{named}"
+    texts = (without_classes(str(each)) for each in reversed(chain))
+    return _sentence(next((text for text in texts if text), "it does not say why"))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Give an error and what it came from; clients of HTTP carry that in `info`, `reason` or among their arguments."""
+    seen: set[int] = set()
+    left: list[BaseException] = [error]
+    while left:
+        each = left.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        carried = (getattr(each, name, None) for name in ("info", "reason"))
+        inner = (each.__cause__, each.__context__, *carried, *each.args)
+        left += [found for found in inner if isinstance(found, BaseException)]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] if text[1:2].islower() else text

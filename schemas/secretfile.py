@@ -1,0 +1,49 @@
+"""Values that are in files of their own, for example `dsn_file`: secrets that are mounted into a container."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+LARGEST: Final = 65_536
+"""Bytes; a larger file, or a device, is none that holds a secret."""
+
+
+class SecretFileError(Exception):
+    """A file that a key ending in _file names cannot be read; has no part of what is in it."""
+
+    def __init__(self, key: str, path: str, reason: str) -> None:
+        super().__init__(reason)
+        self.key = key
+        self.path = path
+        self.reason = reason
+
+
+def with_files(values: object, *keys: str) -> object:
+    """Read what is not given from the file that `{key}_file` names. SecretFileError if it cannot be.
+
+    A name that is no text is left to the model, which refuses it: to `open` a number is a file that is open already.
+    """
+    if isinstance(values, dict):
+        for key in keys:
+            path = values.get(f"{key}_file")
+            if path and isinstance(path, str) and key not in values:
+                values = {**values, key: _read(f"{key}_file", path)}
+    return values
+
+
+def _read(key: str, path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(LARGEST + 1)
+    except OSError as error:
+        raise SecretFileError(key, path, error.strerror or os.strerror(error.errno or 0)) from None
+    except ValueError:  # a zero byte in the name
+        raise SecretFileError(key, path.replace("\0", "\\0"), "The name has a zero byte") from None
+    if len(raw) > LARGEST:
+        raise SecretFileError(key, path, f"It has more than {LARGEST} bytes")
+    try:
+        return raw.decode().strip()
+    except UnicodeDecodeError as error:
+        # the error has the bytes with it
+        raise SecretFileError(key, path, f"It is not UTF-8: the byte at offset {error.start}") from None

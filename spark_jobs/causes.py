@@ -1,0 +1,120 @@
+"""Why a Spark job failed, in words: from the chain of causes in the JVM, or from what a task in Python has printed.
+
+A text is shown only if it cannot hold values of rows: of file systems, networks, catalogs, Kafka. Of what Spark says of
+data only the name of its error condition is.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from schemas.errors import SinkError, TailraceError
+from schemas.reasons import reason, without_classes
+
+_CHAIN: Final = 20
+"""Causes that are looked at: a chain may be a circle."""
+
+_ABOUT_NO_ROWS: Final = (
+    *("java.net.", "java.nio.file.", "java.sql.", "java.io.IOException", "java.io.FileNotFoundException"),
+    *("java.io.EOFException", "javax.net.", "java.lang.OutOfMemoryError", "java.lang.StackOverflowError"),
+    *("java.lang.ClassNotFoundException", "java.lang.NoClassDefFoundError", "java.util.concurrent.TimeoutException"),
+    *("org.sqlite.", "org.postgresql.", "com.mysql.", "org.mariadb.", "org.apache.iceberg.", "org.apache.hadoop."),
+    *("org.apache.kafka.common.errors.", "software.amazon.awssdk."),
+)
+"""What messages of these classes are about: names, paths, addresses, offsets."""
+
+_OURS: Final = re.compile(r"ERROR  (TR-\d{3})  ([^\n]*)(?:\nDETAIL ([^\n]*))?(?:\nHINT   ([^\n]*))?")
+
+NO_DRIVER: Final = "No suitable driver"
+
+
+def job_failed(error: Exception) -> TailraceError:
+    """Return the error that says why a job failed which an exception of another library has ended."""
+    if is_jvm_gone(error):
+        return SinkError(
+            "TR-514",
+            "the JVM of the Spark job has ended",
+            detail="A signal ended it, or the system had no memory left for it. What was not committed is done again.",
+            hint="Give it memory: [spark] driver_memory; see also: dmesg | grep -i 'killed process'",
+        )
+    if (ours := _from_a_task(error)) is not None:
+        return ours
+    return SinkError(
+        "TR-527",
+        f"a Spark job failed: {cause(error)}",
+        detail="The batch changed nothing that its cut does not say; it is tried again from there.",
+        hint="The whole of it may hold values of rows, so it is printed only with TAILRACE_TRACE=1 set.",
+    )
+
+
+def cause(error: Exception) -> str:
+    """Return the innermost cause that can be shown, as a sentence without the name of a class."""
+    thrown = list(_thrown(error))
+    if not thrown:
+        return _in_python(error)
+    condition = next((found for found in map(_condition, reversed(thrown)) if found), None)
+    for each in reversed(thrown):
+        name, text = str(each.getClass().getName()), without_classes(str(each.getMessage() or ""))
+        if text and name.startswith(_ABOUT_NO_ROWS):
+            return f"{text} [{condition}]" if condition else text
+    return f"Spark reports {condition}" if condition else "for a reason that may hold values of rows"
+
+
+def is_jvm_gone(error: BaseException) -> bool:
+    """Whether the connection to the JVM is lost: nothing can be done in this process any more."""
+    from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+    from pyspark import SparkContext
+
+    if isinstance(error, Py4JJavaError) or not isinstance(error, Py4JError | OSError):
+        return False
+    process = getattr(SparkContext._gateway, "proc", None)
+    return isinstance(error, Py4JNetworkError) or (process is not None and process.poll() is not None)
+
+
+def _thrown(error: Exception) -> Iterator[Any]:
+    """Give what was thrown in the JVM, from the outermost inwards."""
+    at = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    for _ in range(_CHAIN):
+        if at is None:
+            return
+        yield at
+        at = at.getCause()
+
+
+def _condition(thrown: Any) -> str | None:
+    """Return Spark's name for an error, if it is one of Spark's."""
+    try:
+        found = thrown.getCondition()
+    except Exception:
+        return None
+    return None if found is None or str(found).startswith("_LEGACY") else str(found)
+
+
+def _from_a_task(error: Exception) -> TailraceError | None:
+    """Return our own error if a task in Python ended with one: it arrives as the text of a traceback."""
+    texts = [str(each.getMessage() or "") for each in _thrown(error)] or [str(error)]
+    found = next((match for match in map(_OURS.search, texts) if match), None)
+    if found is None:
+        return None
+    code, message, detail, hint = found.groups()
+    return SinkError(code, message, detail=detail or "", hint=hint or "")
+
+
+def _in_python(error: Exception) -> str:
+    if isinstance(error, KafkaException):
+        return without_classes(str(error.args[0].str()))
+    if isinstance(error, OSError):
+        return reason(error)
+    condition = getattr(error, "getCondition", lambda: None)()
+    if condition:
+        return f"Spark reports {condition}"
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    place = f" in {Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else ""
+    return f"a fault{place}, of which the text may hold values of rows"

@@ -1,0 +1,219 @@
+"""Runs named scenarios of schema changes, all with one daemon, each in a schema of its own.
+
+One daemon for all, for a start costs more than a scenario; only those that pytest has selected are run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from cdc.dev.state import Servers
+from schemas.config import Config
+from schemas.configfile import load
+from schemas.lsn import format_lsn
+from tests.daemon import Daemon, wait_for, wait_for_state, write_config
+from tests.ddl.ledger import Ledger
+from tests.ddl.states import Difference, States
+from tests.servers import fresh_database
+
+_EQUAL_S = 30.0
+_STATE_S = 8.0
+_QUIET_S = 7.0
+"""Longer than the daemon takes from one look at the catalog to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A scenario: `setup` before the daemon starts, then steps: each a statement, or a tuple for one transaction.
+
+    A further schema has the case's name, two underscores and more. `follow` are changes of rows after the steps. A step
+    "leave TABLE PART" lets the rows of a partition stay on the table's topic.
+    """
+
+    setup: tuple[str, ...]
+    steps: tuple[str | tuple[str, ...], ...]
+    follow: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a run: by topic, what is still wrong at the end, and what was wrong at cuts called states.
+
+    `grown` are topics that were written to at rest, `stopped_by` cases at which the daemon stopped.
+    """
+
+    prefix: str
+    never: dict[str, str] = field(default_factory=dict)
+    states: list[Difference] = field(default_factory=list)
+    grown: dict[str, int] = field(default_factory=dict)
+    stopped: str = ""
+    stopped_by: dict[str, str] = field(default_factory=dict)
+
+    def assert_equal(self, case: str) -> None:
+        """Each topic of a case has become what its table is, and then nothing was written any more."""
+        assert case not in self.stopped_by, f"the daemon has stopped: {self.stopped_by[case]}"
+        assert not self.stopped, self.stopped
+        never = {topic: what for topic, what in self.never.items() if self._is_of(topic, case)}
+        assert not never, f"never equal: {never}"
+        grown = {topic: count for topic, count in self.grown.items() if self._is_of(topic, case)}
+        assert not grown, f"records written at rest: {grown}"
+
+    def assert_states(self, case: str) -> None:
+        """Each cut that was called a state was what the tables of a case were at that LSN."""
+        mine = [each for each in self.states if self._is_of(each.topic, case)]
+        assert not mine, f"{len(mine)} cuts called states are none, first: {mine[0]}"
+
+    def _is_of(self, topic: str, case: str) -> bool:
+        schema = topic.removeprefix(f"{self.prefix}.").partition(".")[0]
+        return schema.partition("__")[0] == case
+
+
+@contextmanager
+def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[Ledger, Path]]:
+    """Give a database of its own, with a publication for all tables, and a configuration for it."""
+    prefix = f"t{uuid.uuid4().hex[:10]}"
+    with fresh_database(servers.dsn) as dsn, tempfile.TemporaryDirectory() as folder:
+        more = f"[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 50\n{more}"
+        path = write_config(Path(folder), dsn, servers.bootstrap, prefix, more, f'tables = ["*.*"]\n{source}')
+        ledger = Ledger(dsn, prefix)
+        ledger.connection.execute(
+            "CREATE TABLE other (id int PRIMARY KEY, x int); INSERT INTO other VALUES (1, 1);"
+            "CREATE PUBLICATION tailrace FOR ALL TABLES WITH (publish_via_partition_root = true)"
+        )
+        try:
+            yield ledger, path
+        finally:
+            ledger.close()
+
+
+def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") -> Outcome:
+    """Run cases: "idle", "followed" by changes of rows, or while the daemon is "stopped" or "killed"."""
+    with stage(servers, source=source) as (ledger, path):
+        config = load(path)
+        outcome = Outcome(config.kafka.prefix)
+        for name, case in cases.items():
+            ledger.connection.execute(f'CREATE SCHEMA "{name}"; SET search_path = "{name}"'.encode())
+            for statement in case.setup:
+                ledger.connection.execute(statement.encode())
+        ledger.run("SELECT 'set up'")
+        daemon = Daemon(path)
+        try:
+            wait_for_state(config, ledger.connection)
+            if mode in ("stopped", "killed"):
+                daemon.stop() if mode == "stopped" else daemon.kill()
+            patience = _STATE_S
+            for name, case in cases.items():
+                if mode in ("idle", "followed") and not wait_for_any_state(config, patience):
+                    patience = 1.0
+                _steps(ledger, name, case, mode)
+                if mode in ("idle", "followed") and daemon.process.poll() is not None:
+                    outcome.stopped_by[name] = said(path)
+                    daemon = Daemon(path)
+            if mode in ("stopped", "killed"):
+                daemon = Daemon(path)
+            _finish(ledger, config, daemon, outcome)
+        except AssertionError as error:
+            outcome.stopped = f"{str(error)[:300]}\n{said(path)}"
+        finally:
+            daemon.kill()
+        _judge(ledger, config, outcome)
+        return outcome
+
+
+def said(path: Path) -> str:
+    """Return the end of the daemon's log."""
+    return (path.parent / "run.log").read_text()[-3000:]
+
+
+def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
+    ledger.run(f'SET search_path = "{name}"')
+    for step in case.steps:
+        if isinstance(step, str) and step.startswith("leave "):
+            _, table, part = step.split()
+            ledger.leave(f"{name}.{table}", part)
+            continue
+        ledger.run(*([step] if isinstance(step, str) else step))
+        emit(ledger)
+    for statement in case.follow if mode != "idle" else ():
+        ledger.run(statement)
+    emit(ledger)
+
+
+def emit(ledger: Ledger) -> None:
+    """Bring about cuts past what was done, although no table changes: those that may be called states too early."""
+    for _ in range(2):
+        ledger.connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
+        time.sleep(0.12)
+
+
+def wait_for_any_state(config: Config, seconds: float) -> bool:
+    """Wait until the newest cut is a state, for a while: without one, the next step is to show what comes of it."""
+    with suppress(AssertionError):
+        wait_for(config, lambda record: record.is_state, seconds)
+        return True
+    return False
+
+
+def _finish(ledger: Ledger, config: Config, daemon: Daemon, outcome: Outcome) -> None:
+    """Wait until all topics are what their tables are, and look whether anything is written then."""
+    deadline = time.monotonic() + _EQUAL_S
+    while True:
+        outcome.never = newest_differences(ledger, config)
+        assert daemon.process.poll() is None, f"the daemon has stopped with exit code {daemon.process.poll()}"
+        if not outcome.never or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    before = States(config, ledger.now()).counts()
+    time.sleep(_QUIET_S)
+    after = States(config, ledger.now()).counts()
+    outcome.grown = {topic: count - before[topic] for topic, count in after.items() if count != before[topic]}
+    outcome.never |= newest_differences(ledger, config)
+
+
+def newest_differences(ledger: Ledger, config: Config, tables: Sequence[str] | None = None) -> dict[str, str]:
+    """Compare the newest cut that is past everything with the tables; those that it calls incomplete are not equal."""
+    row = ledger.connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+    assert row is not None
+    target = int(row[0])
+    ledger.connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
+    wait_for(config, lambda record: record.here.flushed_lsn >= target and record.open is None, 15)
+    expected = ledger.now() if tables is None else {topic: ledger.now()[topic] for topic in tables}
+    states = States(config, expected)
+    position = next(p for _, p in reversed(states.positions) if p.here.flushed_lsn >= target and p.open is None)
+    wrong = states.at(position.here, expected)
+    names = Names(config)
+    for table in position.incomplete_tables:
+        wrong[names.topic(table)] = f"incomplete at {format_lsn(position.here.flushed_lsn)}"
+    return wrong
+
+
+class Names:
+    """The topics of tables by their qualified names."""
+
+    def __init__(self, config: Config) -> None:
+        self._prefix = config.kafka.prefix
+
+    def topic(self, table: str) -> str:
+        return f"{self._prefix}.{table}"
+
+
+def _judge(ledger: Ledger, config: Config, outcome: Outcome) -> None:
+    tables = {topic for entry in ledger.entries for topic in entry.tables}
+    outcome.states = list(States(config, tables).check(ledger))
+
+
+def refused(ledger: Ledger, statement: str) -> bool:
+    """Run a statement; whether PostgreSQL refuses it."""
+    try:
+        ledger.run(statement)
+    except psycopg.Error:
+        return True
+    return False

@@ -1,0 +1,145 @@
+"""Ledger of a source: the contents of every published table between any two statements, with the LSNs in between.
+
+Statements run one at a time, so the tables change only inside the interval of a statement. A cut that lies outside of
+all intervals therefore has exactly one right content: no time travel is needed to know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+
+from cdc.connect import conninfo_for
+from schemas.lsn import parse_lsn
+from schemas.topics import Topics
+
+Key = tuple[str | None, ...]
+Texts = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A published table with a key, as PostgreSQL prints it.
+
+    `rows` are by the texts of `key`. `left` are keys of partitions that were detached or dropped: their rows may stay
+    on the topic.
+    """
+
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    rows: dict[Key, Texts]
+    left: frozenset[Key] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A statement or a transaction, and all tables after it, by topic.
+
+    Whatever it changed was committed after `before` and before `after`.
+    """
+
+    what: str
+    before: int
+    after: int
+    tables: dict[str, Contents]
+
+
+class Ledger:
+    """Runs statements and keeps what they lead to; bounded by the statements of a test times the size of its tables."""
+
+    def __init__(self, dsn: str, prefix: str, publications: Sequence[str] = ("tailrace", "tailrace_nokey")) -> None:
+        self.connection: psycopg.Connection[Any] = psycopg.connect(conninfo_for(dsn), autocommit=True)
+        self._topics = Topics(prefix)
+        self._publications = list(publications)
+        self._left: dict[str, frozenset[Key]] = {}
+        self.entries: list[Entry] = []
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @contextmanager
+    def statement(self, what: str) -> Iterator[psycopg.Connection[Any]]:
+        """Note whatever is committed inside the block, whether or not it fails."""
+        before = self._lsn()
+        try:
+            yield self.connection
+        finally:
+            after = self._lsn()
+            self.entries.append(Entry(what, before, after, self._contents()))
+
+    def run(self, *statements: str, rolled_back: bool = False) -> None:
+        """Run one statement, or several in a transaction. psycopg.Error is the statement's."""
+        with self.statement("; ".join(statements) + ("; ROLLBACK" if rolled_back else "")) as connection:
+            if len(statements) == 1 and not rolled_back:
+                connection.execute(statements[0].encode())
+                return
+            with connection.transaction(force_rollback=rolled_back):
+                for statement in statements:
+                    connection.execute(statement.encode())
+
+    def leave(self, table: str, part: str) -> None:
+        """Allow the rows that `part` holds now to stay on the topic of `table` ("schema.name") from the next entry."""
+        topic = self._topics.table(*table.split("."))
+        key = self.entries[-1].tables[topic].key
+        names = ", ".join(f'"{name}"' for name in key)
+        gone = frozenset(self._texts(f"SELECT {names} FROM {part}"))
+        self._left[topic] = self._left.get(topic, frozenset()) | gone
+
+    def now(self) -> dict[str, Contents]:
+        """Return the newest contents."""
+        return self.entries[-1].tables
+
+    def _lsn(self) -> int:
+        row = self.connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        return parse_lsn(row[0])
+
+    def _contents(self) -> dict[str, Contents]:
+        known = self.entries[-1].tables if self.entries else {}
+        found = {}
+        for schema, table, names, row_filter, key in self.connection.execute(_PUBLISHED, [self._publications]):
+            if not key:
+                continue
+            topic = self._topics.table(schema, table)
+            columns = ", ".join(f'"{name}"' for name in names)
+            where = f" WHERE {row_filter}" if row_filter else ""
+            rows = self._texts(f'SELECT {columns} FROM "{schema}"."{table}"{where}')
+            places = [names.index(name) for name in key]
+            contents = Contents(
+                tuple(names),
+                tuple(key),
+                {tuple(row[place] for place in places): row for row in rows},
+                self._left.get(topic, frozenset()),
+            )
+            assert len(contents.rows) == len(rows), f"{table}: the key is none"
+            # the same object for the same contents: whoever compares them need not do so again
+            found[topic] = known[topic] if known.get(topic) == contents else contents
+        return found
+
+    def _texts(self, query: str) -> list[Texts]:
+        result = self.connection.execute(query.encode()).pgresult
+        assert result is not None
+        values = ((result.get_value(n, i) for i in range(result.nfields)) for n in range(result.ntuples))
+        return [tuple(None if value is None else value.decode() for value in row) for row in values]
+
+
+_PUBLISHED = """
+SELECT p.schemaname, p.tablename, p.attnames, p.rowfilter, array(
+  SELECT a.attname FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k (n, place)
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.n
+  WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts AND i.indimmediate
+    AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+  ORDER BY k.place)
+FROM pg_publication_tables p
+JOIN pg_class c ON c.oid = format('%%I.%%I', p.schemaname, p.tablename)::regclass
+WHERE p.pubname = ANY (%s)
+"""
+
+
+def without_left(contents: Contents) -> Contents:
+    """Return contents of which no row may be left over."""
+    return replace(contents, left=frozenset())

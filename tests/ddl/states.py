@@ -1,0 +1,205 @@
+"""Checks every cut that is called a state, not only the newest: its topics are the tables as of its LSN.
+
+Reads the topics with confluent-kafka and fastavro; the text of a value comes from `snapshot.canon`, which shares no
+code with the encoder.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+
+from schemas.config import Config
+from schemas.envelope import TRUNCATE_KEY
+from schemas.lsn import format_lsn
+from schemas.progress import Cut, PositionRecord, position_key
+from schemas.topics import Topics
+from snapshot.canon import from_avro, from_text
+from snapshot.forms import Field, row_fields, without_logical_types
+from tests.ddl.ledger import Contents, Entry, Key, Ledger, Texts
+from tests.topics import read_all
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A table that is not what a cut says it is. `after` is the statement that comes before the cut."""
+
+    topic: str
+    where: str
+    after: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.topic} at {self.where}, after {self.after!r}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record: `row` is None if it takes its key away, `truncate` if it takes all keys of the partition."""
+
+    offset: int
+    key: bytes
+    truncate: bool
+    fields: list[Field]
+    row: dict[str, Any] | None
+
+
+class States:
+    """All that is committed on the topics of a pipeline, at one moment."""
+
+    def __init__(self, config: Config, tables: Iterable[str]) -> None:
+        """`tables` are the topics of tables with a key; those that are not there have no records."""
+        topics = Topics(config.kafka.prefix)
+        there = existing_topics(config.kafka.bootstrap, config.kafka.prefix)
+        self._tables = sorted(set(tables) & there)
+        messages = read_all(config.kafka.bootstrap, [topics.progress, topics.schemas, *self._tables])
+        self._schemas: dict[int, tuple[list[Field], Any]] = {}
+        for message in messages[topics.schemas]:
+            stored = json.loads(message.value())
+            if stored["subject"].endswith("-value") and stored["subject"].removesuffix("-value") in self._tables:
+                plain = fastavro.parse_schema(without_logical_types(json.loads(stored["schema"])))
+                self._schemas[stored["id"]] = row_fields(stored["schema"]), plain
+        key = position_key(config.source.slot)
+        self.positions = [
+            (message.offset(), PositionRecord.from_json(message.value()))
+            for message in messages[topics.progress]
+            if message.key() == key
+        ]
+        self._lines: dict[str, dict[int, list[Record]]] = {topic: {} for topic in self._tables}
+        for topic in self._tables:
+            for message in messages[topic]:
+                self._lines[topic].setdefault(message.partition(), []).append(self._record(message))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many records each topic has."""
+        return {topic: sum(map(len, lines.values())) for topic, lines in self._lines.items()}
+
+    def at(self, cut: Cut, expected: dict[str, Contents]) -> dict[str, str]:
+        """Compare the topics at one cut with contents; return what is wrong by topic."""
+        reader = _Reader(self._lines)
+        reader.read_to(cut)
+        return {topic: wrong for topic in expected if (wrong := reader.compare(topic, expected[topic]))}
+
+    def check(self, ledger: Ledger) -> Iterator[Difference]:
+        """Compare each cut that is called a state, and is past the first entry, with the tables as of its LSN."""
+        reader = _Reader(self._lines)
+        for offset, position in self.positions:
+            reader.read_to(position.here)
+            if not position.is_state:
+                continue
+            found: list[list[tuple[str, str]]] = []
+            near = entries_at(ledger.entries, position.here.flushed_lsn)
+            for entry in near:
+                wrong = ((topic, reader.compare(topic, entry.tables[topic])) for topic in entry.tables)
+                found.append([(topic, what) for topic, what in wrong if what])
+            if found and all(found):
+                where = f"{format_lsn(position.here.flushed_lsn)} (progress offset {offset})"
+                yield from (Difference(topic, where, near[0].what, what) for topic, what in found[0])
+
+    def _record(self, message: Any) -> Record:
+        offset, key, value = message.offset(), message.key(), message.value()
+        if key == TRUNCATE_KEY or value is None:
+            return Record(offset, key, key == TRUNCATE_KEY, [], None)
+        fields, schema = self._schemas[int.from_bytes(value[1:5], "big")]
+        envelope = fastavro.schemaless_reader(io.BytesIO(value[5:]), schema, None)
+        assert isinstance(envelope, dict)
+        return Record(offset, key, False, fields, None if envelope["op"] == "d" else envelope["after"])
+
+
+def entries_at(entries: list[Entry], lsn: int) -> list[Entry]:
+    """Return the entries after which the tables may be as at `lsn`: one, or two inside a statement's interval."""
+    past = [entry for entry in entries if entry.before < lsn]
+    if not past:
+        return []
+    if past[-1].after <= lsn:
+        return past[-1:]
+    return past[-2:]
+
+
+class _Reader:
+    """What a consumer has that reads each topic up to a cut, one cut after another."""
+
+    def __init__(self, lines: dict[str, dict[int, list[Record]]]) -> None:
+        self._lines = lines
+        self._read: dict[tuple[str, int], int] = {}
+        self._rows: dict[str, dict[tuple[int, bytes], Record]] = {topic: {} for topic in lines}
+        self._compared: dict[str, tuple[Contents, str]] = {}
+
+    def read_to(self, cut: Cut) -> None:
+        for topic, partitions in self._lines.items():
+            ends = cut.offsets.get(topic, [])
+            for partition, records in partitions.items():
+                end = ends[partition] if partition < len(ends) else 0
+                at = self._read.get((topic, partition), 0)
+                while at < len(records) and records[at].offset < end:
+                    self._take(topic, partition, records[at])
+                    at += 1
+                    self._compared.pop(topic, None)
+                self._read[topic, partition] = at
+
+    def _take(self, topic: str, partition: int, record: Record) -> None:
+        rows = self._rows[topic]
+        if record.truncate:
+            self._rows[topic] = {place: each for place, each in rows.items() if place[0] != partition}
+        elif record.row is None:
+            rows.pop((partition, record.key), None)
+        else:
+            rows[partition, record.key] = record
+
+    def compare(self, topic: str, contents: Contents) -> str:
+        """Return what is wrong with a topic, with the first key; nothing if it is what the table is."""
+        before = self._compared.get(topic)
+        if before is not None and before[0] is contents:
+            return before[1]
+        wrong = _compare(self._rows.get(topic, {}).values(), contents)
+        self._compared[topic] = contents, wrong
+        return wrong
+
+
+def _compare(records: Iterable[Record], contents: Contents) -> str:
+    missing = dict(contents.rows)
+    wrong: list[str] = []
+    for record in records:
+        assert record.row is not None
+        values = {field.column: (field, record.row[field.name]) for field in record.fields}
+        key: Key = tuple(_text(*values[name]) if name in values else None for name in contents.key)
+        row = missing.pop(key, None)
+        if row is None:
+            if key in contents.rows:
+                wrong.append(f"key {key} has two records")
+            elif key not in contents.left:
+                wrong.append(f"key {key} is on the topic, not in the table")
+        elif different := _differing(values, contents.columns, row):
+            wrong.append(f"key {key}: {different}")
+    wrong += [f"key {key} is in the table, not on the topic" for key in missing]
+    return f"{len(wrong)} of {len(contents.rows)} rows, first: {wrong[0]}" if wrong else ""
+
+
+def _differing(values: dict[str, tuple[Field, Any]], columns: tuple[str, ...], row: Texts) -> str:
+    for name, text in zip(columns, row, strict=True):
+        if name not in values:
+            if text is not None:
+                return f"{name} has no value, not {text!r}"
+            continue
+        field, value = values[name]
+        if from_avro(field.form, value) != from_text(field.form, text):
+            return f"{name} is {value!r}, not {text!r}"
+    return ""
+
+
+def _text(field: Field, value: Any) -> str | None:
+    text = from_avro(field.form, value)
+    return text if text is None or isinstance(text, str) else repr(text)
+
+
+def existing_topics(bootstrap: str, prefix: str) -> set[str]:
+    """Return the topics that a prefix has."""
+    from confluent_kafka.admin import AdminClient
+
+    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    return {topic for topic in found if topic.startswith(f"{prefix}.")}

@@ -1,0 +1,411 @@
+"""The patterns of ``source.tables`` decide what is captured, whatever the publication has besides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from cdc.dev.state import Servers
+from schemas.config import Config
+from schemas.configfile import load
+from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.integration.test_health import metrics
+from tests.topics import all_bytes, assert_once_in_order, latest, read_topic
+
+_OUTSIDE = "published tables outside source.tables are not captured"
+_MISSING = "tables match source.tables but are in no publication"
+_SECRET = "s3cr3t-of-others"
+
+_TABLES = f"""
+CREATE SCHEMA shop; CREATE SCHEMA hr;
+CREATE TABLE shop.orders (id int PRIMARY KEY, note text);
+CREATE TABLE shop.items (id int PRIMARY KEY, note text);
+CREATE TABLE shop.audit_log (id int PRIMARY KEY, note text);
+CREATE TABLE hr.people (id int PRIMARY KEY, note text);
+INSERT INTO shop.orders SELECT g, 'o' || g FROM generate_series(1, 5) g;
+INSERT INTO shop.items SELECT g, 'i' || g FROM generate_series(1, 5) g;
+INSERT INTO shop.audit_log VALUES (1, '{_SECRET}');
+INSERT INTO hr.people VALUES (1, '{_SECRET}');
+"""
+
+_PUBLICATIONS = {
+    "tables": "FOR TABLE shop.orders, shop.items, shop.audit_log, hr.people",
+    "all tables": "FOR ALL TABLES",
+    "schemas": "FOR TABLES IN SCHEMA shop, hr",
+}
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(_TABLES.encode())
+        yield connection
+
+
+def _config(folder: Path, servers: Servers, database: str, prefix: str, tables: str, more: str = "") -> Path:
+    return write_config(folder, database, servers.bootstrap, prefix, source=f"tables = {tables}\n{more}")
+
+
+def _publish(source: psycopg.Connection[Any], what: str) -> None:
+    source.execute(f"CREATE PUBLICATION tailrace {what} WITH (publish_via_partition_root = true)".encode())
+
+
+def _assert_equal(source: psycopg.Connection[Any], servers: Servers, config: Config, *tables: str) -> None:
+    for table in tables:
+        records = read_topic(servers.bootstrap, config.kafka.prefix, table)
+        assert_once_in_order(records)
+        rows = source.execute(f"SELECT id, note FROM {table}".encode()).fetchall()
+        assert {key[0]: row["note"] for key, row in latest(records).items()} == dict(rows)
+
+
+def _assert_nothing_of_others(servers: Servers, config: Config, daemon: Daemon) -> None:
+    raw = all_bytes(servers.bootstrap, config.kafka.prefix)
+    assert b"orders" in raw
+    assert _SECRET.encode() not in raw
+    assert _SECRET not in daemon.log.read_text()
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+@pytest.mark.parametrize("what", _PUBLICATIONS)
+def test_patterns_decide_over_a_publication_that_is_there(
+    tmp_path: Path,
+    servers: Servers,
+    database: str,
+    prefix: str,
+    source: psycopg.Connection[Any],
+    what: str,
+    streaming: str,
+) -> None:
+    """First copy, single changes, truncates and large transactions: nothing of other tables leaves the process."""
+    _publish(source, _PUBLICATIONS[what])
+    source.execute(f"ALTER DATABASE {source.info.dbname} SET logical_decoding_work_mem = '64kB'".encode())
+    path = _config(
+        tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]', f"streaming = {streaming}\n"
+    )
+    config = load(path)
+    with running(path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute(
+            f"BEGIN; INSERT INTO shop.audit_log VALUES (2, '{_SECRET}'); INSERT INTO shop.orders VALUES (6, 'six');"
+            f"UPDATE hr.people SET note = note || '{_SECRET}'; UPDATE shop.orders SET note = 'seven' WHERE id = 1;"
+            "DELETE FROM shop.audit_log WHERE id = 1; TRUNCATE shop.audit_log, shop.items;"
+            "INSERT INTO shop.items VALUES (9, 'nine'); COMMIT".encode()
+        )
+        source.execute(
+            f"BEGIN; INSERT INTO shop.audit_log SELECT g, '{_SECRET}' || repeat('x', 500) FROM"
+            " generate_series(10, 3000) g; INSERT INTO shop.orders SELECT g, 'large' FROM generate_series(10, 3000) g;"
+            f"SAVEPOINT a; UPDATE hr.people SET note = '{_SECRET}'; ROLLBACK TO a;"
+            f"INSERT INTO hr.people SELECT g, '{_SECRET}' || repeat('x', 500) FROM generate_series(10, 3000) g;"
+            "UPDATE shop.orders SET note = 'last' WHERE id = 2; COMMIT".encode()
+        )
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.orders", "shop.items")
+        wait_until(lambda: events(daemon, _OUTSIDE))
+        _assert_nothing_of_others(servers, config, daemon)
+        assert daemon.stop() == 0
+    (said,) = events(daemon, _OUTSIDE)
+    assert (said["count"], said["tables"]) == (2, ["hr.people", "shop.audit_log"])
+
+
+def test_renames_into_and_out_of_the_patterns(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """A table is captured while its name is taken; when it returns, its topic lacks changes and begins again."""
+    _publish(source, "FOR ALL TABLES")
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit*"]')
+    config = load(path)
+    with running(path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute("ALTER TABLE shop.items SET SCHEMA hr; ALTER TABLE shop.orders RENAME TO audit_orders")
+        source.execute(f"UPDATE hr.items SET note = '{_SECRET}'; DELETE FROM hr.items WHERE id = 1")
+        source.execute(f"INSERT INTO shop.audit_orders VALUES (50, '{_SECRET}')")
+        source.execute("CREATE TABLE shop.other (id int PRIMARY KEY, note text); INSERT INTO shop.other VALUES (1, '')")
+        wait_for_state(config, source)
+        _assert_nothing_of_others(servers, config, daemon)
+        # in one transaction, too: out, a change, in again
+        source.execute(
+            f"BEGIN; ALTER TABLE shop.other RENAME TO audit; INSERT INTO shop.audit VALUES (2, '{_SECRET}');"
+            "UPDATE shop.audit SET note = 'public' WHERE id = 2; ALTER TABLE shop.audit RENAME TO other; COMMIT"
+        )
+        source.execute("INSERT INTO shop.other VALUES (3, 'three')")
+        source.execute("UPDATE hr.items SET note = 'public'; ALTER TABLE hr.items SET SCHEMA shop")
+        source.execute("INSERT INTO shop.items VALUES (60, 'sixty')")
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.items", "shop.other")
+        source.execute("DELETE FROM shop.audit_orders WHERE id = 50; ALTER TABLE shop.audit_orders RENAME TO orders")
+        source.execute("UPDATE shop.orders SET note = 'again'")
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.orders", "shop.items", "shop.other")
+        _assert_nothing_of_others(servers, config, daemon)
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("tables", "code", "said", "exists"),
+    [
+        ('["nope.*"]', "TR-120", 'no table matches "nope.*" of source.tables', False),
+        ('["nope.*"]', "TR-120", 'no table matches "nope.*" of source.tables', True),
+        ('["shop.*", "shop.oders"]', "TR-120", "The nearest names of tables: shop.orders", False),
+        ('["shop.*", "shop[.*"]', "TR-127", '"shop[.*": its [ has no ]', True),
+        ('["orders", "", "!"]', "TR-127", '"orders": it has no dot between schema and table; "": it is empty', False),
+        ('["hr.*", "!hr.people"]', "TR-120", 'publication "tailrace" has no table that source.tables takes', True),
+        ('["shop.other"]', "TR-120", 'ALTER PUBLICATION "tailrace" ADD TABLE "shop"."other";', True),
+    ],
+)
+def test_patterns_that_take_nothing_are_refused(
+    tmp_path: Path,
+    servers: Servers,
+    database: str,
+    prefix: str,
+    source: psycopg.Connection[Any],
+    tables: str,
+    code: str,
+    said: str,
+    exists: bool,
+) -> None:
+    source.execute("CREATE TABLE shop.other (id int PRIMARY KEY)")
+    if exists:
+        _publish(source, _PUBLICATIONS["tables"])
+    refused = tailrace("run", "--config", str(_config(tmp_path, servers, database, prefix, tables)))
+    assert (refused.returncode, f"ERROR  {code}" in refused.stderr) == (3, True), refused.stderr
+    assert said in refused.stderr
+    left = source.execute("SELECT count(*) FROM pg_publication WHERE NOT %s", (exists,)).fetchone()
+    assert left == (0,)
+
+
+def test_a_table_that_was_dropped_does_not_stop_the_next_start(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    _publish(source, _PUBLICATIONS["tables"])
+    path = _config(tmp_path, servers, database, prefix, '["shop.orders", "shop.items", "!none.*"]')
+    config = load(path)
+    with running(path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        assert daemon.stop() == 0
+    source.execute("DROP TABLE shop.items; INSERT INTO shop.orders VALUES (7, 'seven')")
+    with running(path) as daemon:
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.orders")
+        assert daemon.stop() == 0
+    said = [event["pattern"] for event in events(daemon, "no table matches a pattern of source.tables")]
+    assert said == ["!none.*", "shop.items", "!none.*"]
+    source.execute("DROP TABLE shop.orders")
+    with running(path) as daemon:
+        wait_for_state(config, source)
+        assert daemon.stop() == 0
+
+
+def test_patterns_that_leave_a_table_out_and_take_it_again(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """Changes that were made while the patterns left it out are not missing afterwards: it is read again."""
+    _publish(source, _PUBLICATIONS["all tables"])
+    narrow, wide = '["shop.orders"]', '["shop.orders", "shop.items"]'
+    for tables, statement in (
+        (wide, ""),
+        (narrow, "DELETE FROM shop.items WHERE id = 1; UPDATE shop.items SET note = 'now'; SELECT"),
+        (wide, "UPDATE shop.orders SET note = 'now'"),
+    ):
+        path = _config(tmp_path, servers, database, prefix, tables)
+        config = load(path)
+        with running(path) as daemon:
+            wait_for(config, lambda record: record.is_state)
+            if statement:
+                source.execute(statement.encode())
+            wait_for_state(config, source)
+            assert daemon.stop() == 0
+    _assert_equal(source, servers, config, "shop.orders", "shop.items")
+
+
+def test_tables_that_no_publication_has_are_named(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """At the start and when they appear: in the log, the status and the metrics, with the statement that helps."""
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE shop.orders WITH (publish_via_partition_root = true)")
+    source.execute("CREATE PUBLICATION tailrace_nokey WITH (publish = 'insert, truncate')")
+    health = '\n[health]\nlisten = "127.0.0.1:0"\n'
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]', health)
+    config = load(path)
+    with running(path) as daemon:
+        wait_until(lambda: events(daemon, _MISSING))
+        (said,) = events(daemon, _MISSING)
+        assert said["tables"] == ["shop.items"]
+        assert said["statements"] == ['ALTER PUBLICATION "tailrace" ADD TABLE "shop"."items";']
+        source.execute(
+            "CREATE TABLE shop.\"New\" (id int PRIMARY KEY, note text); CREATE TABLE shop.log (id int, note text);"
+            "CREATE TABLE shop.parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);"
+            "CREATE TABLE shop.part PARTITION OF shop.parts FOR VALUES FROM (0) TO (9);"
+            "CREATE TABLE hr.other (id int PRIMARY KEY); CREATE TEMPORARY TABLE t (id int);"
+            "INSERT INTO shop.\"New\" VALUES (1, 'new'); INSERT INTO shop.log VALUES (1, 'log');"
+            "INSERT INTO shop.parts VALUES (1, 'part')"
+        )
+        wait_until(lambda: len(events(daemon, _MISSING)) > 1)
+        said = events(daemon, _MISSING)[1]
+        assert said["tables"] == ["shop.New", "shop.log", "shop.parts"]
+        assert said["statements"] == [
+            'ALTER PUBLICATION "tailrace" ADD TABLE "shop"."New", "shop"."parts";',
+            'ALTER PUBLICATION "tailrace_nokey" ADD TABLE "shop"."log";',
+        ]
+        wait_until(lambda: metrics(daemon)["tailrace_missing_tables",] == 4)
+        status = tailrace("status", "--config", str(path))
+        assert "4 tables match source.tables and are in no publication" in status.stdout
+        found = json.loads(tailrace("status", "--json", "--config", str(path)).stdout)["source"]
+        assert found["missing_tables"] == ["shop.New", "shop.items", "shop.log", "shop.parts"]
+        for statement in found["missing_statements"]:
+            assert f"         {statement}" in status.stdout.splitlines()
+            source.execute(statement.encode())
+        wait_until(lambda: metrics(daemon)["tailrace_missing_tables",] == 0)
+        added = {"shop.New", "shop.items", "shop.parts"}
+        wait_until(lambda: added <= {event["table"] for event in events(daemon, "table copied")})
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.orders", "shop.items", "shop.parts")
+        assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("what", ["FOR TABLE shop.orders, shop.items", "FOR ALL TABLES"])
+def test_a_table_that_is_dropped_and_recreated(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any], what: str
+) -> None:
+    """It is noticed; once it is published its topic has its rows, and none of the old table's."""
+    _publish(source, what)
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]')
+    config = load(path)
+    with running(path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute(
+            "BEGIN; DROP TABLE shop.items; CREATE TABLE shop.items (id int PRIMARY KEY, note text);"
+            "INSERT INTO shop.items VALUES (1, 'new'), (70, 'seventy'); COMMIT"
+        )
+        if "ALL" not in what:
+            wait_until(lambda: events(daemon, _MISSING))
+            (said,) = events(daemon, _MISSING)
+            assert said["tables"] == ["shop.items"]
+            refused = tailrace("snapshot", "start", "shop.items", "--config", str(path))
+            assert (refused.returncode, "TR-130" in refused.stderr) == (3, True)
+            (statement,) = said["statements"]
+            assert f"HINT   {statement}" in refused.stderr
+            source.execute(statement.encode())
+        before = len(events(daemon, "table copied"))
+        wait_until(lambda: len(events(daemon, "table copied")) > before)
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.orders", "shop.items")
+        # and an empty one
+        source.execute("DROP TABLE shop.orders; CREATE TABLE shop.orders (id int PRIMARY KEY, note text)")
+        if "ALL" not in what:
+            source.execute("ALTER PUBLICATION tailrace ADD TABLE shop.orders")
+        before = len(events(daemon, "table copied"))
+        wait_until(lambda: len(events(daemon, "table copied")) > before)
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.orders", "shop.items")
+        assert daemon.stop() == 0
+
+
+def test_requests_for_tables_that_are_not_captured_say_what_helps(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    _publish(source, "FOR TABLE shop.orders, shop.audit_log")
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit*"]')
+    with running(path) as daemon:
+        wait_for(load(path), lambda record: record.is_state)
+        names = ("shop.audit_log", "hr.people", "shop.items", "shop.itms")
+        refused = tailrace("snapshot", "start", *names, "--config", str(path))
+        assert (refused.returncode, "TR-130" in refused.stderr) == (3, True)
+        for said in (
+            'shop.audit_log: not captured, "!shop.audit*" of source.tables leaves it out',
+            "hr.people: not captured, no pattern of source.tables takes it",
+            "shop.items: not captured, it is in no publication",
+            "shop.itms: not captured, there is no such table",
+            '       ALTER PUBLICATION "tailrace" ADD TABLE "shop"."items";',
+        ):
+            assert said in refused.stderr
+        assert daemon.stop() == 0
+
+
+def test_tables_are_added_and_removed_while_running(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """Added: its rows are read, beside the stream. Removed: its topic stays. Added again: it is read again."""
+    source.execute("CREATE TABLE shop.log (id int, note text)")
+    _publish(source, "FOR TABLE shop.orders")
+    source.execute("CREATE PUBLICATION tailrace_nokey WITH (publish = 'insert, truncate')")
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]')
+    config = load(path)
+
+    def table(action: str, *names: str) -> dict[str, list[str]]:
+        done = tailrace("table", action, *names, "--json", "--config", str(path))
+        assert done.returncode == 0, done.stderr
+        return {each["table"]: [each["publication"], each["outcome"]] for each in json.loads(done.stdout)["tables"]}
+
+    def copied() -> list[str]:
+        return [event["table"] for event in events(daemon, "table copied")]
+
+    with running(path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        assert table("add", "shop.items", "shop.orders", "shop.log") == {
+            "shop.items": ["tailrace", "added"],
+            "shop.orders": [None, "published already"],
+            "shop.log": ["tailrace_nokey", "added"],
+        }
+        source.execute("INSERT INTO shop.items VALUES (6, 'six'); INSERT INTO shop.log VALUES (1, 'one')")
+        wait_until(lambda: "shop.items" in copied())
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.items", "shop.orders")
+        (logged,) = read_topic(servers.bootstrap, prefix, "shop.log")
+        assert logged.value is not None
+        assert logged.value["after"] == {"id": 1, "note": "one"}
+        before = len(read_topic(servers.bootstrap, prefix, "shop.items"))
+        assert table("remove", "shop.items", "shop.items") == {"shop.items": ["tailrace", "removed"]}
+        assert table("remove", "shop.items") == {"shop.items": [None, "not published"]}
+        source.execute("DELETE FROM shop.items WHERE id = 1; INSERT INTO shop.items VALUES (7, 'seven')")
+        wait_for_state(config, source)
+        assert len(read_topic(servers.bootstrap, prefix, "shop.items")) == before
+        table("add", "shop.items")
+        wait_until(lambda: copied().count("shop.items") > 1)
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.items", "shop.orders")
+        assert daemon.stop() == 0
+
+
+def test_tables_that_cannot_be_added_or_removed(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """All that is wrong is said at once, and nothing is done; without the rights, what to have done."""
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]')
+    for action in ("add", "remove"):
+        refused = tailrace("table", action, "shop.items", "--config", str(path))
+        assert (refused.returncode, "TR-235" in refused.stderr) == (4, True)
+    source.execute("CREATE TABLE shop.log (id int)")
+    _publish(source, "FOR TABLE shop.orders")
+    names = ("shop.items", "shop.audit_log", "hr.people", "shop.none", "shop.log")
+    refused = tailrace("table", "add", *names, "--config", str(path))
+    assert (refused.returncode, "TR-132" in refused.stderr) == (3, True)
+    for said in (
+        "cannot add shop.audit_log, hr.people, shop.none, shop.log",
+        '"!shop.audit_log" of source.tables leaves it out',
+        "shop.none: there is no such table",
+        'ALTER TABLE "shop"."log" REPLICA IDENTITY FULL;',
+    ):
+        assert said in refused.stderr
+    assert source.execute("SELECT count(*) FROM pg_publication_rel").fetchone() == (1,)
+    source.execute(f"CREATE ROLE {prefix} LOGIN".encode())
+    parts = urlsplit(database)
+    dsn = parts._replace(netloc=f"{prefix}@{parts.hostname}:{parts.port}").geturl()
+    role = _config(tmp_path, servers, dsn, prefix, '["shop.*"]')
+    for action, table, statement in (
+        ("add", "shop.items", 'ALTER PUBLICATION "tailrace" ADD TABLE "shop"."items";'),
+        ("remove", "shop.orders", 'ALTER PUBLICATION "tailrace" DROP TABLE "shop"."orders";'),
+    ):
+        refused = tailrace("table", action, table, "--config", str(role))
+        assert (refused.returncode, "TR-234" in refused.stderr) == (4, True), refused.stderr
+        assert f"       {statement}" in refused.stderr
+    source.execute("DROP PUBLICATION tailrace")
+    _publish(source, "FOR ALL TABLES")
+    refused = tailrace("table", "remove", "shop.items", "--config", str(path))
+    assert (refused.returncode, "TR-132" in refused.stderr) == (3, True)
+    assert 'tables = [..., "!shop.items"]' in refused.stderr

@@ -1,0 +1,184 @@
+"""A table that cannot continue is parked: all others flow, people are told, and once it is mended it is read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from cdc.dev.state import Servers
+from schemas.config import Config
+from schemas.configfile import load
+from schemas.lsn import parse_lsn
+from tests.daemon import Daemon, ask, events, running, tailrace, wait_for, wait_until, write_config
+from tests.topics import assert_once_in_order, read_topic
+
+POISON = "UPDATE prices SET price = 'NaN' WHERE id = 3"
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE prices (id int PRIMARY KEY, price numeric(10,2), note text);"
+            "CREATE TABLE other (id int PRIMARY KEY, n int);"
+            "INSERT INTO prices SELECT g, g, 'note' FROM generate_series(1, 50) g;"
+            "INSERT INTO other SELECT g, 0 FROM generate_series(1, 50) g"
+        )
+        yield connection
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
+    more = '[delivery]\nmax_transaction_ms = 50\n[health]\nlisten = "127.0.0.1:0"\n'
+    return write_config(tmp_path, database, servers.bootstrap, prefix, more)
+
+
+def equal(servers: Servers, config: Config, shop: psycopg.Connection[Any], table: str, columns: str) -> None:
+    """Wait until a cut is a state of one table that has everything committed by now; compare topic and table."""
+    row = shop.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    target = parse_lsn(row[0])
+    shop.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
+    name = f"public.{table}"
+    record = wait_for(
+        config,
+        lambda found: found.open is None and name not in found.incomplete_tables and found.here.flushed_lsn >= target,
+    )
+    prefix = config.kafka.prefix
+    records = read_topic(servers.bootstrap, prefix, name, record.here.offsets[f"{prefix}.{name}"])
+    assert_once_in_order(records)
+    latest: dict[Any, Any] = {}
+    for each in records:
+        if each.value is None:
+            latest.pop(each.key, None)
+        elif each.value["op"] != "d":
+            latest[each.key] = each.value["after"]
+    source = shop.execute(f"SELECT {columns} FROM {table} ORDER BY 1".encode()).fetchall()
+    found = sorted(tuple(after[column.strip()] for column in columns.split(",")) for after in latest.values())
+    assert found == source
+
+
+def is_parked(config: Config, table: str) -> str:
+    record = wait_for(config, lambda found: f"public.{table}" in found.parked)
+    return record.parked[f"public.{table}"]
+
+
+def test_a_refused_value_parks_its_table_only(
+    servers: Servers, shop: psycopg.Connection[Any], config_path: Path
+) -> None:
+    config = load(config_path)
+    with running(config_path) as daemon:
+        equal(servers, config, shop, "prices", "id, note")
+        more = "DELETE FROM prices WHERE id = 8; UPDATE prices SET note = 'x'"
+        shop.execute(f"BEGIN; UPDATE other SET n = 1; {POISON}; UPDATE other SET n = 2; {more}; COMMIT")
+        assert is_parked(config, "prices") == "TR-220"
+        equal(servers, config, shop, "other", "id, n")
+        (parked,) = events(daemon, "table parked")
+        assert parked["table"] == "public.prices"
+        assert "NaN" in parked["detail"]
+        assert 'as_text = ["public.prices.price"]' in parked["hint"]
+        _is_told(config_path, daemon)
+        # it holds no WAL back
+        confirmed = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        row = shop.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        shop.execute("UPDATE other SET n = 3; UPDATE prices SET note = 'y' WHERE id = 1")
+        shop.execute("DELETE FROM prices WHERE id = 9")
+        wait_until(lambda: shop.execute(confirmed, (row[0], config.source.slot)).fetchone() == (True,))
+        daemon.kill()
+    with running(config_path) as daemon:
+        shop.execute("UPDATE other SET n = 4; TRUNCATE prices")
+        shop.execute("INSERT INTO prices VALUES (1, 'NaN', 'again'), (2, 2, 'two')")
+        equal(servers, config, shop, "other", "id, n")
+        assert is_parked(config, "prices") == "TR-220"
+        resumed = tailrace("table", "resume", "prices", "--config", str(config_path))
+        assert resumed.returncode == 0, resumed.stderr
+        wait_until(lambda: len(events(daemon, "table parked")) == 2, 30)  # not mended yet
+        shop.execute("UPDATE prices SET price = 1 WHERE id = 1")
+        assert tailrace("table", "resume", "prices", "--config", str(config_path)).returncode == 0
+        equal(servers, config, shop, "prices", "id, note")
+        equal(servers, config, shop, "other", "id, n")
+        status = tailrace("status", "--config", str(config_path))
+        assert (status.returncode, "PARKED" in status.stdout) == (0, False), status.stdout
+        assert daemon.stop() == 0
+
+
+def _is_told(config_path: Path, daemon: Daemon) -> None:
+    status = tailrace("status", "--config", str(config_path))
+    assert status.returncode == 7, status.stdout
+    assert "PARKED: public.prices (TR-220)" in status.stdout
+    listed = tailrace("table", "list", "--config", str(config_path))
+    assert listed.returncode == 0
+    assert 'as_text = ["public.prices.price"]' in listed.stdout
+    assert "tailrace table resume public.prices" in listed.stdout
+    tables = json.loads(tailrace("table", "list", "--json", "--config", str(config_path)).stdout)["tables"]
+    found = {each["table"]: each["status"] for each in tables}
+    assert found == {"public.other": "streaming", "public.prices": "parked"}
+    assert 'tailrace_parked_tables{code="TR-220",table="public.prices"} 1.0' in ask(daemon, "/metrics")[1]
+
+
+def test_one_that_the_first_copy_finds(servers: Servers, shop: psycopg.Connection[Any], config_path: Path) -> None:
+    shop.execute(POISON)
+    config = load(config_path)
+    with running(config_path) as daemon:
+        assert is_parked(config, "prices") == "TR-220"
+        equal(servers, config, shop, "other", "id, n")
+        shop.execute("UPDATE prices SET price = 3 WHERE id = 3")
+        assert tailrace("table", "resume", "public.prices", "--config", str(config_path)).returncode == 0
+        equal(servers, config, shop, "prices", "id, note")
+        assert daemon.stop() == 0
+
+
+def test_a_record_too_large(servers: Servers, shop: psycopg.Connection[Any], config_path: Path) -> None:
+    config_path.write_text(config_path.read_text().replace("[kafka]", "[kafka]\nmax_message_bytes = 1048576"))
+    config = load(config_path)
+    with running(config_path):
+        equal(servers, config, shop, "prices", "id, note")
+        shop.execute("UPDATE prices SET note = repeat('x', 2000000) WHERE id = 7")
+        assert is_parked(config, "prices") == "TR-304"
+        shop.execute("UPDATE prices SET note = 'small' WHERE id = 7")
+        assert tailrace("table", "resume", "prices", "--config", str(config_path)).returncode == 0
+        equal(servers, config, shop, "prices", "id, note")
+
+
+def test_a_table_that_has_lost_its_key_and_is_left_out(
+    servers: Servers, shop: psycopg.Connection[Any], config_path: Path
+) -> None:
+    config = load(config_path)
+    with running(config_path) as daemon:
+        equal(servers, config, shop, "prices", "id, note")
+        shop.execute("ALTER TABLE prices DROP CONSTRAINT prices_pkey; ALTER TABLE prices REPLICA IDENTITY FULL")
+        shop.execute("UPDATE prices SET note = 'without a key' WHERE id = 1")
+        assert is_parked(config, "prices") == "TR-406"
+        assert tailrace("table", "leave-out", "prices", "--config", str(config_path)).returncode == 0
+        wait_for(config, lambda record: record.parked == {"public.prices": ""})
+        assert tailrace("status", "--config", str(config_path)).returncode == 0
+        shop.execute("UPDATE other SET n = 5")
+        equal(servers, config, shop, "other", "id, n")
+        shop.execute("ALTER TABLE prices ADD PRIMARY KEY (id); ALTER TABLE prices REPLICA IDENTITY DEFAULT")
+        assert tailrace("table", "resume", "prices", "--config", str(config_path)).returncode == 0
+        equal(servers, config, shop, "prices", "id, note")
+        assert daemon.stop() == 0
+
+
+def test_parked_by_a_person_until_resumed(servers: Servers, shop: psycopg.Connection[Any], config_path: Path) -> None:
+    config = load(config_path)
+    with running(config_path) as daemon:
+        equal(servers, config, shop, "prices", "id, note")
+        assert tailrace("table", "park", "prices", "--config", str(config_path)).returncode == 0
+        assert is_parked(config, "prices") == "TR-430"
+        refused = tailrace("snapshot", "start", "prices", "--config", str(config_path))
+        assert "tailrace table resume public.prices" in refused.stderr
+        shop.execute("DELETE FROM prices WHERE id < 10; UPDATE other SET n = 6")
+        shop.execute("ALTER TABLE prices ADD more int DEFAULT 4")
+        equal(servers, config, shop, "other", "id, n")
+        again = tailrace("table", "park", "prices", "--config", str(config_path))
+        assert "parked already" in again.stdout
+        assert tailrace("table", "resume", "prices", "--config", str(config_path)).returncode == 0
+        equal(servers, config, shop, "prices", "id, note, more")
+        assert daemon.stop() == 0

@@ -1,0 +1,210 @@
+"""The jobs as processes: what they say, that they end with whoever started them, and what they do with a bad target."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cdc.dev.java import SMALL_SPARK
+from cdc.dev.process import free_ports
+from cdc.dev.state import Servers
+from schemas.config import Kafka
+from schemas.configfile import load
+from schemas.topics import Topics
+from sinks.views_topic import read_views
+from tests.daemon import ROOT, tailrace, wait_until, write_config
+from tests.spark.pipeline import Pipeline, column
+
+_COLUMNS = [column("id", "int4"), column("n", "int4")]
+_SPARK = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{SMALL_SPARK}"\n'
+_VIEWS = """[views.rows]
+table = "public.t"
+[views.changes]
+table = "public.t"
+shape = "log"
+[views.versions]
+table = "public.t"
+shape = "history"
+[views.some]
+query = "SELECT id, n FROM public.t WHERE n > 3"
+key = ["id"]
+"""
+
+
+def filled(bootstrap: str, prefix: str) -> Pipeline:
+    pipeline = Pipeline(Kafka(bootstrap=bootstrap, prefix=prefix), slot=prefix)
+    pipeline.table("t", _COLUMNS, ("id",))
+    with pipeline.transaction() as tx:
+        for number in range(10):
+            tx.put("t", {"id": number, "n": number})
+    return pipeline
+
+
+@contextmanager
+def following(config: Path) -> Iterator[psutil.Process]:
+    """`views follow` in a group of processes of its own, started where it may write; nothing of it is left."""
+    with (config.parent / "follow.log").open("wb") as log:
+        started = psutil.Popen(
+            [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(config)],
+            stdout=log,
+            stderr=log,
+            cwd=config.parent,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+    try:
+        yield started
+    finally:
+        for each in alive_in(started.pid):
+            each.kill()
+        started.wait(30)
+
+
+def alive_in(group: int) -> list[psutil.Process]:
+    """The processes of a group, those whose parent has gone as well."""
+    found = []
+    for each in psutil.process_iter():
+        try:
+            if os.getpgid(each.pid) == group and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found
+
+
+def logged(config: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (config.parent / "follow.log").read_text().splitlines()]
+
+
+def wait_applied(config: Path, pipeline: Pipeline) -> None:
+    def applied() -> bool:
+        loaded = load(config)
+        records = read_views(loaded.kafka, Topics(loaded.kafka.prefix))
+        cuts = [records[name].cut if name in records else None for name in loaded.views]
+        assert pipeline.cut is not None
+        least = pipeline.cut.flushed_lsn
+        return all(cut is not None and cut.flushed_lsn >= least for cut in cuts)
+
+    wait_until(applied, 400)
+
+
+def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    pipeline = filled(servers.bootstrap, prefix)
+    sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
+    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + _VIEWS)
+    with following(file) as follow:
+        wait_applied(file, pipeline)
+        first = {each["view"]: each for each in logged(file) if each["event"] == "batch"}
+        for _ in range(4):  # keepalives: the cut moves, and nothing is said
+            time.sleep(1.2)
+            pipeline.idle()
+        wait_applied(file, pipeline)
+        lines = logged(file)
+        assert [each["event"] for each in lines].count("batch") == len(first) == 4
+        assert {name: each["rows"] for name, each in first.items()} == {
+            "rows": 10,
+            "changes": 10,
+            "versions": 10,
+            "some": 6,
+        }
+        assert all({"event", "level", "timestamp"} <= each.keys() for each in lines), lines
+        assert {each["level"] for each in lines} == {"info"}
+        assert len(alive_in(follow.pid)) == 3, "the command, the job, its JVM"
+        follow.kill()
+        wait_until(lambda: not alive_in(follow.pid), 15)
+    assert not (tmp_path / "spark-warehouse").exists()
+
+    with pipeline.transaction() as tx:
+        tx.put("t", {"id": 1, "n": 50})
+    with following(file) as follow:
+        wait_applied(file, pipeline)
+        # as a supervisor does it: the JVM is ended, too, in the midst of whatever it does
+        with pipeline.transaction() as tx:
+            tx.put("t", {"id": 2, "n": 50})
+        os.killpg(follow.pid, signal.SIGTERM)
+        assert follow.wait(60) == 0
+        wait_until(lambda: not alive_in(follow.pid), 15)
+    text = (tmp_path / "follow.log").read_text()
+    assert "Traceback" not in text
+    assert "ERROR" not in text
+    assert not [each for each in logged(file) if each["event"] == "parked"]
+
+
+@pytest.mark.parametrize("command", ["follow", "rebuild"])
+def test_a_catalog_without_a_driver(servers: Servers, prefix: str, tmp_path: Path, command: str) -> None:
+    """Only the JVM knows which drivers it has."""
+    filled(servers.bootstrap, prefix)
+    sections = f'[warehouse]\nuri = "jdbc:foo:bar?password=hunter2"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
+    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + _VIEWS)
+    names = ["rows"] if command == "rebuild" else []
+    done = tailrace("views", command, *names, "--config", str(file), timeout=300)
+    assert done.returncode == 3, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("ERROR  TR-515  Spark has no driver for the catalog of the warehouse at jdbc:foo:bar")
+    assert len(lines) == 3, "no noise of its start above"
+    assert "hunter2" not in done.stderr
+
+
+def test_targets_that_cannot_be_reached(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    """Said before Spark starts, with what the system says, and no name of a class."""
+    filled(servers.bootstrap, prefix)
+    (port,) = free_ports([None])
+    (tmp_path / "file").write_text("no database")
+    good = f"jdbc:sqlite:{tmp_path}/c.db", str(tmp_path / "wh"), ""
+    search = f'[search]\nhosts = ["http://127.0.0.1:{port}"]\n[views.s]\ntable = "public.t"\ntarget = "search"\n'
+    for uri, location, more, expected in (
+        (f"jdbc:postgresql://me:s3cr3t@127.0.0.1:{port}/x?password=hunter2", good[1], "", "Connection refused"),
+        (f"http://127.0.0.1:{port}/catalog", "s3://bucket/x", "", "Connection refused"),
+        (f"jdbc:sqlite:{tmp_path}/file/c.db", good[1], "", f'"{tmp_path}/file" is not a folder'),
+        (f"jdbc:sqlite:{tmp_path}/file", good[1], "", "file is not a database"),
+        (good[0], f"{tmp_path}/file/wh", "", f'"{tmp_path}/file" is not a folder'),
+        (good[0], f"file://{tmp_path}/file/wh", "", f'"{tmp_path}/file" is not a folder'),
+        (good[0], " ", "", "warehouse.location is empty"),
+        (good[0], good[1], search, "Connection refused"),
+    ):
+        sections = f'[warehouse]\nuri = "{uri}"\nlocation = "{location}"\n{_SPARK}{_VIEWS}{more}'
+        file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections)
+        for command in ("follow", "rebuild") if "postgresql" in uri else ("follow",):
+            names = ["rows"] if command == "rebuild" else []
+            done = tailrace("views", command, *names, "--config", str(file), timeout=60)
+            assert done.returncode == (3 if location == " " else 5), done.stderr
+            assert expected in done.stderr
+            assert not {"hunter2", "s3cr3t", "Error:", "Exception", "Traceback"} & set(done.stderr.split())
+            assert "hunter2" not in done.stderr
+            assert "s3cr3t" not in done.stderr
+            assert done.stderr.startswith("ERROR  TR-5"), done.stderr
+            assert len(done.stderr.splitlines()) == 3
+
+
+def test_a_job_that_is_interrupted_says_nothing(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    filled(servers.bootstrap, prefix)
+    sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
+    file = write_config(tmp_path, "none", servers.bootstrap, prefix, sections + _VIEWS)
+    with subprocess.Popen(
+        [sys.executable, "-m", "cdc.cli.main", "views", "rebuild", "rows", "--config", str(file)],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    ) as job:
+        try:
+            wait_until(lambda: len(alive_in(job.pid)) == 3, 60)
+            os.killpg(job.pid, signal.SIGINT)  # as Ctrl-C does
+            assert job.stderr is not None
+            assert job.stderr.read() == ""
+            assert job.wait(30) == 130
+        finally:
+            for each in alive_in(job.pid):
+                each.kill()

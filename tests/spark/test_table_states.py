@@ -1,0 +1,152 @@
+"""While a table is read again, views of other tables follow, and a view that reads both stands still and says why."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from pyspark.sql import SparkSession
+
+from cdc.cli.status_page import status_lines
+from cdc.dev.state import Servers
+from cdc.ops.read_status import read_shares, read_status, read_stored
+from cdc.ops.wait import AppliedViews
+from schemas.config import Config, View, Warehouse
+from schemas.configfile import load
+from schemas.errors import DeadlineError
+from schemas.lsn import parse_lsn
+from schemas.topics import Topics
+from sinks.groups import Groups
+from sinks.views_read import read_view
+from sinks.views_topic import ViewsTopic
+from spark_jobs.cuts import Cuts
+from spark_jobs.follow import follow
+from spark_jobs.kept import Shared
+from spark_jobs.open_view import open_view
+from spark_jobs.records import Records
+from tests.daemon import running, tailrace, wait_for, wait_until, write_config
+
+_BIG, _SMALL = "public.big", "public.small"
+_JOIN = "SELECT s.id, b.label, s.n FROM public.small s LEFT JOIN public.big b ON b.id = s.id"
+_ABOVE = "SELECT j.id, j.label, b.label AS again FROM {joined} j LEFT JOIN {big} b ON b.id = j.id"
+
+
+@dataclass
+class Pipeline:
+    """Two tables, the daemon's configuration, and views of each table and of both, which are followed."""
+
+    path: Path
+    config: Config
+    source: psycopg.Connection[Any]
+    suffix: str
+
+    def name(self, view: str) -> str:
+        return f"{view}_{self.suffix}"
+
+    def commit(self, *statements: str) -> int:
+        """Run statements in one transaction; return an LSN after its commit."""
+        with self.source.transaction():
+            for statement in statements:
+                self.source.execute(statement.encode())
+        row = self.source.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        self.source.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
+        assert row is not None
+        return parse_lsn(row[0])
+
+    def wait(self, lsn: int, *views: str, seconds: float = 120) -> dict[str, int]:
+        with AppliedViews(self.config) as applied:
+            return applied.wait(lsn, [self.name(view) for view in views], seconds)
+
+    def rows(self, view: str) -> list[dict[str, Any]]:
+        return sorted(read_view(self.config, self.name(view)).rows, key=lambda row: row["id"])
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        with self.source.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(f"{sql} ORDER BY id".encode()).fetchall()
+
+    def snapshot(self, action: str) -> None:
+        done = tailrace("snapshot", action, "big", "--config", str(self.path))
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def pipeline(
+    servers: Servers, spark: SparkSession, warehouse: Warehouse, database: str, prefix: str, tmp_path: Path
+) -> Iterator[Pipeline]:
+    more = "[snapshot]\nchunk_bytes = 8192\nmax_bytes_per_s = 5000\n[delivery]\nmax_transaction_ms = 50\n"
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, more)
+    suffix = uuid.uuid4().hex[:8]
+    names = {name: f"{name}_{suffix}" for name in ("big", "small", "joined", "above")}
+    views = {
+        names["big"]: View(table=_BIG),
+        names["small"]: View(table=_SMALL),
+        names["joined"]: View(query=_JOIN, key=["id"]),
+        names["above"]: View(query=_ABOVE.format(**names), key=["id"]),
+    }
+    config = load(path).model_copy(update={"warehouse": warehouse, "views": views})
+    stop = threading.Event()
+    with psycopg.connect(database, autocommit=True) as source, Cuts(config) as cuts, running(path):
+        source.execute("CREATE TABLE big (id int PRIMARY KEY, label text)")
+        source.execute("CREATE TABLE small (id int PRIMARY KEY, n int)")
+        source.execute("INSERT INTO big SELECT g, 'row ' || g FROM generate_series(1, 4000) g")
+        topic = ViewsTopic(config.kafka, Topics(prefix))
+        shared = Shared(config, spark, Records(spark, config.kafka), cuts, topic, Groups(config.kafka))
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(follow, shared, [open_view(shared, name) for name in views], stop, None)
+            try:
+                yield Pipeline(path, config, source, suffix)
+            finally:
+                stop.set()
+                job.result()
+
+
+def test_a_view_waits_for_its_own_tables_only(pipeline: Pipeline) -> None:
+    config = pipeline.config
+    first = pipeline.commit("INSERT INTO small SELECT g, 0 FROM generate_series(1, 20) g")
+    pipeline.wait(first, "big", "small", "joined", "above")
+
+    pipeline.commit("ALTER TABLE big ADD note text DEFAULT 'note'")
+    wait_for(config, lambda record: read_shares(config, record).get(_BIG))
+    pipeline.snapshot("pause")
+    since = pipeline.commit("INSERT INTO small VALUES (21, 0)")
+    for number in range(3):
+        lsn = pipeline.commit(f"UPDATE small SET n = {number}", f"UPDATE big SET label = 'no {number}' WHERE id < 9")
+        pipeline.wait(lsn, "small", seconds=60)
+        assert pipeline.rows("small") == pipeline.query("SELECT * FROM small")
+    record, _ = read_stored(config)
+    assert record is not None
+    assert record.incomplete_tables == (_BIG,)
+
+    with pytest.raises(DeadlineError, match="TR-570") as late:
+        pipeline.wait(since, "joined", "big", "above", seconds=1)
+    assert f'"{pipeline.name("joined")}" waits for table {_BIG}: being read' in late.value.detail
+    stuck = record.state_for([_BIG])
+    assert stuck is not None
+    for name in ("joined", "big", "above"):
+        assert pipeline.wait(first, name, seconds=1) == {pipeline.name(name): stuck.flushed_lsn}
+    status = read_status(config)
+    waits = {view.name: [each.table for each in view.waits_for] for view in status.views}
+    expected = {"big": [_BIG], "small": [], "joined": [_BIG], "above": [_BIG]}
+    assert waits == {pipeline.name(name): tables for name, tables in expected.items()}
+    assert not any(view.error for view in status.views)
+    assert sum(f"waits for table {_BIG}: being read, " in line for line in status_lines(status)) == 3
+    assert {row["n"] for row in pipeline.rows("joined")} == {0}
+
+    pipeline.snapshot("resume")
+    last = pipeline.commit("INSERT INTO small VALUES (22, 5)", "DELETE FROM big WHERE id = 3")
+    pipeline.wait(last, "big", "small", "joined", "above")
+    big, joined = "SELECT id, label, note FROM big", _JOIN.replace("s.id,", "s.id AS id,")
+    assert pipeline.rows("big") == pipeline.query(big)
+    assert pipeline.rows("small") == pipeline.query("SELECT * FROM small")
+    assert pipeline.rows("joined") == pipeline.query(joined)
+    above = _ABOVE.format(joined=f"({joined})", big="big").replace("SELECT j.id,", "SELECT j.id AS id,")
+    assert pipeline.rows("above") == pipeline.query(above)
+    wait_until(lambda: not any(view.waits_for for view in read_status(config).views))

@@ -1,0 +1,100 @@
+"""The decision table of `cdc.decision`: a case for each of its rows, and which of two rows wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdc.decision import Action, TopicPast, on_look, on_record
+from schemas.evolution import Break
+from schemas.layout import Attribute, Layout, TableState, TableStatus, TypeForm
+from schemas.relation import Column, Relation, ReplicaIdentity
+
+RELATION = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, (Column("id", 23, -1, True), Column("n", 23)))
+ID, N = Attribute(1, "id", 23, -1, False, 5), Attribute(2, "n", 23, -1, False, 5)
+LAYOUT = Layout(7, ((7, 70, False),), (1,), (ID, N))
+STATE = TableState(3, 7, LAYOUT, 1000, ("id", "n"), status=TableStatus.STREAMING)
+PAST = TopicPast(frozenset({"id", "n"}), ("id",), used=True)
+COLUMNS = ("id", "n")
+BROKEN = (Break("n", "int", "string"),)
+MEMBER = replace(STATE, member=90, layout=replace(LAYOUT, member=90))
+
+
+def with_type(attribute: Attribute, label: str) -> Layout:
+    """Return LAYOUT with an enum in the type of one column."""
+    attributes = [replace(each, inside=(50,)) if each == attribute else each for each in (ID, N)]
+    return replace(LAYOUT, attributes=tuple(attributes), types=(TypeForm(50, True, ((70, label),)),))
+
+
+AT_REST = [
+    # how the table lay, how it lies, what is done
+    (LAYOUT, LAYOUT, Action.NONE),
+    (LAYOUT, replace(LAYOUT, attributes=(ID, N, Attribute(3, "m", 25, -1, False, 6))), Action.NOTE),
+    (LAYOUT, replace(LAYOUT, files=((7, 71, False),)), Action.NOTE),  # VACUUM FULL
+    (with_type(N, "sad"), with_type(N, "glad"), Action.READ),
+    (replace(LAYOUT, files=()), replace(LAYOUT, files=((8, 80, True),)), Action.READ),  # ATTACH PARTITION
+    (replace(LAYOUT, files=((8, 80, False),)), replace(LAYOUT, files=((8, 81, False),)), Action.RECONCILE),
+    (with_type(ID, "sad"), with_type(ID, "glad"), Action.REFILL),
+    (LAYOUT, replace(LAYOUT, files=((7, 71, False),), attributes=(replace(ID, version=6), N)), Action.REFILL),  # USING
+]
+
+REPLACED = [
+    (None, LAYOUT, Action.READ),
+    (TableState(0, 0, status=TableStatus.NEW), LAYOUT, Action.READ),
+    (TableState(4, 0, status=TableStatus.GONE), LAYOUT, Action.REFILL),
+    (STATE, replace(LAYOUT, oid=8), Action.REFILL),
+    (MEMBER, replace(LAYOUT, member=91), Action.REFILL),
+    (MEMBER, replace(LAYOUT, member=0), Action.NOTE),  # in no publication: it may come back, with another entry
+    (TableState(4, 7, status=TableStatus.WANTED), replace(LAYOUT, member=91), Action.NONE),  # its entry is unknown
+]
+
+
+@pytest.mark.parametrize(("was", "now", "action"), AT_REST)
+def test_rows_at_rest(was: Layout, now: Layout, action: Action) -> None:
+    columns = tuple(each.name for each in now.attributes)
+    state = replace(STATE, layout=was)
+    assert on_look(state, now, columns, PAST) is action
+    assert on_record(state, RELATION, 2000, now, columns, PAST, (), chosen=False) is action
+
+
+@pytest.mark.parametrize(("state", "now", "action"), REPLACED)
+def test_the_topic_of_another_table(state: TableState | None, now: Layout, action: Action) -> None:
+    assert on_look(state, now, COLUMNS, PAST) is action
+    relation = replace(RELATION, oid=now.oid)
+    assert on_record(state, relation, 2000, now, COLUMNS, PAST, (), chosen=False) is action
+
+
+def test_a_name_that_no_topic_had_before_needs_no_truncate() -> None:
+    assert on_look(TableState(4, 0, status=TableStatus.GONE), LAYOUT, COLUMNS, TopicPast()) is Action.READ
+
+
+def test_a_truncate_that_is_still_to_be_sent_comes_first() -> None:
+    state = replace(STATE, empty=True)
+    assert on_record(state, RELATION, 2000, LAYOUT, COLUMNS, PAST, BROKEN, chosen=True) is Action.EMPTY
+    other = replace(RELATION, oid=8)
+    assert on_record(state, other, 2000, LAYOUT, COLUMNS, PAST, (), chosen=False) is Action.REFILL
+
+
+def test_what_readers_cannot_follow() -> None:
+    assert on_record(STATE, RELATION, 2000, LAYOUT, COLUMNS, PAST, BROKEN, chosen=True) is Action.REFILL
+    assert on_record(STATE, RELATION, 2000, LAYOUT, COLUMNS, PAST, (), chosen=True) is Action.READ
+
+
+@pytest.mark.parametrize(
+    ("now", "lsn", "action"),
+    [
+        (LAYOUT, 2000, Action.READ),  # the catalog is not there yet, or is past it
+        (LAYOUT, 999, Action.NONE),  # the rows were read later than that
+        (None, 2000, Action.NONE),  # the table is gone: there is nothing to read
+    ],
+)
+def test_wal_and_catalog_are_not_of_one_moment(now: Layout | None, lsn: int, action: Action) -> None:
+    wider = replace(RELATION, columns=(*RELATION.columns, Column("m", 25)))
+    assert on_record(STATE, wider, lsn, now, ("id", "n", "m"), PAST, (), chosen=False) is action
+
+
+def test_while_it_waits_to_be_read_nothing_more_is_wanted() -> None:
+    waiting = TableState(4, 7, status=TableStatus.WANTED)
+    assert on_record(waiting, RELATION, 2000, LAYOUT, ("id",), PAST, (), chosen=False) is Action.NONE
+    assert on_look(waiting, with_type(N, "glad"), COLUMNS, PAST) is Action.NONE

@@ -1,0 +1,74 @@
+"""`tailrace verify --log` on the cuts that a position record names as states of some tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cdc.ops.log_proof import Block, Tally, Timed
+from cdc.progress import Progress, new_origin
+from schemas.lsn import Position
+from schemas.progress import Boundary, Cut, PositionRecord
+
+
+def _records(*incomplete: str) -> list[PositionRecord]:
+    """Return a record for each word: its letters are the tables that are incomplete; with a dash it is split."""
+    progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), "abc"))
+    found: list[PositionRecord] = []
+    for number, word in enumerate(incomplete):
+        lsn = 1000 + 10 * (number + 1)
+        record = progress.record(
+            position=Position(1, lsn - 5, 0),
+            flushed_lsn=lsn,
+            commit_us=5,
+            open_xid=7 if word.endswith("-") else None,
+            counts={},
+            diverted=0,
+            destinations=[],
+            incomplete=set(word.strip("-")),
+            parked={},
+        )
+        progress.acknowledged(record)
+        found.append(record)
+    return found
+
+
+def _findings(records: Sequence[PositionRecord]) -> list[str]:
+    tally = Tally(10)
+    Block(None, [Timed(record, 1) for record in records]).check_cuts(tally)
+    return [finding.detail for finding in tally.findings]
+
+
+_GOOD = ("", "a", "ab", "a-", "a", "b", "bc-", "b", "")
+
+
+def test_what_the_daemon_names_is_right() -> None:
+    records = _records(*_GOOD)
+    assert sum(len(record.states) for record in records) > 5
+    assert _findings(records) == []
+    assert _findings([replace(record, states=()) for record in records]) == []  # of an older version
+
+
+def test_a_cut_at_which_a_table_was_incomplete_is_no_state_of_it() -> None:
+    records = _records(*_GOOD)
+    records[5] = replace(records[5], states=(Boundary(records[4].here, frozenset()),))
+    assert any("as a state what was none: 0/41A, of all tables" in detail for detail in _findings(records))
+
+
+def test_the_older_of_two_tables_newest_cuts_is_none_for_both() -> None:
+    """Table a was last complete at the cut of record 1, b at that of record 2, where a was incomplete."""
+    records = _records("b", "a", "ab")
+    assert records[2].state_for("a") == records[0].here
+    assert records[2].state_for("b") == records[1].here
+    assert records[2].state_for("ab") is None
+    older: Cut = min(records[0].here, records[1].here, key=lambda cut: cut.order)
+    records[2] = replace(records[2], states=(Boundary(older, frozenset()),))
+    assert any("as a state what was none" in detail for detail in _findings(records))
+
+
+def test_a_state_that_is_forgotten_is_found() -> None:
+    records = _records(*_GOOD)
+    assert len(records[5].states) == 1
+    assert len(records[6].states) == 2
+    records[6] = replace(records[6], states=records[6].states[1:])
+    assert any("no more what is a state" in detail for detail in _findings(records))

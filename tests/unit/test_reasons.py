@@ -1,0 +1,128 @@
+"""Why something failed is said in words: no name of a class, no value of a row, no secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from schemas.config import Warehouse
+from schemas.errors import SinkError
+from schemas.reasons import reason, without_classes
+from sinks.catalog import properties, scrubbed, shown
+from spark_jobs.causes import cause, job_failed
+from spark_jobs.jvm import recorded
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("java.net.ConnectException: Connection refused", "Connection refused"),
+        ("org.postgresql.util.PSQLException: FATAL: no such role", "FATAL: no such role"),
+        ("NewConnectionError(<urllib3.HTTPConnection object at 0x7f00>: [Errno 111] no)", "([Errno 111] no)"),
+        ("No suitable driver found for jdbc:foo:bar", "No suitable driver found for jdbc:foo:bar"),
+        ("table views.Orders is gone", "table views.Orders is gone"),
+        ("java.util.concurrent.ExecutionException: java.io.IOException: disk full", "disk full"),
+        ("a\n\tb", "a b"),
+    ],
+)
+def test_classes_are_left_out(text: str, expected: str) -> None:
+    assert without_classes(text) == expected
+
+
+def test_the_words_of_the_system_come_first() -> None:
+    try:
+        try:
+            Path("/nonexistent/file").read_text()
+        except OSError as error:
+            raise RuntimeError("wrapped") from error
+    except RuntimeError as error:
+        assert reason(error) == 'No such file or directory: "/nonexistent/file"'
+    assert reason(ValueError()) == "It does not say why"
+
+
+class Thrown:
+    """A Throwable as py4j shows it; one of Spark's has a condition."""
+
+    def __init__(self, name: str, message: str, inner: Thrown | None = None, condition: str | None = None) -> None:
+        self.name, self.message, self.inner = name, message, inner
+        if condition is not None:
+            self.getCondition = lambda: condition
+
+    def getClass(self) -> Any:
+        return self
+
+    def getName(self) -> str:
+        return self.name
+
+    def getMessage(self) -> str:
+        return self.message
+
+    def getCause(self) -> Thrown | None:
+        return self.inner
+
+
+def failed(thrown: Thrown) -> Exception:
+    error = RuntimeError("An error occurred while calling o1.sql")
+    error.java_exception = thrown  # type: ignore[attr-defined]
+    return error
+
+
+def test_the_innermost_cause_that_is_about_no_rows() -> None:
+    inner = Thrown("java.net.ConnectException", "Connection refused")
+    outer = Thrown("org.apache.iceberg.jdbc.UncheckedSQLException", "Failed to initialize", inner)
+    assert cause(failed(outer)) == "Connection refused"
+    value = Thrown("org.apache.spark.SparkNumberFormatException", "The value 'secret' of", None, "CAST_INVALID_INPUT")
+    stage = Thrown("org.apache.spark.SparkException", "Job aborted: value 'secret'", value)
+    assert cause(failed(stage)) == "Spark reports CAST_INVALID_INPUT"
+    assert cause(failed(Thrown("java.lang.RuntimeException", "secret"))) == "for a reason that may hold values of rows"
+    told = str(job_failed(failed(stage)))
+    assert "secret" not in told
+    assert "Exception" not in told
+
+
+def test_what_a_task_in_python_ended_with() -> None:
+    """Our own error comes back from a worker as the text of a traceback."""
+    ours = SinkError("TR-531", 'OpenSearch refuses a document of index "x"', detail="index: 400.", hint="See its log.")
+    text = f"Traceback (most recent call last):\n  File worker.py\nschemas.errors.SinkError: {ours}\n"
+    python = Thrown("org.apache.spark.api.python.PythonException", text)
+    found = job_failed(failed(Thrown("org.apache.spark.SparkException", f"Job aborted {text}", python)))
+    assert (found.code, found.message, found.detail, found.hint) == (ours.code, ours.message, ours.detail, ours.hint)
+
+
+def test_errors_of_python() -> None:
+    assert cause(KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))) == "no answer"
+    try:
+        raise KeyError("secret")
+    except KeyError as error:
+        told = cause(error)
+    assert "secret" not in told
+    assert "test_reasons.py, line" in told
+
+
+def test_what_the_jvm_prints() -> None:
+    for noise in (
+        "WARNING: Using incubator modules: jdk.incubator.vector\n",
+        'Setting default log level to "WARN".\n',
+        "\tat org.apache.spark.Thing.run(Thing.scala:12)\n",
+        "\n",
+    ):
+        assert recorded(noise) is None
+    line = '{"event": "Task 0 failed: java.io.IOException: disk full", "logger": "TaskSetManager", "level": "error"}\n'
+    assert recorded(line) == {"event": "Task 0 failed: disk full", "logger": "TaskSetManager", "level": "error"}
+    found = recorded("java.lang.OutOfMemoryError: Java heap space\n")
+    assert found == {"event": "JVM printed", "level": "warning", "text": "Java heap space"}
+
+
+def test_a_catalog_is_shown_without_its_secrets() -> None:
+    uri = "jdbc:postgresql://me:s3%40cret@db:5433/cat?user=me&password=hunter2&ApplicationName=x"
+    warehouse = Warehouse(uri=uri, location="/x")
+    assert shown(uri) == "jdbc:postgresql://db:5433/cat"
+    told = scrubbed(f"{uri}: FATAL for hunter2 and s3@cret", warehouse)
+    assert not {"hunter2", "s3@cret", "s3%40cret"} & set(told.replace(":", " ").split())
+    expected = "postgresql+psycopg://me:s3%40cret@db:5433/cat?user=me&password=hunter2"
+    assert properties(warehouse)["uri"] == expected
+    sqlite = Warehouse(uri="jdbc:sqlite:file:/a/c.db?x=1", location="/x")
+    assert properties(sqlite) == {"type": "sql", "uri": "sqlite:////a/c.db", "warehouse": "/x"}

@@ -1,0 +1,280 @@
+"""The registry of captured tables, without servers: its states, and which call leads from which to which."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdc.decision import Action, TopicPast
+from cdc.layouts import when_visible
+from cdc.progress import Progress, new_origin
+from cdc.table_registry import Subjects, TableRegistry
+from schemas.avro import key_schema, value_schema
+from schemas.columns import ColumnOptions
+from schemas.config import Source
+from schemas.errors import SourceError, StateError
+from schemas.layout import Asked, Attribute, Layout, TableState, TableStatus
+from schemas.relation import Column, Relation, ReplicaIdentity
+from schemas.topics import Topics
+from schemas.types import TypeInfo
+from snapshot.window import Found, Look
+
+TYPES = {23: TypeInfo(23, "int4", "b"), 20: TypeInfo(20, "int8", "b"), 25: TypeInfo(25, "text", "b")}
+ID, N = Column("id", 23, -1, True), Column("n", 23)
+T = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, (ID, N))
+LAYOUT = Layout(7, ((7, 70, False),), (1,), (Attribute(1, "id", 23, -1, False, 5), Attribute(2, "n", 23, -1, False, 5)))
+READ = TableState(3, 7, LAYOUT, 1000, ("id", "n"), status=TableStatus.STREAMING)
+WANTED = TableState(4, 7, status=TableStatus.WANTED)
+PAST = TopicPast(frozenset({"id", "n"}), ("id",), used=True)
+
+
+def subjects(relation: Relation) -> Subjects:
+    keys = [column for column in relation.columns if column.is_key]
+    return Subjects(key_schema(keys, TYPES, "p.public.t"), value_schema(relation, TYPES, "p.public.t"))
+
+
+def registry(states: dict[str, TableState] | None = None, *incomplete: str, **source: Any) -> TableRegistry:
+    progress = Progress(new_origin(1, 1, "1", 1, (1, 0), incomplete))
+    made = Source(dsn="", **source)
+    stored = {"public.t": READ} if states is None else states
+    return TableRegistry(made, Topics("p"), ColumnOptions(made), progress, lambda key, value: None, stored)
+
+
+def adopt(
+    made: TableRegistry, relation: Relation, now: Layout | None = LAYOUT, lsn: int = 2000, old: Relation | None = T
+) -> bool:
+    past = PAST if old is not None else TopicPast()
+    return made.adopt(relation, lsn, now, subjects(old) if old else None, subjects(relation), past)
+
+
+def settle(made: TableRegistry, *found: Found, began: float | None = None) -> None:
+    look = Look(time.monotonic() if began is None else began, 2000, found)
+    made.settle(look, {each.name: PAST for each in found})
+
+
+def found(name: str, layout: Layout = LAYOUT, columns: tuple[str, ...] = ("id", "n")) -> Found:
+    return Found("public", name, columns, layout)
+
+
+def test_nothing_has_changed() -> None:
+    made = registry()
+    assert not adopt(made, T)
+    settle(made, found("t"))
+    assert (made.wanted, made.states, made.incomplete) == ({}, {"public.t": READ}, set())
+
+
+def test_a_column_without_values_is_noted_only() -> None:
+    made = registry()
+    wider = replace(T, columns=(ID, N, Column("m", 25)))
+    now = replace(LAYOUT, attributes=(*LAYOUT.attributes, Attribute(3, "m", 25, -1, False, 6)))
+    assert not adopt(made, wider, now)
+    assert made.wanted == {}
+    assert made.states["public.t"] == replace(READ, layout=now, columns=("id", "n", "m"), lsn=2000)
+
+
+def test_a_look_from_before_the_stream_had_come_so_far_says_nothing() -> None:
+    made = registry()
+    began = time.monotonic()
+    now = replace(LAYOUT, attributes=LAYOUT.attributes[:1])
+    assert not adopt(made, replace(T, columns=(ID,)), now, 2000)
+    assert made.judge(Look(began, 1999, ()), found("t"), PAST) is None
+    settle(made, found("t"), began=began)
+    assert made.wanted == {}
+    settle(made, found("t"))
+    assert "public.t" in made.wanted, "it has come back"
+
+
+def test_a_commit_is_in_the_wal_before_others_see_it() -> None:
+    wider = replace(LAYOUT, attributes=(*LAYOUT.attributes, Attribute(3, "m", 25, -1, False, 6)))
+    shown = replace(T, columns=(ID, N, Column("m", 25)))
+    assert when_visible(iter([LAYOUT, LAYOUT, wider, LAYOUT]).__next__, shown) is wider
+    assert when_visible(lambda: LAYOUT, shown) is LAYOUT, "past it, perhaps"
+    assert when_visible(iter([None, LAYOUT]).__next__, shown) is None
+
+
+def test_from_wanted_over_reading_to_streaming() -> None:
+    made = registry()
+    made.want(T)
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.WANTED, {"public.t"})
+    made.begun("public.t")
+    assert made.wanted == {}
+    assert not adopt(made, replace(T, columns=(ID,)))
+    assert made.states["public.t"] == WANTED, "nothing more is wanted of it"
+    made.planned(T, LAYOUT, 3000)
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.READING, {"public.t"})
+    made.copied("public.t")
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.STREAMING, set())
+    assert made.states["public.t"] == replace(READ, run=4, lsn=3000)
+
+
+def test_the_first_copy() -> None:
+    made = registry({}, "public.t", "public.u")
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.NEW, {"public.t", "public.u"})
+    made.first(T, LAYOUT, 1000)
+    assert made.status("public.t") is TableStatus.READING
+    made.keyless.add("public.t")
+    made.copied("public.t")
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.KEYLESS, {"public.u"})
+    made.gone("public.u")
+    assert (made.status("public.u"), made.incomplete) == (TableStatus.GONE, set())
+
+
+def test_a_read_that_a_person_wants_of_a_topic_that_lacks_nothing() -> None:
+    made = registry()
+    made.ask(T, Asked(whole=True))
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.STREAMING, set())
+    made.planned(T, LAYOUT, 3000)
+    made.cancel("public.t")
+    assert (made.states["public.t"], made.wanted) == (replace(READ, run=5), {})
+    made.ask(T, Asked(since=(1, 2)))
+    assert made.incomplete == {"public.t"}
+
+
+def test_what_readers_cannot_follow_is_read_again_from_an_empty_topic() -> None:
+    text, longer = replace(T, columns=(ID, Column("n", 25))), replace(T, columns=(Column("id", 20, -1, True), N))
+    for relation in (text, longer):
+        made = registry()
+        assert adopt(made, relation)
+        assert (made.states["public.t"], "public.t" in made.wanted) == (WANTED, True)
+    chosen = registry(as_text=["public.t.*"])
+    assert not adopt(chosen, text)
+    assert "public.t" in chosen.wanted
+    assert adopt(registry(as_text=["public.t.*"]), longer), "a key has no other form"
+
+
+def test_what_readers_cannot_follow_stops_if_a_person_wants_it() -> None:
+    made = registry(on_schema_change="stop")
+    with pytest.raises(StateError) as stopped:
+        adopt(made, replace(T, columns=(ID, Column("n", 25))))
+    assert stopped.value.exit_code == 6
+    assert 'column "n": int → string' in stopped.value.detail
+    assert 'as_text = ["public.t.n"]' in stopped.value.hint
+    assert made.states["public.t"] == READ
+    with pytest.raises(StateError) as stopped:
+        adopt(registry(on_schema_change="stop"), replace(T, columns=(Column("id", 20, -1, True), N)))
+    assert "the key: id int → id long" in stopped.value.detail
+    assert "as_text" not in stopped.value.hint
+
+
+def test_another_table_of_the_same_name() -> None:
+    made = registry()
+    assert adopt(made, replace(T, oid=8), replace(LAYOUT, oid=8))
+    assert made.states["public.t"] == replace(WANTED, oid=8)
+    assert "public.t" in made.wanted
+    looked = registry()
+    settle(looked, found("t", replace(LAYOUT, oid=8)))
+    assert looked.states["public.t"] == replace(WANTED, oid=8, empty=True)
+    looked.planned(replace(T, oid=8), replace(LAYOUT, oid=8), 3000)
+    assert looked.must_be_emptied("public.t")
+    assert adopt(looked, replace(T, oid=8), replace(LAYOUT, oid=8)), "before its first row"
+    assert not looked.must_be_emptied("public.t")
+    assert not adopt(looked, replace(T, oid=8), replace(LAYOUT, oid=8))
+    assert looked.status("public.t") is TableStatus.READING
+
+
+def test_published_again() -> None:
+    before = replace(READ, member=90, layout=replace(LAYOUT, member=90))
+    gone, again = replace(LAYOUT, member=0), replace(LAYOUT, member=91)
+    made = registry({"public.t": before})
+    assert not adopt(made, T, gone)
+    assert made.states["public.t"].member == 90
+    assert adopt(made, T, again)
+    assert made.states["public.t"] == replace(WANTED, member=91)
+    assert not adopt(made, T, again)
+
+
+def test_renamed_and_back() -> None:
+    made = registry()
+    assert not adopt(made, replace(T, name="u"), old=None)
+    assert made.wanted.keys() == {"public.u"}
+    assert made.status("public.t") is TableStatus.GONE
+    assert adopt(made, T)
+    assert made.status("public.u") is TableStatus.GONE
+    assert made.wanted.keys() == {"public.t"}
+
+
+def test_renamed_without_a_change() -> None:
+    made = registry()
+    look = Look(time.monotonic(), 2000, (found("u"),))
+    assert made.moved(look) == {"public.t"}
+    made.settle(look, {"public.u": TopicPast()})
+    assert (made.status("public.t"), set(made.wanted)) == (TableStatus.GONE, {"public.u"})
+    assert not made.must_be_emptied("public.u")
+
+
+def test_two_tables_swap_names() -> None:
+    other = replace(LAYOUT, oid=8, files=((8, 80, False),))
+    made = registry({"public.t": READ, "public.u": replace(READ, oid=8, layout=other)})
+    settle(made, found("t", other), found("u"))
+    assert made.wanted.keys() == {"public.t", "public.u"}
+    assert {name: (state.oid, state.empty, state.run) for name, state in made.states.items()} == {
+        "public.t": (8, True, 4),
+        "public.u": (7, True, 4),
+    }
+    settle(made, found("t", other), found("u"))
+    assert {state.run for state in made.states.values()} == {4}, "once is enough"
+
+
+def test_a_table_that_was_dropped_while_it_was_read_is_let_go_of() -> None:
+    made = registry({"public.t": replace(READ, status=TableStatus.READING), "public.u": replace(READ, oid=8)})
+    settle(made)
+    assert made.status("public.t") is TableStatus.GONE
+    assert made.status("public.u") is TableStatus.STREAMING, "its topic is as it was at its end"
+
+
+def test_primary_key_changed_where_the_wal_does_not_name_it() -> None:
+    made = registry()
+    assert not made.key_changed(T, 2000, LAYOUT)
+    other = replace(LAYOUT, key=(2,))
+    assert made.key_changed(T, 2000, other)
+    assert not made.key_changed(T, 999, other)
+
+
+def test_an_option_that_is_taken_back() -> None:
+    """What was left out, or masked, is not on the topic for the rows that were read so."""
+    hidden = {"public.t": replace(READ, columns=("id",))}
+    for options, wanted in (({}, True), ({"exclude": ["public.t.n"]}, False)):
+        made = registry(hidden, **options)
+        settle(made, found("t"))
+        assert ("public.t" in made.wanted) is wanted
+    masked = registry(mask={"public.t.n": 2})
+    settle(masked, found("t"))
+    assert "public.t" in masked.wanted
+
+
+def test_parked_resumed_left_out() -> None:
+    made = registry()
+    made.park(T, SourceError("TR-220", "refused", hint="do this"), 2000)
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.PARKED, {"public.t"})
+    settle(made, found("t", replace(LAYOUT, oid=8)))
+    assert made.status("public.t") is TableStatus.PARKED, "a look changes nothing of it"
+    assert made.parked == {"public.t": "TR-220"}
+    made.leave_out("public.t")
+    assert (made.parked, made.incomplete) == ({"public.t": ""}, {"public.t"})
+    made.resume(T)
+    state = made.states["public.t"]
+    assert (state.status, state.parked, state.asked is not None) == (TableStatus.WANTED, None, True)
+    assert made.incomplete == {"public.t"}
+
+
+def test_states_of_a_version_that_left_them_to_the_position_record() -> None:
+    old = replace(READ, status=None)
+    made = registry({"public.a": old, "public.b": old, "public.c": TableState(4, 7), "public.d": TableState(1, 0)},
+                    "public.b", "public.c")  # fmt: skip
+    assert [made.status(f"public.{name}") for name in "abcd"] == [
+        TableStatus.STREAMING,
+        TableStatus.READING,
+        TableStatus.WANTED,
+        TableStatus.GONE,
+    ]
+    assert made.incomplete == {"public.b", "public.c"}
+
+
+def test_a_table_without_a_key_is_read_by_the_first_copy_only() -> None:
+    made = registry({})
+    made.adopt_events(T, None, subjects(T))
+    assert (made.status("public.t"), made.wanted) == (TableStatus.KEYLESS, {})
+    assert made.judge(Look(time.monotonic(), 1, ()), found("t"), PAST) is Action.NONE
