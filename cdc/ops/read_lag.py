@@ -63,6 +63,8 @@ def ask_daemon(record: DaemonRecord | None, config: Config) -> dict[str, Any] | 
         return None
     finally:
         connection.close()
+    if not isinstance(body, dict):
+        return None  # another program's
     same = (body.get("slot"), body.get("prefix")) == (config.source.slot, config.kafka.prefix)
     return body if same and (record is None or body.get("pid") == record.pid) else None
 
@@ -99,14 +101,15 @@ class WaitingChanges:
     """The first change that waits in a slot that nobody reads. What has been found is not looked for again."""
 
     def __init__(self) -> None:
-        self._slot: Slot | None = None
+        self._slot: tuple[str, int] | None = None
         self._since: float | None = None
         self._none_before = 0
 
     def lag(self, connection: psycopg.Connection, slot: Slot, stored: PositionRecord, wal_lsn: int) -> float | None:
         """Return the lag at this moment; None if the WAL up to `wal_lsn` is too much to look through."""
-        if self._slot != slot:
-            self._slot, self._since, self._none_before = slot, None, 0
+        where = slot.name, slot.confirmed_flush_lsn
+        if self._slot != where:
+            self._slot, self._since, self._none_before = where, None, 0
         if self._since is None and self._none_before < wal_lsn:
             known, self._since = _oldest_waiting(connection, slot, stored, wal_lsn)
             if not known:
