@@ -97,7 +97,7 @@ class Pipeline:
         )
         self.delivery = Delivery(config, sink, self.tables, self.registry, self.progress, stop)
         self.delivery.on_flushed = self._flushed
-        health.begin(sink, stored)
+        health.begin(sink, stored, found.identity.lsn)
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
 
     def _flushed(self, lsn: int) -> None:

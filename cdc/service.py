@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import psycopg
 import structlog
@@ -35,6 +36,9 @@ _PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", *_OUTLASTED
 """Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
 
 
+_SAY_AGAIN_S = 60.0
+
+
 class Service:
     """The daemon of one slot. `run` returns when `stop` is set, at a transaction boundary."""
 
@@ -53,7 +57,7 @@ class Service:
             wait=wait_random_exponential(multiplier=0.2, max=5),
             sleep=sleep_using_event(self._stop),
             stop=stop_when_event_set(self._stop),
-            before_sleep=_log_retry,
+            before_sleep=_Retries(self._health).log,
             reraise=True,
         ):
             with attempt:
@@ -112,7 +116,24 @@ class Service:
         )
 
 
-def _log_retry(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, TailraceError):
-        log.warning("starting again", code=error.code, error=error.message, detail=error.detail)
+class _Retries:
+    """Logs why the daemon starts again: another reason at once, the same one once a minute with a count."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._said: tuple[str, str, int] | None = None
+        self._said_at = 0.0
+        self._times = 0
+
+    def log(self, state: RetryCallState) -> None:
+        """Log the error of an attempt."""
+        error = state.outcome.exception() if state.outcome else None
+        if not isinstance(error, TailraceError):
+            return
+        # after a session that had begun it is another fault, whatever it says
+        now, reason = time.monotonic(), (error.code, error.message, self._health.sessions)
+        self._times += 1
+        if reason == self._said and now - self._said_at < _SAY_AGAIN_S:
+            return
+        log.warning("starting again", code=error.code, error=error.message, detail=error.detail, times=self._times)
+        self._said, self._said_at, self._times = reason, now, 0

@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -39,9 +38,6 @@ _STALL_AGAIN_S: Final = 600.0
 _HEARTBEAT_BYTES: Final = 65_536
 """Less WAL than this behind us is no reason for a heartbeat, which writes some itself: an idle server stays idle."""
 
-_LOOKS: Final = 720
-"""Bounds how far back we remember where the WAL's end was: an hour."""
-
 
 class SlotWatch:
     """Fills the second part of `Health`, for as long as its block runs."""
@@ -53,7 +49,6 @@ class SlotWatch:
         self._connection: psycopg.Connection | None = None
         self._growth = Growth()
         self._alarm = Alarm()
-        self._ends: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
         self._standstill = Standstill(config.health.stall_s)
         self._stall_said: tuple[str, float] | None = None
         self._quiet = Standstill(config.source.heartbeat_s) if config.source.heartbeat_s else None
@@ -133,16 +128,13 @@ class SlotWatch:
         return None
 
     def _reckon(self, source: SourceState) -> None:
-        """Work out the forecast, and up to when the topics are complete."""
+        """Work out the forecast, and tell the lag where the WAL ends."""
         health = self._health
         if source.slot is not None and source.retained_bytes is not None:
             self._growth.add(source.at, source.retained_bytes)
             left_s = seconds_to_full(source.slot.safe_wal_size, self._growth.rate())
             health.full_at = None if left_s is None else source.at + left_s
-        self._ends.append((source.at, source.wal_lsn))
-        record = health.record
-        while record is not None and self._ends and self._ends[0][1] <= record.here.flushed_lsn:
-            health.complete_at = self._ends.popleft()[0]
+        health.lag.saw_wal(source.at, source.wal_lsn)
 
     def _warn(self, source: SourceState) -> None:
         found, retained = source.slot, source.retained_bytes

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from schemas.config import Config
+from schemas.daemon import DaemonRecord
 from schemas.layout import TableState, TableStatus
 from schemas.topics import Topics
-from sinks.progress import Reader
+from sinks.progress import TIMEOUT, Reader
 from snapshot.plan import Chunk
 from snapshot.progress import ReadProgress, stored_progress
 
 
 @dataclass(frozen=True, slots=True)
 class StoredReads:
-    """The state of each table by name, and by (table, run, n) the newest record of each chunk."""
+    """The state of each table by name, by (table, run, n) the newest record of each chunk, and the daemon's record."""
 
     states: Mapping[str, TableState] = field(default_factory=dict)
     chunks: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
+    daemon: DaemonRecord | None = None
 
     def left(self, table: str, run: int) -> list[Chunk]:
         """Return the chunks of a table's newest run that are not read yet; none either if it was not planned."""
@@ -49,11 +51,12 @@ class StoredReads:
         return stored_progress((run, value) for (_, run, _), value in self.chunks.items())
 
 
-def stored_reads(config: Config) -> StoredReads:
+def stored_reads(config: Config, timeout: float = TIMEOUT) -> StoredReads:
     """Read the tables topic."""
     states: dict[str, TableState] = {}
     found = StoredReads(states)
-    with Reader(config.kafka, Topics(config.kafka.prefix).tables, once=True) as reader:
+    daemon: DaemonRecord | None = None
+    with Reader(config.kafka, Topics(config.kafka.prefix).tables, timeout, once=True) as reader:
         for record in reader.all():
             key, value = record.key(), record.value()
             if not isinstance(key, bytes):
@@ -69,4 +72,6 @@ def stored_reads(config: Config) -> StoredReads:
                     found.chunks.pop((table, run, n), None)
                 else:
                     found.chunks[table, run, n] = orjson.loads(value)
-    return found
+            elif kind == "daemon" and value is not None:
+                daemon = DaemonRecord.from_json(value)
+    return replace(found, daemon=daemon)

@@ -109,6 +109,8 @@ class Stream:
             self._health.turned_at = time.monotonic()
             more = self._assembler.release(_READ_MESSAGES) or self._read()
             self._settle(drained=not more)
+            if self._sink.pending or self._assembler.open_xid is not None:
+                self._health.lag.pending(self._assembler.oldest_us)
             self._commit_when_due(drained=not more)
             self._requests.poll()
             self._windows.poll()
@@ -165,6 +167,9 @@ class Stream:
         rest_s = self._watch.rest_s
         self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid, rest_s)
         self._health.committing_since = None
+        assembler.oldest_us = None
+        if assembler.open_xid is None:
+            self._health.lag.delivered(self._progress.flushed_lsn)
         self._idle_at = 0.0
         self._unchanged.report()
 
@@ -173,7 +178,9 @@ class Stream:
         assembler = self._assembler
         if self._sink.pending or assembler.open_xid is not None:
             return
-        assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
+        level = assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
+        self._health.lag.delivered(level)
+        self._wal.level(level)
         now = time.monotonic()
         if (self._unsettled or self._watch.wants_look) and now - self._looked_at >= _SETTLE_S:
             # the cut may be a state by now, or a table may have been altered

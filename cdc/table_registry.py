@@ -20,7 +20,8 @@ from schemas.columns import ColumnOptions
 from schemas.config import Source
 from schemas.errors import StateError, TailraceError
 from schemas.evolution import Break, breaks, key_breaks
-from schemas.layout import Asked, Layout, Parked, TableState, TableStatus
+from schemas.layout import FIRST_RUN as FIRST_RUN
+from schemas.layout import Asked, Ended, Layout, Parked, TableState, TableStatus
 from schemas.progress import chunk_key, table_key
 from schemas.relation import Relation, ReplicaIdentity
 from schemas.topics import Topics
@@ -33,10 +34,6 @@ log = structlog.get_logger()
 
 _ROWS_STAY = (Action.REFILL, Action.RECONCILE)
 """What is to be done about rows whose records a plain read would leave on the topic."""
-
-FIRST_RUN = 1
-"""The number of a table's first snapshot run."""
-
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
@@ -278,10 +275,10 @@ class TableRegistry:
         state = self._states.get(name) or TableState(0, relation.oid)
         run = state.run + 1
         if asked.whole:
-            self._store(name, replace(state, run=run, asked=asked))
+            self._store(name, replace(state, run=run, asked=asked, ended=None))
         else:
-            wanted = replace(state, run=run, oid=state.oid or relation.oid, asked=asked, status=TableStatus.WANTED)
-            self._store(name, wanted)
+            wanted = replace(state, run=run, oid=state.oid or relation.oid, status=TableStatus.WANTED)
+            self._store(name, replace(wanted, asked=asked, ended=None))
         self._relations[name] = relation
         log.info("table to be read", table=name, run=run, reconcile=asked.since is not None)
         return run
@@ -291,12 +288,12 @@ class TableRegistry:
         state = self._states[name]
         self._store(name, replace(state, asked=replace(state.asked or Asked(), paused=paused)))
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, how: str = "cancelled") -> None:
         """Leave a run of a topic that lacks nothing: what has been read stays there, and is right."""
         state = self._states[name]
         assert state.asked is not None
         assert state.asked.whole
-        self._store(name, replace(state, run=state.run + 1, asked=None))
+        self._store(name, replace(state, run=state.run + 1, asked=None, ended=_ended(state.run, state.asked, how)))
         self._relations.pop(name, None)
 
     def altered(self, relation: Relation, layout: Layout | None, past: TopicPast) -> None:
@@ -333,7 +330,8 @@ class TableRegistry:
         if asked is not None and asked.whole and asked.where is None:
             state = replace(state, layout=asked.layout, lsn=asked.lsn, columns=asked.columns)
         status = TableStatus.KEYLESS if name in self.keyless else TableStatus.STREAMING
-        self._store(name, replace(state, asked=None, status=status))
+        ended = state.ended if asked is None else _ended(state.run, asked, "done")
+        self._store(name, replace(state, asked=None, status=status, ended=ended))
 
     def gone(self, name: str) -> None:
         """→ GONE: no captured table has this name any more; its topic stays as it is."""
@@ -438,6 +436,10 @@ class TableRegistry:
         else:
             self._incomplete.discard(name)
         self._send(table_key(self._source.slot, name), state.to_json())
+
+
+def _ended(run: int, asked: Asked, how: str) -> Ended:
+    return Ended(run, how, asked.where, asked.rate, asked.since is not None)
 
 
 def _is_incomplete(state: TableState) -> bool:

@@ -27,7 +27,11 @@ from sinks.kafka import KafkaSink
 
 
 class Assembler:
-    """The state of the stream between two messages; that of rows and transactions is in `rows`."""
+    """The state of the stream between two messages; that of rows and transactions is in `rows`.
+
+    `oldest_us` is when the oldest transaction was committed of which the open Kafka transaction has something; whoever
+    ends that sets it to None.
+    """
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class Assembler:
         self._messages = messages
         self._refusals = refusals
         self._waiting: list[bytes] = []
+        self.oldest_us: int | None = None
         self.rows = RowPath(tables, sink.outbox, progress, self._fetched, self._refused)
         self.on_message: Callable[[pgoutput.Message], None] | None = None
         tables.on_emptied = self._emptied
@@ -81,6 +86,7 @@ class Assembler:
 
         Behind the commit of a transaction that came in progress they wait; `release` goes on.
         """
+        self._note_oldest(messages)
         done = 0
         while done < len(messages):
             if self._in_progress.in_block:
@@ -94,6 +100,18 @@ class Assembler:
                 if self._in_progress.releasing and not releasing:
                     self._waiting = messages[done:]
                     return
+
+    def _note_oldest(self, messages: list[bytes]) -> None:
+        rows = self.rows
+        if self.oldest_us is not None and (rows.open or self._outbox.open):
+            return
+        if rows.open:
+            self.oldest_us = rows.begin_us
+            return
+        for raw in messages:
+            if raw[XLOGDATA : XLOGDATA + 1] == b"B":
+                self.oldest_us = pgoutput.begin(raw[XLOGDATA:]).commit_us
+                return
 
     @property
     def releasing(self) -> bool:

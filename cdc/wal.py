@@ -45,7 +45,8 @@ class Wal:
 
     `server_wal_end` is how far the server has decoded and sent all there was to send, `parallel` says in which form it
     reports aborts of transactions in progress. A thread of its own sends status updates every 1.5 s, whatever the
-    caller is busy with, and never more than `confirm` was told.
+    caller is busy with: as flushed what `confirm` was told, as applied what `level` was. Each asks for an answer, since
+    a server that is busy with the WAL of others says nothing by itself.
     """
 
     def __init__(self, dsn: str, slot: str, publications: list[str], *, streaming: bool = False) -> None:
@@ -53,6 +54,7 @@ class Wal:
         self._pgconn = connect_replication(dsn)
         self._lock = threading.Lock()
         self._flushed_lsn = 0
+        self._level_lsn = 0
         self._closed = threading.Event()
         self._few = True
         self.server_wal_end = 0
@@ -109,6 +111,20 @@ class Wal:
                 self._flushed_lsn = flushed_lsn
                 self._send_status()
 
+    def level(self, lsn: int) -> None:
+        """Show in pg_stat_replication.replay_lsn that every change committed before `lsn` is in Kafka.
+
+        It may be past what is confirmed, where the WAL between has no change of ours; `tailrace status` reads it.
+        """
+        if lsn <= self._level_lsn:
+            return
+        with self._lock:
+            self._level_lsn = lsn
+            try:
+                self._send_status()
+            except OperationalError as error:
+                raise connection_lost(str(error), _CONNECTION) from None
+
     def ask(self) -> None:
         """Have the server say at once how far it has sent the WAL: `server_wal_end` follows."""
         with self._lock:
@@ -123,14 +139,15 @@ class Wal:
                 if self._closed.is_set():
                     return
                 try:
-                    self._send_status()
+                    self._send_status(reply=True)
                 except OperationalError:
                     return  # the reader meets the same and says so
 
     def _send_status(self, *, reply: bool = False) -> None:
         clock = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         received = max(self.server_wal_end, self._flushed_lsn)
-        self._pgconn.put_copy_data(_status(b"r", received, self._flushed_lsn, self._flushed_lsn, clock, reply))
+        applied = max(self._level_lsn, self._flushed_lsn)
+        self._pgconn.put_copy_data(_status(b"r", received, self._flushed_lsn, applied, clock, reply))
         self._pgconn.flush()
 
     def close(self) -> None:

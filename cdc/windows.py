@@ -316,7 +316,7 @@ class Windows:
     def _failed(self, window: Window) -> None:
         table = window.chunk.table
         log.error("rows cannot be selected, the read ends", table=table, where=window.plan.where, error=window.failed)
-        self._registry.cancel(table)
+        self._registry.cancel(table, "failed")
 
     def _is_outdated(self, window: Window, read: TableRead) -> bool:
         """Whether the stream has shown another shape than the one that was read, and a later one.

@@ -206,7 +206,8 @@ class Health(Section):
 
     listen: str = Field(
         "127.0.0.1:9464",
-        description="address; port 0 is any that is free, empty is off; the default gives way to another port if taken",
+        description="address; port 0 is any that is free, empty is off; the default gives way to the next free port,"
+        " with a warning",
     )
     stall_s: float = Field(
         60, ge=15, description="a position that has not moved for so long although there is WAL is a stall"

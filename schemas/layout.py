@@ -17,6 +17,9 @@ import orjson
 
 from schemas.relation import Relation
 
+FIRST_RUN: Final = 1
+"""The number of a table's first snapshot run."""
+
 _SAME_TEXT: Final = frozenset({25, 1043})
 """text and varchar: between them, without a rewrite, every value prints the same."""
 
@@ -263,16 +266,28 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended that a person had asked for ("done", "cancelled", "failed"), and what was asked, for people."""
+
+    run: int
+    how: str
+    where: str | None = None
+    rate: int | None = None
+    reconcile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
     """What the topic of a table holds, as the tables topic keeps it.
 
     `oid` is the table that its rows come from, 0 once that has another name, and `member` its entry in the publication:
     with another one, changes may be missing. `run` is the number of the newest snapshot run, `layout` that of the rows
     at rest with all that was committed before `lsn`, and `columns` are those that they have. Without a layout a read is
-    still to begin. `asked` is there while a run is under way that a person has asked for, or paused. `status` is None
-    in a record of a version that did not store it: there the position record says which tables are incomplete. `empty`:
-    a truncate must be the next record of the topic; `refill`: also when the read begins, for changes from before it
-    may have had another form. `parked` says why a table is parked, and since when.
+    still to begin. `asked` is there while a run is under way that a person has asked for, or paused, `ended` from then
+    until the next run begins. `status` is None in a record of a version that did not store it: there the position
+    record says which tables are incomplete. `empty`: a truncate must be the next record of the topic; `refill`: also
+    when the read begins, for changes from before it may have had another form. `parked` says why a table is parked, and
+    since when.
     """
 
     run: int
@@ -286,6 +301,7 @@ class TableState:
     empty: bool = False
     refill: bool = False
     parked: Parked | None = None
+    ended: Ended | None = None
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -293,7 +309,7 @@ class TableState:
     @classmethod
     def from_json(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
-        layout, asked = value["layout"], value.get("asked")
+        layout, asked, ended = value["layout"], value.get("asked"), value.get("ended")
         return cls(
             value["run"],
             value["oid"],
@@ -306,4 +322,5 @@ class TableState:
             value.get("empty", False),
             value.get("refill", False),
             Parked(**value["parked"]) if value.get("parked") else None,
+            Ended(**ended) if ended else None,
         )

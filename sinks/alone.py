@@ -10,7 +10,7 @@ from sinks.options import client_options
 from sinks.progress import TIMEOUT
 
 
-def send_alone(kafka: Kafka, topic: str, key: bytes, value: bytes) -> None:
+def send_alone(kafka: Kafka, topic: str, key: bytes, value: bytes, timeout: float = TIMEOUT) -> None:
     """Put one record on partition 0 and wait until it is there. SinkError if Kafka does not say so."""
     failed: list[KafkaError | None] = [KafkaError(KafkaError._TIMED_OUT)]
 
@@ -20,7 +20,7 @@ def send_alone(kafka: Kafka, topic: str, key: bytes, value: bytes) -> None:
     producer = Producer(client_options(kafka) | {"enable.idempotence": True, "log_level": 0})
     try:
         producer.produce(topic, value, key, 0, on_delivery=delivered)
-        producer.flush(TIMEOUT)
+        producer.flush(timeout)
     except KafkaException as error:
         raise kafka_error(kafka, error.args[0]) from None
     if failed[0] is not None:

@@ -14,19 +14,20 @@ from confluent_kafka.admin import AdminClient
 from schemas.config import Kafka
 from schemas.errors import ConfigError
 from schemas.secret import kafka_secrets, redacted
+from sinks.kafka_log import LOGGER
 
 _BACKOFF_MS: Final = 20
 """librdkafka waits half of it before its first connection, too; it doubles with each failure, up to 10 s."""
 
 
 def client_options(kafka: Kafka) -> dict[str, Any]:
-    """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`.
+    """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`, where it logs.
 
     ConfigError for those that no client can be made with. What the config gives goes before what the caller sets only
     where the caller lays it over:
     ``{**client_options(kafka), "enable.idempotence": True}``.
     """
-    options = _options(kafka)
+    options = _options(kafka) | {"logger": LOGGER}
     _try(tuple(options.items()), frozenset(kafka_secrets(kafka)))
     return options
 

@@ -48,9 +48,13 @@ class TableProgress:
     def done(self) -> bool:
         return self.chunks_done == self.chunks
 
-    def rows_per_s(self) -> float:
-        """Return the mean since the read began."""
-        return self.rows / max((self.newest_ms - self.began_ms) / 1000, 0.001)
+    def rows_per_s(self, now_ms: int = 0, limit: int | None = None) -> float:
+        """Return the mean from when the read began to its newest chunk, or to `now_ms` while it goes on.
+
+        At a limit each chunk is followed by a pause, which belongs to its time: the mean is not above it.
+        """
+        mean = self.rows / max((max(now_ms, self.newest_ms) - self.began_ms) / 1000, 0.001)
+        return mean if limit is None else min(mean, limit)
 
 
 class ReadProgress(dict[str, TableProgress]):

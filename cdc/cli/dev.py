@@ -28,9 +28,10 @@ def up(
     state_dir: StateDir = STATE_DIR,
 ) -> None:
     """Start what does not run, and return when the views have caught up. Safe to repeat."""
-    from cdc.dev.up import bring_up, wait_for_views
+    from cdc.dev.state import ended_on_failure
+    from cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views
 
-    with Display("starting servers") as display:
+    with ended_on_failure(state_dir, output.note, but_for=(NOT_CAUGHT_UP,)), Display("starting servers") as display:
         file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note)
 
         def told(what: str, done: int, total: int | None) -> None:

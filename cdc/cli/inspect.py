@@ -35,7 +35,7 @@ def status(
     if json:
         output.json(found.to_dict())
     else:
-        for text in status_lines(found):
+        for text in status_lines(found, output.width()):
             output.line(text)
     if any(found.topics.parked_tables.values()):
         raise typer.Exit(7)
@@ -47,16 +47,18 @@ def watch_status(config: Config, *, as_json: bool) -> None:
     import time
 
     from cdc.cli.status_page import status_lines
+    from cdc.ops.read_lag import WaitingChanges
     from cdc.ops.read_status import read_status
 
+    waiting = WaitingChanges()
     try:
         while True:
-            found = read_status(config)
+            found = read_status(config, waiting)
             if as_json:
                 output.json(found.to_dict())
             else:
                 clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
-                output.line(clear + "\n".join(status_lines(found)))
+                output.line(clear + "\n".join(status_lines(found, output.width())))
             time.sleep(1)
     except KeyboardInterrupt:
         return

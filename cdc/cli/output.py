@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -46,10 +47,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def lag_text(lag_bytes: int | None, lag_seconds: float | None) -> str:
-    """Say how far behind something is."""
-    if lag_bytes is None:
+    """Say how far behind something is: 0 s when nothing is missing."""
+    if lag_seconds is None:
         return "unknown"
-    return bytes_text(lag_bytes) if lag_seconds is None else f"{bytes_text(lag_bytes)}, {lag_seconds:.1f} s"
+    if lag_seconds == 0:
+        return "0 s"
+    shown = f"{lag_seconds:.1f} s" if lag_seconds < 120 else duration_text(lag_seconds)
+    return f"{shown}, {bytes_text(lag_bytes)}" if lag_bytes else shown
+
+
+def width() -> int:
+    """Return the width of the terminal; off a terminal no line is broken, so that it can be searched."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else sys.maxsize
 
 
 def bytes_text(number: float) -> str:

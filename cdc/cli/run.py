@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def run(config: ConfigFile = None) -> None:
     """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C; a second one stops at once."""
     from cdc.ops import http, log
+    from cdc.ops.daemon_record import recorded
     from cdc.ops.health import Health
     from cdc.ops.notify import notifying
     from cdc.service import Service
@@ -30,7 +32,7 @@ def run(config: ConfigFile = None) -> None:
     stop = threading.Event()
     stop_on_signal(stop)
     health = Health(loaded.source.slot)
-    with http.serving(loaded, health), SlotWatch(loaded, health), notifying(health):
+    with http.serving(loaded, health), SlotWatch(loaded, health), notifying(health), recorded(loaded, health):
         Service(loaded, stop, health).run()
 
 
@@ -49,7 +51,12 @@ def stop_on_signal(stop: threading.Event, end: Callable[[int], None] = os._exit)
 def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
     signal.sigwait(_SIGNALS)
     stop.set()
-    output.note(f"stopping; a second signal stops at once, {STOP_SECONDS:.0f} s at the latest")
+    if sys.stderr.isatty():
+        output.note(f"stopping; a second signal stops at once, {STOP_SECONDS:.0f} s at the latest")
+    else:
+        import structlog
+
+        structlog.get_logger().info("stopping", at_most_s=STOP_SECONDS)
     second = signal.sigtimedwait(_SIGNALS, STOP_SECONDS)
     if second is not None:
         end(128 + second.si_signo)

@@ -2,30 +2,111 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from cdc.cli.output import bytes_text, duration_text, lag_text
 from cdc.membership import shown
-from cdc.ops.status import SourceStatus, Status, TopicsStatus, ViewStatus
+from cdc.ops.status import DaemonStatus, SourceStatus, Status, TopicsStatus, ViewStatus
 from cdc.ops.table_waits import sentence
 from schemas.lsn import format_lsn
 from sinks.views_topic import WAITS_FOR_TABLE
 
+_INDENT: Final = " " * 9
+_LEAST_WIDTH: Final = 40
 
-def status_lines(status: Status) -> Iterator[str]:
-    """Say where everything stands, one thing a line, what is wrong in words."""
-    yield from _source(status.slot_name, status.source, status.seconds_to_full)
-    yield from _topics(status.topics)
+
+def status_lines(status: Status, width: int = 80) -> Iterator[str]:
+    """Say where everything stands, what is wrong in words; lines break at `width` where they have a space."""
+    for text in (
+        *_daemon(status.slot_name, status),
+        *_source(status.slot_name, status.source, status.seconds_to_full),
+        *_topics(status.topics),
+    ):
+        # statements are there to be pasted
+        yield from [text] if text.endswith(";") else _wrapped(text, width)
     if status.views:
         yield ""
-        yield from view_lines(status.views)
+        yield from view_lines(status.views, width, said=status.topics.error)
 
 
-def view_lines(views: Sequence[ViewStatus]) -> Iterator[str]:
-    """Say for each view which LSN it reflects and how far that is behind."""
-    yield f"{'VIEW':<24} {'TARGET':<10} {'LSN':<14} LAG"
-    for view in views:
-        yield _view(view)
+def view_lines(views: Sequence[ViewStatus], width: int = 80, said: str | None = None) -> Iterator[str]:
+    """Say for each view which LSN it reflects and its lag; below what keeps it back, unless that is `said`."""
+    rows = [("VIEW", "TARGET", "LSN", "LAG"), *map(_view, views)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for *cells, last in rows:
+        yield "  ".join([cell.ljust(size) for cell, size in zip(cells, widths, strict=True)] + [last]).rstrip()
+    errors = dict.fromkeys(view.error for view in views if view.error and view.error != said)
+    if errors:
+        yield ""
+    for error in errors:
+        of = [view.name for view in views if view.error == error]
+        # what keeps all of them back, a Kafka that is down, is said once
+        yield from _wrapped(f"{', '.join(of)}: {_first_line(error)}", width)
+        if "\n" in error:
+            yield f"{_INDENT}all of it: tailrace views status {of[0]}"
+
+
+def _first_line(error: str) -> str:
+    return " ".join(error.partition("\n")[0].removeprefix("ERROR").split())
+
+
+def _wrapped(text: str, width: int, indent: str = _INDENT) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    return textwrap.wrap(
+        text,
+        max(width, _LEAST_WIDTH),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+        replace_whitespace=False,
+    )
+
+
+def _daemon(slot_name: str, status: Status) -> Iterator[str]:
+    daemon, slot = status.daemon, status.source.slot
+    if daemon.running is None and daemon.state is None:
+        return
+    where = _where(daemon)
+    if daemon.running is not False:
+        since = f" since {_time(daemon.since)}" if daemon.since and daemon.state == "running" else ""
+        reads = "runs" if daemon.running else "unknown while PostgreSQL is down; last seen"
+        yield f"daemon   {reads}{where}{since}"
+        if daemon.state == "retrying":
+            yield f"{_INDENT}tries again since {_time(daemon.since)}: {_error(daemon)}"
+        return
+    if slot is None:
+        yield f'daemon   has not run yet: there is no slot "{slot_name}"; tailrace run'
+    elif daemon.state == "failed":
+        yield f"daemon   does not run: it failed at {_time(daemon.since)}{where}"
+        yield f"{_INDENT}{_error(daemon)}"
+    elif daemon.state == "stopped":
+        yield f"daemon   does not run: it was stopped at {_time(daemon.since)}{where}"
+    elif daemon.state == "killed":
+        yield (
+            f"daemon   does not run: it ended without a word (killed?), last seen{where}, there since"
+            f" {_time(daemon.since)}"
+        )
+        if daemon.code:
+            yield f"{_INDENT}its last error: {_error(daemon)}"
+    else:
+        yield f'daemon   does not run: nobody reads slot "{slot_name}"'
+
+
+def _where(daemon: DaemonStatus) -> str:
+    process = f" (process {daemon.pid})" if daemon.pid else ""
+    return f" on {daemon.host}{process}" if daemon.host else ""
+
+
+def _time(since: str | None) -> str:
+    return "an unknown time" if since is None else since.replace("T", " ").replace("+00:00", " UTC")
+
+
+def _error(daemon: DaemonStatus) -> str:
+    return " ".join(each for each in (daemon.code, daemon.message) if each) or "no error is known"
 
 
 def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None) -> Iterator[str]:
@@ -38,16 +119,17 @@ def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None)
     if slot is None:
         yield f'slot     "{slot_name}" does not exist yet; `tailrace run` makes it'
         return
-    owner = f"read by process {slot.active_pid}" if slot.active_pid else "not read by anybody"
-    yield (
-        f'slot     "{slot_name}" confirmed {_lsn(slot.confirmed_flush_lsn)}, restart {_lsn(slot.restart_lsn)}, {owner}'
-    )
-    room = "no limit" if slot.safe_wal_size is None else f"{bytes_text(slot.safe_wal_size)} more until it is lost"
+    owner = f"read by process {slot.active_pid} of the server" if slot.active_pid else "not read by anybody"
+    yield f'slot     "{slot_name}", {owner}'
+    yield f"{_INDENT}confirmed {_lsn(slot.confirmed_flush_lsn)}, restart {_lsn(slot.restart_lsn)}"
+    yield f"{_INDENT}holds {bytes_text(source.retained_bytes or 0)} of WAL, status {slot.wal_status or 'unknown'}"
+    if slot.safe_wal_size is None:
+        yield f"{_INDENT}no limit: max_slot_wal_keep_size is not set"
+        return
+    room = f"{bytes_text(slot.safe_wal_size)} more until it is lost"
     if seconds_to_full is not None:
         room += f", that is {duration_text(seconds_to_full)} of WAL if nobody reads it"
-    yield (
-        f"         holds {bytes_text(source.retained_bytes or 0)} of WAL, status {slot.wal_status or 'unknown'}, {room}"
-    )
+    yield f"{_INDENT}{room}"
 
 
 def _missing(source: SourceStatus) -> Iterator[str]:
@@ -60,46 +142,45 @@ def _missing(source: SourceStatus) -> Iterator[str]:
 
 
 def _topics(topics: TopicsStatus) -> Iterator[str]:
+    lag = lag_text(topics.lag_bytes, topics.lag_seconds)
     if topics.error:
         yield f"topics   down: {topics.error}"
+        if topics.lag_seconds is not None:
+            yield f"{_INDENT}lag {lag}"
         return
     if topics.flushed_lsn is None:
         yield "topics   nothing stored yet"
         return
-    yield (
-        f"topics   complete to {_lsn(topics.flushed_lsn)}, position {topics.position},"
-        f" lag {lag_text(topics.lag_bytes, topics.lag_seconds)}"
-    )
+    unread = ""
+    if topics.lag_seconds is None and topics.unread_bytes:
+        unread = f" ({bytes_text(topics.unread_bytes)} of WAL not read yet)"
+    yield f"topics   complete to {_lsn(topics.flushed_lsn)}, lag {lag}{unread}"
+    yield f"{_INDENT}position {topics.position}"
     for each in topics.reads:
         if each.table not in topics.parked_tables:
-            yield f"         incomplete: {each}"
+            yield f"{_INDENT}incomplete: {each}"
     for name, code in topics.parked_tables.items():
         if code:
-            yield f"         PARKED: {name} ({code}), its changes are not written; why: tailrace table list"
+            yield f"{_INDENT}PARKED: {name} ({code}), its changes are not written; why: tailrace table list"
     if topics.diverted:
-        yield f"         {topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
+        yield f"{_INDENT}{topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
     if topics.open_transaction:
-        yield f"         in the middle of transaction {topics.open_transaction}"
+        yield f"{_INDENT}in the middle of transaction {topics.open_transaction}"
 
 
-def _view(view: ViewStatus) -> str:
-    waits = sentence(view.waits_for)
+def _view(view: ViewStatus) -> tuple[str, str, str, str]:
+    if view.error and view.generation is None:
+        return view.name, view.target, "-", "unknown"  # the topic that says it cannot be read
+    waits = [sentence(view.waits_for)] if view.waits_for and not view.error else []
     if view.flushed_lsn is None:
-        first = _first_line(view.error) if view.error else waits
-        if view.error and WAITS_FOR_TABLE not in first:
-            state = f"down: {first}"
-        else:
-            state = f"nothing applied yet{first and ', '}{first}"
-        return f"{view.name:<24} {view.target:<10} {'-':<14} {state}"
-    failed = f"  stopped: {_first_line(view.error)}" if view.error else waits and f"  {waits}"
-    lag = lag_text(view.lag_bytes, view.lag_seconds)
-    begins = "" if view.history_from_lsn is None else f"  from {_lsn(view.history_from_lsn)}"
-    return f"{view.name:<24} {view.target:<10} {_lsn(view.flushed_lsn):<14} {lag}{begins}{failed}"
-
-
-def _first_line(error: str) -> str:
-    """Return an error's code and message; `tailrace views status VIEW` shows the whole of it."""
-    return " ".join(error.partition("\n")[0].removeprefix("ERROR").split())
+        waiting = view.error is not None and WAITS_FOR_TABLE in _first_line(view.error)
+        state = ["nothing applied yet"] if not view.error or waiting else []
+    else:
+        state = [lag_text(view.lag_bytes, view.lag_seconds)]
+    begins = [] if view.history_from_lsn is None else [f"from {_lsn(view.history_from_lsn)}"]
+    stopped = ["stopped, see below"] if view.error else []
+    lsn = "-" if view.flushed_lsn is None else _lsn(view.flushed_lsn)
+    return view.name, view.target, lsn, ", ".join(state + begins + stopped + waits)
 
 
 def _lsn(lsn: int | None) -> str:

@@ -61,7 +61,7 @@ def status(
         output.json([view for view in status.to_dict()["views"] if view["name"] in chosen])
         return
     found = [view for view in status.views if view.name in chosen]
-    for text in view_lines(found):
+    for text in view_lines(found, output.width()):
         output.line(text)
     for view in found if views else ():
         if view.error:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from cdc.dev import java
 from cdc.dev.jars import jars
-from cdc.dev.process import Process, end, free_ports, listening, reason, spawn, tail, wait_until
+from cdc.dev.process import Process, end, free_ports, listening, reason, spawn, start_hint, tail, wait_until
 from cdc.dev.server import Record, Server, reusable, wanted_settings
 from schemas.errors import SinkError
 
@@ -185,5 +185,5 @@ def _ready(server: Server) -> bool:
 def _await(server: Server) -> None:
     if not wait_until(lambda: _ready(server), server.process, _START_SECONDS):
         raise SinkError(
-            "TR-605", "the embedded Kafka did not start", detail=tail(server.log), hint=f"See {server.log}."
+            "TR-605", "the embedded Kafka did not start", detail=tail(server.log), hint=start_hint(server.log)
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cdc.dev import java
 from cdc.dev.jars import jars
-from cdc.dev.process import Process, free_ports, listening, spawn, tail, wait_until
+from cdc.dev.process import Process, free_ports, listening, spawn, start_hint, tail, wait_until
 from cdc.dev.server import Record, Server, reusable
 from schemas.errors import SinkError
 
@@ -89,5 +89,5 @@ def _await(server: Server) -> None:
             "TR-606",
             "the embedded OpenSearch did not start",
             detail=tail(server.log),
-            hint=f"See {server.log}.",
+            hint=start_hint(server.log),
         )

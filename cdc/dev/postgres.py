@@ -21,7 +21,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.dev import unprivileged
-from cdc.dev.process import Process, free_ports, listening, reason, spawn, started_at, tail, wait_until
+from cdc.dev.process import Process, free_ports, listening, reason, spawn, start_hint, started_at, tail, wait_until
 from cdc.dev.server import Record, Server, reusable, wanted_settings
 from schemas.errors import ConfigError, SourceError
 
@@ -189,5 +189,5 @@ def _await(server: Server) -> None:
             "TR-604",
             "the embedded PostgreSQL did not start",
             detail=tail(server.log),
-            hint=f"See {server.log}.",
+            hint=start_hint(server.log),
         )

@@ -136,7 +136,7 @@ def free_ports(wanted: Sequence[int | None], among: range = _PORTS) -> list[int]
             raise ConfigError(
                 "TR-607",
                 f"no free port on 127.0.0.1 from {among.start} to {among.stop - 1}",
-                hint="See ss -ltn.",
+                hint=f"Which programs have them: ss -ltnp 'sport >= :{among.start} and sport < :{among.stop}'",
             )
         return ports
     finally:
@@ -169,6 +169,17 @@ def tail(log: Path) -> str:
         return reason(log.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return f"(no log at {log})"
+
+
+def start_hint(log: Path) -> str:
+    """Return what to do about a server that did not start, by its log."""
+    try:
+        taken = re.search(r"[Aa]ddress already in use|BindException", log.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        taken = None
+    if taken:
+        return f"Another program took its port a moment before: repeat the command, it picks a free one. Log: {log}"
+    return f"See {log}."
 
 
 def reason(output: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from cdc.dev import java, kafka, opensearch, postgres
 from cdc.dev.lock import locked
 from cdc.dev.process import Process, alive, spawn
 from cdc.dev.server import Server, stop
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, TailraceError
 
 STATE_FOLDER = Path(".tailrace")
 _FILE = "servers.json"
@@ -84,9 +85,16 @@ def start_servers(
                 )
             except ConfigError as missing:
                 messages.append(f"search views are left out: {missing.message}. {missing.hint}")
-        with ThreadPoolExecutor(len(jobs)) as threads:
-            futures = {name: threads.submit(job) for name, job in jobs.items()}
-        started = {name: future.result() for name, future in futures.items()}
+        before = running(state_dir)
+        try:
+            with ThreadPoolExecutor(len(jobs)) as threads:
+                futures = {name: threads.submit(job) for name, job in jobs.items()}
+            started = {name: future.result() for name, future in futures.items()}
+        except BaseException:
+            # also Ctrl-C: the threads of the others would go on waiting for their servers
+            state.refuse_more()
+            _end([server for server in state.servers.values() if server.process not in before])
+            raise
     return Servers(
         postgres.dsn(started["postgres"]),
         postgres.socket_dsn(started["postgres"]),
@@ -118,8 +126,36 @@ def start_program(state_dir: Path, name: str, command: Sequence[str]) -> Server:
         return server(spawn(command, log=log, folder=Path.cwd(), record=lambda process: state.record(server(process))))
 
 
-def stop_servers(state_dir: Path = STATE_FOLDER, purge: bool = False) -> list[str]:
-    """End every process of the state file, programs first; return the names of those that still ran.
+def running(state_dir: Path) -> set[Process]:
+    """Return the processes of the state file that run."""
+    return {each.server.process for each in status(state_dir) if each.alive}
+
+
+@contextmanager
+def ended_on_failure(
+    state_dir: Path, say: Callable[[str], None], but_for: Collection[str] = ()
+) -> Iterator[None]:
+    """End what the block has started if it fails, or is interrupted, and say so; what ran before goes on running.
+
+    Errors with a code of `but_for` end nothing.
+    """
+    before = running(state_dir)
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, TailraceError) and error.code in but_for:
+            raise
+        started = [each.server.name for each in status(state_dir) if each.server.process not in before]
+        ended = stop_servers(state_dir, keep=before)
+        if started:
+            say(f"ended what was started: {', '.join(ended or started)}; data and logs stay in {state_dir}")
+        raise
+
+
+def stop_servers(
+    state_dir: Path = STATE_FOLDER, purge: bool = False, keep: Collection[Process] = frozenset()
+) -> list[str]:
+    """End every process of the state file but those of `keep`, programs first; return the names of those that ran.
 
     With `purge` the folder goes, too: all data. A folder without a state file is not ours and is refused.
     """
@@ -132,20 +168,26 @@ def stop_servers(state_dir: Path = STATE_FOLDER, purge: bool = False) -> list[st
         raise ConfigError("TR-609", f"{state_dir} is no state folder", detail=f"It has no {_FILE}; left as it is.")
     with locked(state_dir / _LOCK):
         servers = _State(state_dir).servers
-        running = [server for server in servers.values() if alive(server.process)]
-        for group in (
-            [server for server in running if server.name not in _EMBEDDED],
-            [server for server in running if server.name in _EMBEDDED],
-        ):
-            with ThreadPoolExecutor(max(len(group), 1)) as threads:
-                list(threads.map(stop, group))
+        ended = _end([server for server in servers.values() if server.process not in keep])
         if purge:
             for server in servers.values():
                 # The socket folder is elsewhere when the path of ours is too long for a socket.
                 if server.socket and not server.socket.is_relative_to(state_dir):
                     shutil.rmtree(server.socket, ignore_errors=True)
             shutil.rmtree(state_dir)
-    return [server.name for server in running]
+    return ended
+
+
+def _end(servers: Sequence[Server]) -> list[str]:
+    """End those that run, programs before the servers that they use; return their names."""
+    ran = [server for server in servers if alive(server.process)]
+    for group in (
+        [server for server in ran if server.name not in _EMBEDDED],
+        [server for server in ran if server.name in _EMBEDDED],
+    ):
+        with ThreadPoolExecutor(max(len(group), 1)) as threads:
+            list(threads.map(stop, group))
+    return [server.name for server in ran]
 
 
 def status(state_dir: Path = STATE_FOLDER) -> list[ServerStatus]:
@@ -160,6 +202,7 @@ class _State:
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / _FILE
         self._writing = threading.Lock()
+        self._refused = False
         try:
             kept = json.loads(self._path.read_text(encoding="utf-8"))
             self.servers = {name: Server.from_json(name, each) for name, each in kept["servers"].items()}
@@ -176,8 +219,15 @@ class _State:
     def get(self, name: str) -> Server | None:
         return self.servers.get(name)
 
+    def refuse_more(self) -> None:
+        """Let no server start that is not written down yet."""
+        with self._writing:
+            self._refused = True
+
     def record(self, server: Server) -> None:
         with self._writing:
+            if self._refused:
+                raise ConfigError("TR-608", f"{server.name} was not started: the start was given up")
             self.servers[server.name] = server
             unfinished = self._path.with_suffix(".new")
             kept = {"servers": {name: each.to_json() for name, each in self.servers.items()}}

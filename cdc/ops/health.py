@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
 from cdc.membership import Missing
+from cdc.ops.lag import LagMeter
 from cdc.ops.source_state import SourceState
 from schemas.errors import TailraceError
 from schemas.progress import PositionRecord
@@ -38,13 +39,14 @@ class Stall:
 class Health:
     """The first part is the daemon's own thread's to write, the second that of its watch of the slot.
 
-    `record` is the newest position record in Kafka, `committed_at` (time.time()) when this process wrote one.
-    `complete_at`: all that was committed on the source by then is in Kafka. `full_at`: when the slot reaches its limit
-    if all goes on as it has of late. `missing` are tables that are to be captured and are in no publication.
+    `address` is that of its HTTP, if it has one. `record` is the newest position record in Kafka, `committed_at`
+    (time.time()) when this process wrote one. `lag` is written by both. `full_at`: when the slot reaches its limit if
+    all goes on as it has of late. `missing` are tables that are to be captured and are in no publication.
     """
 
     def __init__(self, slot: str) -> None:
         self.slot = slot
+        self.address: str | None = None
         self.state: State = "starting"
         self.turned_at = time.monotonic()
         self.committing_since: float | None = None
@@ -57,18 +59,19 @@ class Health:
         self.error: TailraceError | None = None
         self.errors: Counter[str] = Counter()
         self.reads = ReadProgress()
+        self.lag = LagMeter()
 
         self.source: SourceState | None = None
         self.source_error: str | None = None
         self.kafka_error: str | None = None
-        self.complete_at: float | None = None
         self.full_at: float | None = None
         self.heartbeats = 0
         self.missing: Sequence[Missing] = ()
         self.stall: Stall | None = None
 
-    def begin(self, sink: KafkaSink, stored: PositionRecord) -> None:
-        """Note a session that owns the slot and goes on from `stored`."""
+    def begin(self, sink: KafkaSink, stored: PositionRecord, wal_lsn: int) -> None:
+        """Note a session that owns the slot and goes on from `stored`, with the end of the server's WAL."""
+        self.lag.resume(stored.here.flushed_lsn, wal_lsn)
         self.sink, self.record, self.state = sink, stored, "starting"
         self.sessions += 1
 
@@ -92,6 +95,10 @@ class Health:
         """Note that the session has let go of its producer."""
         self.sink = self.committing_since = None
 
+    def lag_seconds(self) -> float | None:
+        """Return the lag of the topics as `cdc.ops.lag` defines it; None while it is not known, or another's."""
+        return None if self.state == "standby" else self.lag.seconds(time.time())
+
     def live(self) -> tuple[bool, dict[str, Any]]:
         """Say whether the loop turns, which a restart would mend if not; servers that are down do not count."""
         turned_s = time.monotonic() - self.turned_at
@@ -102,6 +109,9 @@ class Health:
         """Say whether changes flow, or this daemon stands by for one through which they do; why not, if not."""
         reason = self._not_ready()
         body: dict[str, Any] = {"ready": reason is None, "state": self.state, "slot": self.slot}
+        lag_s = self.lag_seconds()
+        if lag_s is not None:
+            body["lag_seconds"] = lag_s
         if reason is not None:
             body["reason"] = reason
         if self.stall is not None:

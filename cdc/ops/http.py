@@ -1,14 +1,16 @@
-"""`/livez`, `/readyz`, `/metrics` and `/wait` over HTTP, from a thread that ends with the daemon.
+"""`/livez`, `/readyz`, `/metrics`, `/status` and `/wait` over HTTP, from a thread that ends with the daemon.
 
 Starlette and uvicorn are loaded when a daemon starts, not with the command line.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import structlog
 import uvicorn
@@ -21,6 +23,7 @@ from starlette.routing import Route
 from cdc.ops.health import Health
 from cdc.ops.http_wait import WaitRoute
 from cdc.ops.metrics import Metrics
+from cdc.ops.port_holder import holder_of
 from schemas.config import Config
 from schemas.config import Health as Options
 from schemas.errors import ConfigError
@@ -28,6 +31,9 @@ from schemas.errors import ConfigError
 log = structlog.get_logger()
 
 _STOP_S = 1.0
+
+_NEXT_PORTS = 20
+"""So many ports after the usual one are tried before any that is free."""
 
 
 @contextmanager
@@ -39,11 +45,12 @@ def serving(config: Config, health: Health) -> Iterator[None]:
         return
     taken = _listen(options)
     host, port = taken.getsockname()[:2]
-    log.info("health and metrics", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    health.address = f"{f'[{host}]' if ':' in host else host}:{port}"
+    log.info("health and metrics", url=f"http://{health.address}")
     waits = WaitRoute(config)
     server = uvicorn.Server(
         uvicorn.Config(
-            _app(health, waits), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            _app(config, health, waits), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
         )
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, name="http", daemon=True)
@@ -56,7 +63,7 @@ def serving(config: Config, health: Health) -> Iterator[None]:
         thread.join(_STOP_S)
 
 
-def _app(health: Health, waits: WaitRoute) -> Starlette:
+def _app(config: Config, health: Health, waits: WaitRoute) -> Starlette:
     metrics = Metrics(health)
 
     async def livez(request: Request) -> Response:
@@ -67,6 +74,9 @@ def _app(health: Health, waits: WaitRoute) -> Starlette:
         ready, body = health.ready()
         return JSONResponse(body, 200 if ready else 503)
 
+    async def status(request: Request) -> Response:
+        return JSONResponse({"prefix": config.kafka.prefix, "pid": os.getpid(), **health.ready()[1]})
+
     async def all_metrics(request: Request) -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
@@ -75,6 +85,7 @@ def _app(health: Health, waits: WaitRoute) -> Starlette:
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", all_metrics),
+            Route("/status", status),
             Route("/wait", waits.answer),
         ]
     )
@@ -85,14 +96,30 @@ def _listen(options: Options) -> socket.socket:
     try:
         return _bound(host, port)
     except OSError as error:
+        holder = holder_of(port) if error.errno == errno.EADDRINUSE else None
         if "listen" not in options.model_fields_set:
-            return _bound(host, 0)  # of several daemons on a host one has the usual port
+            return _nearest(host, port, holder)  # of several daemons on a host one has the usual port
         raise ConfigError(
             "TR-112",
             f'health.listen: cannot listen on "{options.listen}"',
-            detail=f"{error.strerror}.",
-            hint="Give another port; 0 takes any that is free, and an empty string turns it off.",
+            detail=f"{error.strerror}{f': {holder} does' if holder else ''}.",
+            hint=f'listen = "{host}:{port + 1}"  # under [health]; port 0 is any that is free, "" turns it off',
         ) from None
+
+
+def _nearest(host: str, port: int, holder: str | None) -> socket.socket:
+    """Take the next free port, and say so: whoever scrapes the usual one would get another daemon's numbers."""
+    for other in (*range(port + 1, port + 1 + _NEXT_PORTS), 0):
+        with suppress(OSError):
+            taken = _bound(host, other)
+            log.warning(
+                "the usual health port is taken, another one is used",
+                usual=f"{host}:{port}",
+                held_by=holder,
+                used=f"{host}:{taken.getsockname()[1]}",
+            )
+            return taken
+    raise ConfigError("TR-112", f'health.listen: cannot listen on "{host}"', hint='listen = ""  # under [health]')
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -14,6 +14,9 @@ import structlog
 
 from schemas.logform import SHARED, renderers
 
+_EXTRA = ("kind", "client", "lines")
+"""What `sinks.kafka_log` says besides."""
+
 
 def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     """Send all logging to `stream`, in the form that fits it."""
@@ -27,7 +30,7 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(_EXTRA)],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
         )
     )

@@ -1,10 +1,12 @@
 """`/metrics`: what `Health` knows in Prometheus' form, gathered when somebody asks, in base units.
 
-Times are timestamps rather than ages, so that a lag, `time() - x`, grows while all stands still.
+Times are timestamps rather than ages, so that `time() - x` grows while the daemon does not answer. The lag is an age:
+it grows by itself while a change is missing, and is 0 otherwise.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -67,11 +69,17 @@ class HealthCollector(Collector):
             yield _counter("diverted_changes", "Changes in the dead-letter topic.", record.diverted)
         if health.committed_at is not None:
             yield _gauge("last_commit_timestamp_seconds", "When Kafka last took a transaction.", health.committed_at)
-        if health.complete_at is not None:
+        lag_s = health.lag_seconds()
+        if lag_s is not None:
+            yield _gauge(
+                "lag_seconds",
+                "Time since the oldest change that is not in Kafka was committed; 0 when there is none.",
+                lag_s,
+            )
             yield _gauge(
                 "complete_timestamp_seconds",
-                "All that was committed at the source by then is in Kafka.",
-                health.complete_at,
+                "All that was committed at the source by then is in Kafka: the time of asking less the lag.",
+                time.time() - lag_s,
             )
         yield _counter("kafka_transactions", "Transactions committed to Kafka.", health.kafka_transactions)
         records = CounterMetricFamily("tailrace_records", "Records committed to Kafka, by topic.", labels=["topic"])

@@ -22,8 +22,9 @@ from snapshot.progress import TableProgress, seconds_left
 class TableSnapshot:
     """A table's newest run. `incomplete`: no cut is a state of it until then. `chunks` is None before it is planned.
 
-    `lsn`: the run reads everything that was committed before. `rows`, `rows_per_s` and `copied_bytes` (of COPY's text)
-    are those of whole chunks; `seconds_left` is None before one is read, and while nothing is being read.
+    `state` is waiting, reading, paused, "deleting what is gone", done, cancelled or failed (its condition cannot be
+    evaluated). `lsn`: the run reads everything that was committed before. `rows`, `rows_per_s` and `copied_bytes` (of
+    COPY's text) are those of whole chunks; `seconds_left` is None before one is read, and while nothing is being read.
     """
 
     table: str
@@ -69,14 +70,18 @@ def read_snapshots(config: Config) -> Snapshots:
 
 
 def _snapshot(name: str, state: TableState, read: TableProgress | None, *, incomplete: bool) -> TableSnapshot:
-    asked = state.asked or Asked()
-    planned = read if read is not None and read.run == state.run else None
     reading = incomplete or state.asked is not None
+    ended = None if reading else state.ended
+    asked = state.asked or Asked()
+    if ended is not None:
+        asked = Asked(where=ended.where, rate=ended.rate, since=() if ended.reconcile else None)
+    run = state.run if ended is None else ended.run
+    planned = read if read is not None and read.run == run else None
     lsn = 0 if state.status is TableStatus.WANTED else asked.lsn or state.lsn
     found = TableSnapshot(
         name,
-        state.run,
-        _state(asked, planned) if reading else "done",
+        run,
+        _state(asked, planned) if reading else ended.how if ended is not None else "done",
         incomplete,
         lsn=format_lsn(lsn) if lsn else None,
         where=asked.where,
@@ -85,13 +90,16 @@ def _snapshot(name: str, state: TableState, read: TableProgress | None, *, incom
     )
     if planned is None:
         return found
-    left = seconds_left([planned], time.time_ns() // 1_000_000) if reading and not asked.paused else None
+    now_ms = time.time_ns() // 1_000_000 if reading and not asked.paused and not planned.done else 0
+    left = seconds_left([planned], now_ms) if now_ms else 0.0 if reading and not asked.paused else None
+    if left and asked.rate and planned.size_done:
+        left = max(left, planned.rows * (planned.size / planned.size_done - 1) / asked.rate)
     return replace(
         found,
         chunks=planned.chunks,
         chunks_done=planned.chunks_done,
         rows=planned.rows,
-        rows_per_s=round(planned.rows_per_s()),
+        rows_per_s=round(planned.rows_per_s(now_ms, asked.rate)),
         copied_bytes=planned.copied,
         seconds_left=None if left is None else round(left),
     )

@@ -1,38 +1,45 @@
-"""Where everything stands: the source's WAL, the slot, what Kafka holds, what each view has applied.
+"""Where everything stands: the daemon, the source's WAL, the slot, what Kafka holds, what each view has applied.
 
-A server that is down is a line of the answer, not an error: that is when people ask. Lag in seconds is taken
-from clocks at the time of asking, so it grows while something is stuck.
+A server that is down is a line of the answer, not an error: that is when people ask. Lag is what `cdc.ops.lag` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from cdc.ops.forecast import seconds_to_full
+from cdc.ops.lag import age
 from cdc.ops.table_waits import TableWait, incomplete_tables, waited_for
 from cdc.slot import Slot
-from schemas.config import Config
+from schemas.config import Config, View
+from schemas.daemon import DaemonRecord
 from schemas.lsn import format_lsn
-from schemas.progress import PositionRecord
+from schemas.progress import Cut, PositionRecord
+from schemas.topics import Topics
 from sinks.views_topic import WAITS_FOR_TABLE, ViewRecord
 
 _PRESENT_S = 60.0
+
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
     """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon.
 
-    `wal_bytes_per_s` is the mean since the server's statistics were reset. `missing_tables` match ``source.tables`` and
-    are in no publication; `missing_statements` publish them.
+    `wal_bytes_per_s` is the mean since the server's statistics were reset, `reader` the host that reads the slot if it
+    reads it over TCP. `missing_tables` match ``source.tables`` and are in no publication; `missing_statements` publish
+    them.
     """
 
     error: str | None = None
     wal_lsn: int | None = None
     slot: Slot | None = None
     wal_bytes_per_s: float | None = None
+    reader: str | None = None
     missing_tables: tuple[str, ...] = ()
     missing_statements: tuple[str, ...] = ()
 
@@ -43,11 +50,29 @@ class SourceStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """Whether a daemon reads the slot: None if PostgreSQL does not say. The rest is what it has recorded, if anything.
+
+    `state` is running, retrying, stopped, failed or killed (it has recorded no end), `since` when it entered that
+    state, in UTC; of one that was killed, when it began to run.
+    """
+
+    running: bool | None = None
+    state: str | None = None
+    since: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TopicsStatus:
     """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters.
 
-    `reads` says of each of the `incomplete_tables` how far it is. `parked_tables` has the code of the error of each
-    parked table, empty for one that is left out.
+    `lag_bytes` is 0 when nothing is missing, `unread_bytes` all WAL past `flushed_lsn`: most of it may be none of ours.
+    `stored_seconds` is how long ago Kafka took the newest position. `reads` says of each of the `incomplete_tables` how
+    far it is. `parked_tables` has the code of the error of each parked table, empty for one that is left out.
     """
 
     error: str | None = None
@@ -57,6 +82,8 @@ class TopicsStatus:
     open_transaction: int | None = None
     lag_bytes: int | None = None
     lag_seconds: float | None = None
+    unread_bytes: int | None = None
+    stored_seconds: float | None = None
     diverted: int = 0
     parked_tables: dict[str, str] = field(default_factory=dict)
     reads: tuple[TableWait, ...] = ()
@@ -88,6 +115,7 @@ class Status:
     source: SourceStatus
     topics: TopicsStatus
     views: tuple[ViewStatus, ...]
+    daemon: DaemonStatus = DaemonStatus()
 
     @property
     def seconds_to_full(self) -> float | None:
@@ -97,8 +125,8 @@ class Status:
         down; else by the mean.
         """
         rate, topics, found = self.source.wal_bytes_per_s, self.topics, self.source.slot
-        if topics.lag_bytes is not None and topics.lag_seconds is not None and topics.lag_seconds >= _PRESENT_S:
-            rate = topics.lag_bytes / topics.lag_seconds
+        if topics.unread_bytes is not None and (topics.stored_seconds or 0.0) >= _PRESENT_S:
+            rate = topics.unread_bytes / (topics.stored_seconds or _PRESENT_S)
         return None if found is None else seconds_to_full(found.safe_wal_size, rate)
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,18 +152,22 @@ def _print_lsns(value: Any) -> None:
 def assemble(
     config: Config,
     source: SourceStatus,
-    stored: tuple[PositionRecord | None, int],
+    positions: Sequence[tuple[PositionRecord, int]],
     kafka_error: str | None,
     records: dict[str, ViewRecord],
     views_error: str | None,
     now: float,
     shares: Mapping[str, float] | None = None,
+    *,
+    lag_s: float | None = None,
+    daemon: DaemonStatus = DaemonStatus(),
 ) -> Status:
-    """Put together what was read; `stored` is the newest position record and when Kafka took it (ms).
+    """Put together what was read.
 
-    `shares` says how much of each table that is being read has been read.
+    `positions` are the last position records, in order, and when Kafka took each (ms); `lag_s` is the lag of the
+    topics, None if it is not known. `shares` says how much of each table that is being read has been read.
     """
-    record, stored_ms = stored
+    record, stored_ms = positions[-1] if positions else (None, 0)
     flushed = record.here.flushed_lsn if record else None
     behind = _behind(source.wal_lsn, flushed)
     topics = TopicsStatus(
@@ -145,45 +177,118 @@ def assemble(
         incomplete_tables=record.incomplete_tables if record else (),
         parked_tables=record.parked if record else {},
         open_transaction=record.open if record else None,
-        lag_bytes=behind,
-        # Everything up to flushed_lsn was there at that time; what came since cannot be older.
-        lag_seconds=_seconds(behind, now, stored_ms),
+        lag_bytes=_lag_bytes(behind, lag_s),
+        lag_seconds=lag_s,
+        unread_bytes=behind,
+        stored_seconds=age(stored_ms / 1000, now) if record else None,
         diverted=record.diverted if record else 0,
         reads=incomplete_tables(record, shares or {}),
     )
     waits = {name: waited_for(config, name, records.get(name), topics.reads) for name in config.views}
     views = tuple(
-        _view(name, view.target, records.get(name), views_error, source.wal_lsn, topics, now, waits[name])
-        for name, view in config.views.items()
+        _view(config, name, records.get(name), views_error, source.wal_lsn, topics, positions, now, waits[name])
+        for name in config.views
     )
-    return Status(config.source.slot, source, topics, views)
+    return Status(config.source.slot, source, topics, views, daemon)
+
+
+def daemon_status(
+    source: SourceStatus | None, record: DaemonRecord | None, answer: Mapping[str, Any] | None
+) -> DaemonStatus:
+    """Say whether a daemon runs, by the slot, and what is known of it: its record, and its answer if it is near."""
+    running = None if source is None else source.slot is not None and source.slot.active_pid is not None
+    running = running or (True if answer is not None else running)
+    if record is None:
+        near = socket.gethostname() if answer is not None else None
+        pid = answer["pid"] if answer is not None else None
+        return DaemonStatus(running, host=near or (source.reader if source else None), pid=pid)
+    state: str = record.state
+    if running is False and state in ("running", "retrying") and answer is None:
+        state = "killed"
+    elif running and state in ("stopped", "failed"):
+        # another has begun since, which has not recorded it yet
+        return DaemonStatus(running, "running", host=source.reader if source else None)
+    return DaemonStatus(
+        running,
+        state,
+        datetime.fromtimestamp(record.since_ms / 1000, UTC).isoformat(timespec="seconds"),
+        record.host,
+        record.pid,
+        record.code,
+        record.message,
+    )
 
 
 def _view(
+    config: Config,
     name: str,
-    target: str,
     record: ViewRecord | None,
     error: str | None,
     wal_lsn: int | None,
     topics: TopicsStatus,
+    positions: Sequence[tuple[PositionRecord, int]],
     now: float,
     waits: tuple[TableWait, ...],
 ) -> ViewStatus:
+    view = config.views[name]
     if record is None:
-        return ViewStatus(name, target, error, waits_for=waits)
+        return ViewStatus(name, view.target, error, waits_for=waits)
+    lag_s: float | None = None
+    if record.cut is not None and positions:
+        read = {*record.cut.offsets, *_topic_of(config, view)}
+        lag_s = _view_lag(record.cut, read, positions, topics.lag_seconds, record.current_ms, now)
     flushed = record.cut.flushed_lsn if record.cut else None
-    behind = _behind(wal_lsn, flushed)
-    level = flushed is not None and flushed == topics.flushed_lsn
     return ViewStatus(
         name,
-        target,
+        view.target,
         error or _stopped_by(record, waits),
         record.generation,
         flushed,
-        behind,
-        topics.lag_seconds if level else _seconds(behind, now, record.current_ms),
+        _lag_bytes(_behind(wal_lsn, flushed), lag_s),
+        lag_s,
         record.history_from.lsn if record.history_from else None,
         waits,
+    )
+
+
+def _topic_of(config: Config, view: View) -> tuple[str, ...]:
+    """Return the topic of a view of one table; those of a query are in its cut."""
+    if view.table is None:
+        return ()
+    schema, _, table = view.table.partition(".")
+    return (Topics(config.kafka.prefix).table(schema, table),)
+
+
+def _view_lag(
+    cut: Cut,
+    topics: Collection[str],
+    positions: Sequence[tuple[PositionRecord, int]],
+    topics_lag_s: float | None,
+    current_ms: int,
+    now: float,
+) -> float | None:
+    """Return the lag of a view at `cut`: that of the topics, if these have no record that the view does not have.
+
+    Otherwise it counts from the first position record with such a record. If that is not among `positions`, it counts
+    from when the view last had all there was (`current_ms`), which is a little earlier.
+    """
+    if not _lacks(cut, positions[-1][0].here, topics):
+        return topics_lag_s
+    n = next((n for n, (each, _) in enumerate(positions) if _lacks(cut, each.here, topics)), 0)
+    first, taken_ms = positions[n]
+    if n == 0:
+        return age((min(current_ms, taken_ms) or taken_ms) / 1000, now)
+    # rows of a snapshot have no commit of their own
+    commit_us = first.here.commit_ts_us
+    return age(commit_us / 1e6 if commit_us > cut.commit_ts_us else taken_ms / 1000, now)
+
+
+def _lacks(cut: Cut, newest: Cut, topics: Collection[str]) -> bool:
+    """Whether there are records on the topics past the cut."""
+    return any(
+        end > (cut.offsets[topic][partition] if partition < len(cut.offsets.get(topic, ())) else 0)
+        for topic in topics
+        for partition, end in enumerate(newest.offsets.get(topic, ()))
     )
 
 
@@ -196,7 +301,6 @@ def _behind(wal_lsn: int | None, flushed_lsn: int | None) -> int | None:
     return None if wal_lsn is None or flushed_lsn is None else max(0, wal_lsn - flushed_lsn)
 
 
-def _seconds(behind: int | None, now: float, since_ms: int) -> float | None:
-    if behind is None or since_ms <= 0:
-        return None
-    return round(max(0.0, now - since_ms / 1000), 3) if behind else 0.0
+def _lag_bytes(behind: int | None, lag_s: float | None) -> int | None:
+    """Return how much WAL is missing: none where no change is, and not known where that is not."""
+    return None if lag_s is None else behind if lag_s else 0

@@ -76,14 +76,17 @@ class Line:
 def tail(config: Config, table: str, *, from_start: bool) -> Iterator[Line]:
     """Yield the changes of a table as they are committed to Kafka, for as long as it is asked."""
     topics = Topics(config.kafka.prefix)
-    schema, _, name = table.rpartition(".")
-    topic = topics.table(schema or "public", name)
+    candidates = _topics(topics, table)
+    topic = candidates[0]
     decoder = Decoder(lambda: {stored.id: stored.schema for stored in read_schemas(config.kafka, topics)})
     consumer = open_consumer(client_options(config.kafka))
     try:
-        found = consumer.list_topics(topic, timeout=TIMEOUT).topics[topic]
-        if found.error is not None or not found.partitions:
-            raise _no_topic(table, topic)
+        for topic in candidates:
+            found = consumer.list_topics(topic, timeout=TIMEOUT).topics[topic]
+            if found.error is None and found.partitions:
+                break
+        else:
+            raise _no_topic(table, candidates[0])
         start = OFFSET_BEGINNING if from_start else OFFSET_END
         consumer.assign([TopicPartition(topic, partition, start) for partition in found.partitions])
         while True:
@@ -104,6 +107,13 @@ def tail(config: Config, table: str, *, from_start: bool) -> Iterator[Line]:
         ) from None
     finally:
         consumer.close()
+
+
+def _topics(topics: Topics, table: str) -> list[str]:
+    """Return the topics that may be meant: names of schemas and of tables may have dots, too."""
+    dots = [n for n, character in enumerate(table) if character == "."]
+    names = [(table[:dot], table[dot + 1 :]) for dot in dots if 0 < dot < len(table) - 1]
+    return [topics.table(schema, name) for schema, name in [*names, ("public", table)]]
 
 
 def change(table: str, decoder: Decoder, record: Record) -> Line | None:

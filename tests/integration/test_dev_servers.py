@@ -25,7 +25,15 @@ from cdc.dev import java, opensearch
 from cdc.dev.postgres import create_database
 from cdc.dev.process import Process, alive, listening, started_at, wait_until
 from cdc.dev.server import Server
-from cdc.dev.state import Servers, start_servers, status, stop_servers
+from cdc.dev.state import (
+    Servers,
+    ended_on_failure,
+    running,
+    start_program,
+    start_servers,
+    status,
+    stop_servers,
+)
 from schemas.errors import ConfigError, SinkError
 
 ME = Process(os.getpid(), started_at(os.getpid()) or "")
@@ -269,8 +277,41 @@ def test_a_server_that_cannot_start_says_why(own_state: Path) -> None:
         start_servers(own_state, search=False, kafka_properties={"log.cleaner.threads": "none"})
     assert caught.value.code == "TR-605"
     assert "log.cleaner.threads" in str(caught.value)
-    # PostgreSQL is up all the same, and is ended by stop.
-    assert stop_servers(own_state) == ["postgres"]
+    # PostgreSQL had started, and was ended with the rest.
+    assert "postgres" in by_name(own_state)
+    assert running(own_state) == set()
+    assert stop_servers(own_state) == []
+
+
+def test_a_start_that_is_interrupted_leaves_nothing(own_state: Path) -> None:
+    code = "import sys, pathlib; from cdc.dev.state import start_servers; start_servers(pathlib.Path(sys.argv[1]))"
+    with subprocess.Popen([sys.executable, "-c", code, str(own_state)], stderr=subprocess.PIPE, text=True) as launcher:
+        state_file = own_state / "servers.json"
+        assert wait_until(lambda: state_file.exists() and "kafka" in by_name(own_state), ME, 30)
+        launcher.send_signal(signal.SIGINT)
+        _, said = launcher.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    assert running(own_state) == set()
+
+
+def test_a_failure_ends_what_it_has_started_and_nothing_else(own_state: Path) -> None:
+    def fail(name: str, code: str) -> None:
+        with ended_on_failure(own_state, told.append, but_for=("TR-610",)):
+            start_program(own_state, name, ["/bin/sleep", "60"])
+            raise SinkError(code, "failed")
+
+    start_program(own_state, "before", ["/bin/sleep", "60"])
+    told: list[str] = []
+    for name, code in (("after", "TR-611"), ("slow", "TR-610")):
+        with pytest.raises(SinkError):
+            fail(name, code)
+    assert {name: each.process in running(own_state) for name, each in by_name(own_state).items()} == {
+        "before": True,
+        "after": False,
+        "slow": True,
+    }
+    assert len(told) == 1
+    assert "ended what was started: after" in told[0]
 
 
 def test_the_node_comes_back_with_its_index(search_url: str, state_dir: Path, prefix: str) -> None:

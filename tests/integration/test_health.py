@@ -59,13 +59,14 @@ def test_all_is_well(
     topic = f"{prefix}.public.t"
     with running(config_path) as daemon:
         wait_for_state(config, source)
-        wait_until(lambda: ready(daemon) == (200, {"ready": True, "state": "streaming", "slot": prefix}))
+        well = {"ready": True, "state": "streaming", "slot": prefix, "lag_seconds": 0.0}
+        wait_until(lambda: ready(daemon) == (200, well))
         assert ask(daemon, "/livez")[0] == 200
         assert ask(daemon, "/")[0] == 404
         source.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 500) g; DELETE FROM t WHERE id < 3")
         cut = wait_for_state(config, source)
         wait_until(lambda: metrics(daemon)["tailrace_flushed_lsn_bytes",] >= cut.flushed_lsn)
-        wait_until(lambda: ("tailrace_complete_timestamp_seconds",) in metrics(daemon))
+        wait_until(lambda: ("tailrace_slot_wal_status", "reserved") in metrics(daemon))
         found = metrics(daemon)
         assert found["tailrace_records_total", topic] == len(read_topic(servers.bootstrap, prefix, "public.t")) == 507
         assert found["tailrace_state", "streaming"] == 1 == sum(found["tailrace_state", each] for each in STATES)
@@ -99,6 +100,7 @@ def test_an_address_that_is_taken(source: psycopg.Connection[Any], config_path: 
     assert result.returncode == 3
     assert "ERROR  TR-112" in result.stderr
     assert address in result.stderr
+    assert f"process {os.getpid()} (" in result.stderr
 
 
 def test_turned_off(source: psycopg.Connection[Any], config_path: Path) -> None:
@@ -239,3 +241,27 @@ def test_a_slot_that_fills(
     finally:
         source.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
         source.execute("SELECT pg_reload_conf()")
+
+
+def test_the_usual_address_is_taken(source: psycopg.Connection[Any], config_path: Path) -> None:
+    """Then the next port, said aloud: whoever scrapes the usual one would get another daemon's numbers."""
+    config_path.write_text(config_path.read_text().replace('listen = "127.0.0.1:0"\n', ""))
+    with ExitStack() as stack:
+        other = stack.enter_context(socket.socket())
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            other.bind(("127.0.0.1", 9464))
+            other.listen()
+            held_by: str | None = f"process {os.getpid()}"
+        except OSError:
+            held_by = None  # a daemon of somebody else's has it: that will do
+        daemon = stack.enter_context(running(config_path))
+        wait_for_state(load(config_path), source)
+        (said,) = events(daemon, "the usual health port is taken, another one is used")
+        assert said["level"] == "warning"
+        assert said["usual"] == "127.0.0.1:9464"
+        assert held_by is None or said["held_by"].startswith(held_by)
+        (listening,) = events(daemon, "health and metrics")
+        assert listening["url"] == f"http://{said['used']}"
+        assert ask(daemon, "/livez")[0] == 200
+        assert daemon.stop() == 0

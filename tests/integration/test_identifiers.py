@@ -125,6 +125,9 @@ def test_odd_names(source: psycopg.Connection[Any], servers: Servers, config_pat
             _run(source, table, 'UPDATE {t} SET "1st" = 2 WHERE {key} % 5 = 0')
             _run(source, table, "DELETE FROM {t} WHERE {key} % 6 = 0")
             _run(source, table, "INSERT INTO {t} ({key}, {where}) VALUES (5000, '')")
+        for schema, name in _TABLES:
+            shown = tailrace("tail", f"{schema}.{name}", "--from-start", "-n", "1", "--config", str(config_path))
+            assert shown.returncode == 0, shown.stderr
         _run(source, _TABLES[0], "TRUNCATE {t}")
         _assert_equal(source, servers, config)
         assert daemon.stop() == 0

@@ -166,6 +166,8 @@ def test_only_some_rows(pipeline: Pipeline) -> None:
         # true for the planner, an error at the first row
         assert pipeline.outcomes("start", "t", "--where", "1 / (n - n) = 1") == {"public.t": "started"}
         wait_for(pipeline.config, lambda _: events(daemon, "rows cannot be selected, the read ends"))
+        wait_for(pipeline.config, lambda _: pipeline.status("t").state == "failed")
+        assert pipeline.status("t").where == "1 / (n - n) = 1"
         assert pipeline.outcomes("start", "t", "--where", "n % 10 = 0 -- a comment") == {"public.t": "started"}
         pipeline.wait_until_copied(daemon, "t", 4)
         pipeline.connection.execute("ALTER TABLE t ADD extra text")
@@ -208,12 +210,17 @@ def test_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipeline) -> None:
         assert len(again) == len(set(again)) == ROWS
         pipeline.outcomes("start", "t", "--rate", "400")
         wait_for(pipeline.config, lambda _: pipeline.status("t").chunks_done)
-        assert (pipeline.status("t").seconds_left or 0) > 0
+        now = pipeline.status("t")
+        assert (now.seconds_left or 0) > 0
+        # 400 are asked for, not what a chunk alone comes to
+        assert 0 < (now.rows_per_s or 0) <= 400
         assert pipeline.outcomes("cancel", "t") == {"public.t": "cancelled"}
         assert pipeline.outcomes("cancel", "t") == {"public.t": "not being read"}
         pipeline.connection.execute("UPDATE t SET n = -n")
         pipeline.equal("t")
-        assert pipeline.status("t").state == "done"
+        found = pipeline.status("t")
+        assert (found.run, found.state, found.rate) == (3, "cancelled", 400)
+        assert 0 < (found.chunks_done or 0) < (found.chunks or 0)
         assert daemon.stop() == 0
 
 
@@ -232,6 +239,7 @@ def test_keys_that_are_gone_get_their_delete(pipeline: Pipeline) -> None:
         pipeline.wait_until_copied(daemon, "t", 2)
         pipeline.connection.execute("INSERT INTO t VALUES (%s, 0, 'back again')", (ghosts[2],))
         pipeline.equal("t")
+        assert (pipeline.status("t").state, pipeline.status("t").reconcile) == ("done", True)
         deletes = [r for r in pipeline.records("t") if r.value is not None and r.value["op"] == "d"]
         assert {r.key[0] for r in deletes} == set(ghosts[2:])
         for record in deletes:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cdc.dev.lock import locked
-from cdc.dev.process import Process, alive, end, free_ports, listening, spawn, started_at, tail, wait_until
+from cdc.dev.process import Process, alive, end, free_ports, listening, spawn, start_hint, started_at, tail, wait_until
 
 SLEEP = ["/bin/sleep", "60"]
 
@@ -129,3 +129,12 @@ def test_the_lock_of_a_folder_that_was_purged_is_not_the_lock(tmp_path: Path) ->
     assert got.wait(5)
     waiter.join()
     assert path.exists()
+
+
+def test_a_port_that_was_taken_is_said(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert "See " in start_hint(log)
+    log.write_text("java.net.BindException: Address already in use\n")
+    assert "repeat the command" in start_hint(log)
+    log.write_text('FATAL: lock file "postmaster.pid" already exists\n')
+    assert start_hint(log) == f"See {log}."

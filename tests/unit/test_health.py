@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from cdc.ops.health import STATES, Health, Stall
+from cdc.ops.lag import LagMeter
 from cdc.ops.metrics import Metrics
 from schemas.errors import SinkError
 
@@ -28,6 +29,69 @@ def test_ready_where_changes_flow_or_somebody_else_sees_to_it() -> None:
         health.state = state
         found[state] = health.ready()[0]
     assert found == {"starting": False, "copying": True, "streaming": True, "standby": True, "retrying": False}
+
+
+def test_the_lag_of_a_daemon() -> None:
+    lag = LagMeter()
+    assert lag.seconds(100.0) is None
+    # a start: the WAL ends at 900, Kafka has all to 500
+    lag.resume(500, 900)
+    lag.delivered(600)
+    lag.saw_wal(99.0, 900)
+    assert lag.seconds(100.0) is None
+    lag.pending(90_000_000)
+    assert lag.seconds(100.0) == 10
+    lag.delivered(900)
+    assert lag.seconds(100.0) == 0
+    # WAL of others, of which the server says later that it has nothing
+    lag.saw_wal(100.0, 950)
+    assert lag.seconds(101.0) == 0
+    lag.delivered(950)
+    assert lag.seconds(119.0) == 0
+    # the server has not been seen since
+    assert lag.seconds(121.0) is None
+    # nobody reads on
+    lag.saw_wal(200.0, 990)
+    lag.saw_wal(205.0, 995)
+    assert lag.seconds(203.9) == 0
+    assert lag.seconds(210.0) == 10
+    lag.delivered(992)
+    assert lag.seconds(211.0) == 6
+
+
+def test_a_lag_outlives_its_session() -> None:
+    lag = LagMeter()
+    lag.resume(500, 500)
+    lag.saw_wal(30.0, 500)
+    lag.delivered(500)
+    lag.pending(10_000_000)
+    lag.pending(10_000_000)
+    lag.resume(500, 700)
+    # what had been read is read again
+    lag.delivered(500)
+    assert lag.seconds(30.0) == 20
+    lag.pending(10_000_000)
+    lag.delivered(600)
+    lag.pending(25_000_000)
+    assert lag.seconds(30.0) == 5
+    lag.delivered(700)
+    assert lag.seconds(30.0) == 0
+
+
+def test_lag_is_in_metrics_and_readiness() -> None:
+    health = Health("s")
+    health.streaming()
+    assert b"tailrace_lag_seconds" not in Metrics(health).text()
+    assert "lag_seconds" not in health.ready()[1]
+    health.lag.resume(1, 1)
+    health.lag.saw_wal(time.time(), 1)
+    health.lag.delivered(1)
+    assert b"tailrace_lag_seconds 0.0" in Metrics(health).text()
+    assert health.ready()[1]["lag_seconds"] == 0
+    health.lag.pending(int((time.time() - 60) * 1e6))
+    assert 60 <= health.ready()[1]["lag_seconds"] < 70
+    health.state = "standby"
+    assert "lag_seconds" not in health.ready()[1]
 
 
 def test_what_is_wrong_is_named() -> None:

@@ -6,6 +6,8 @@ import threading
 from typing import ClassVar
 
 import pytest
+from structlog.testing import capture_logs
+from tenacity import wait_none
 
 from cdc import service
 from cdc.connect import DECODING_FAILED
@@ -39,3 +41,36 @@ def test_goes_on_without_streaming_when_decoding_fails(monkeypatch: pytest.Monke
     monkeypatch.setattr(service, "settle", lambda: None)
     service.Service(Config(source=Source(dsn="", streaming=True)), threading.Event(), Health("s")).run()
     assert _Session.streamed == [True, False]
+
+
+class _NoServer(_Session):
+    """Runs once, then cannot connect for three attempts, runs again, and cannot connect once more."""
+
+    attempts: ClassVar[int] = 0
+
+    def __init__(self, config: Config, stop: threading.Event, health: Health) -> None:
+        type(self).attempts += 1
+        if self.attempts in (2, 3, 4, 6):
+            raise SourceError("TR-201", "cannot connect")
+        self._stop, self._health = stop, health
+
+    def run(self) -> None:
+        self._health.sessions += 1
+        if self.attempts == 7:
+            self._stop.set()
+            return
+        raise SourceError("TR-211", "a connection was lost")
+
+
+def test_the_same_error_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "Session", _NoServer)
+    monkeypatch.setattr(service, "settle", lambda: None)
+    monkeypatch.setattr(service, "wait_random_exponential", lambda **_: wait_none())
+    with capture_logs() as lines:
+        service.Service(Config(source=Source(dsn="host=none")), threading.Event(), Health("s")).run()
+    assert [(line["code"], line["times"]) for line in lines] == [
+        ("TR-211", 1),
+        ("TR-201", 1),
+        ("TR-211", 3),
+        ("TR-201", 1),
+    ]

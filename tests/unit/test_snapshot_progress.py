@@ -38,6 +38,9 @@ def test_counted_and_stored_agree() -> None:
     a = _counted()["a"]
     assert (a.chunks, a.chunks_done, a.size, a.size_done, a.rows, a.done) == (2, 1, 400, 300, 30, False)
     assert a.rows_per_s() == 15
+    # while it goes on, the pauses of a limit count; at its end the last one has not been waited for
+    assert a.rows_per_s(now_ms=11_000) == 3
+    assert a.rows_per_s(limit=4) == 4
 
 
 def test_time_left_by_bytes() -> None:

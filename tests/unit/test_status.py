@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cdc.cli.status_page import status_lines
+import pytest
+
+from cdc.cli.status_page import status_lines, view_lines
 from cdc.ops.read_status import read_status
-from cdc.ops.status import SourceStatus, Status, assemble
+from cdc.ops.status import DaemonStatus, SourceStatus, Status, assemble, daemon_status
 from cdc.slot import Slot
 from schemas.config import Config, View
+from schemas.daemon import DaemonRecord
 from schemas.errors import SinkError
 from schemas.lsn import Position
 from schemas.progress import Cut, PositionRecord
@@ -45,19 +48,31 @@ def slot(**changes: Any) -> Slot:
     return Slot(**{**values, **changes})
 
 
+def stored(record: PositionRecord, seconds: float) -> list[tuple[PositionRecord, int]]:
+    """Return what the progress topic has: one record, which Kafka took so many seconds ago."""
+    return [(record, int((NOW - seconds) * 1000))]
+
+
+def committed(seconds: float, lsn: int, end: int) -> tuple[PositionRecord, int]:
+    """Return a record whose newest transaction was committed so many seconds ago, and when Kafka took it."""
+    here = replace(cut(lsn), commit_ts_us=int((NOW - seconds) * 1e6), offsets={"tailrace.public.orders": [end]})
+    return PositionRecord(here, 1), int((NOW - seconds) * 1000) + 100
+
+
 def made(config: Config = CONFIG, **changes: Any) -> Status:
     values: dict[str, Any] = {
         "source": SourceStatus(wal_lsn=1000, slot=slot()),
-        "stored": (PositionRecord(cut(900), 1), int(NOW * 1000) - 2500),
+        "positions": stored(PositionRecord(cut(900), 1), 2.5),
         "kafka_error": None,
         "records": {"orders": ViewRecord("orders", "warehouse", 2, cut(800), int(NOW * 1000) - 4000)},
         "views_error": None,
+        "lag_s": 2.5,
     }
     return assemble(config, **{**values, **changes}, now=NOW)
 
 
 def text(status: Status) -> str:
-    return "\n".join(status_lines(status))
+    return "\n".join(status_lines(status, 200))
 
 
 def test_where_a_history_begins() -> None:
@@ -71,25 +86,53 @@ def test_where_a_history_begins() -> None:
 def test_lag_in_bytes_and_seconds() -> None:
     status = made()
     assert (status.topics.lag_bytes, status.topics.lag_seconds) == (100, 2.5)
-    assert (status.views[0].lag_bytes, status.views[0].lag_seconds) == (200, 4.0)
     assert status.source.retained_bytes == 500
+    assert "lag 2.5 s, 100 B" in text(status)
 
 
-def test_no_lag_when_all_is_there() -> None:
-    status = made(source=SourceStatus(wal_lsn=900, slot=slot()))
-    assert (status.topics.lag_bytes, status.topics.lag_seconds) == (0, 0.0)
+def test_wal_without_a_change_is_no_lag() -> None:
+    status = made(lag_s=0.0)
+    assert (status.topics.lag_bytes, status.topics.unread_bytes, status.topics.lag_seconds) == (0, 100, 0.0)
+    assert "lag 0 s\n" in text(status)
+
+
+def test_a_lag_that_is_not_known() -> None:
+    status = made(lag_s=None)
+    assert (status.topics.lag_bytes, status.topics.lag_seconds) == (None, None)
+    assert "lag unknown (100 B of WAL not read yet)" in text(status)
+
+
+def test_the_lag_of_a_view_counts_from_the_first_change_that_it_lacks() -> None:
+    applied, later = committed(60, 700, 5), [committed(7, 750, 5), committed(5, 800, 6), committed(3, 900, 8)]
+
+    def lag(at: Cut, current_s: float = 9) -> float | None:
+        record = ViewRecord("orders", "warehouse", 2, at, int((NOW - current_s) * 1000))
+        return made(records={"orders": record}, positions=[applied, *later], lag_s=0.0).views[0].lag_seconds
+
+    assert lag(applied[0].here) == 5
+    # what other tables' changes have moved is none of this view's
+    assert lag(later[0][0].here) == 5
+    assert lag(later[1][0].here) == 3
+    assert lag(later[2][0].here) == 0
+    # older than what was looked at
+    assert lag(replace(applied[0].here, offsets={"tailrace.public.orders": [3]}), 90) == 90
+    # without a cut of this topic nothing has been applied
+    assert lag(replace(applied[0].here, offsets={}), 90) == 90
+
+
+def test_rows_of_a_snapshot_count_from_when_kafka_took_them() -> None:
+    applied = committed(60, 700, 5)
+    record = PositionRecord(replace(applied[0].here, offsets={"tailrace.public.orders": [9]}), 1)
+    view = ViewRecord("orders", "warehouse", 2, applied[0].here, 1)
+    status = made(records={"orders": view}, positions=[applied, (record, int((NOW - 4) * 1000))], lag_s=0.0)
+    assert status.views[0].lag_seconds == 4
 
 
 def test_dead_letters_are_counted() -> None:
-    status = made(stored=(PositionRecord.from_json(PositionRecord(cut(900), 1, diverted=3).to_json()), 1))
+    status = made(positions=stored(PositionRecord.from_json(PositionRecord(cut(900), 1, diverted=3).to_json()), 1))
     assert status.to_dict()["topics"]["diverted"] == 3
     assert "3 changes could not be stored exactly" in text(status)
     assert "could not" not in text(made())
-
-
-def test_a_view_level_with_the_topics_has_their_lag() -> None:
-    record = ViewRecord("orders", "warehouse", 2, cut(900), 1)
-    assert made(records={"orders": record}).views[0].lag_seconds == 2.5
 
 
 def test_a_view_without_a_batch() -> None:
@@ -107,7 +150,7 @@ def test_json_prints_lsns_as_postgresql_does() -> None:
 
 
 def test_before_the_first_start() -> None:
-    status = made(source=SourceStatus(wal_lsn=1000), stored=(None, 0), records={})
+    status = made(source=SourceStatus(wal_lsn=1000), positions=[], records={}, lag_s=None)
     assert "does not exist yet" in text(status)
     assert "nothing stored yet" in text(status)
 
@@ -125,15 +168,66 @@ def test_how_long_a_slot_lasts() -> None:
     assert mean.seconds_to_full == 36_000
     assert "that is 10.0 hours of WAL" in text(mean)
     # nothing has come for 1000 s, in which 100 bytes were written
-    since = (PositionRecord(cut(900), 1), int(NOW * 1000) - 1_000_000)
-    stuck = made(source=SourceStatus(wal_lsn=1000, slot=room, wal_bytes_per_s=100.0), stored=since)
+    since = stored(PositionRecord(cut(900), 1), 1000)
+    stuck = made(source=SourceStatus(wal_lsn=1000, slot=room, wal_bytes_per_s=100.0), positions=since)
     assert stuck.to_dict()["source"]["seconds_to_full"] == 36_000_000
     assert made(source=SourceStatus(wal_lsn=1000, slot=slot(), wal_bytes_per_s=100.0)).seconds_to_full is None
 
 
 def test_a_view_that_stands_still_says_why() -> None:
-    record = ViewRecord("orders", "warehouse", 2, cut(800), 1, error="TR-522")
-    assert "stopped: TR-522" in text(made(records={"orders": record}))
+    error = "ERROR  TR-522  view cannot go on\nDETAIL It has 3 columns.\nHINT   tailrace views rebuild orders"
+    found = ViewRecord("found", "search", 1, cut(900), 1, error=error)
+    status = made(records={"orders": ViewRecord("orders", "warehouse", 2, cut(800), 1, error=error), "found": found})
+    *table, blank, first, second = list(view_lines(status.views))
+    assert [line.split()[0] for line in table] == ["VIEW", "orders", "found"]
+    assert all("TR-522" not in line for line in table)
+    assert "stopped, see below" in table[1]
+    assert (blank, first) == ("", "orders, found: TR-522 view cannot go on")
+    assert second == "         all of it: tailrace views status orders"
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_lines_fit_the_terminal(width: int) -> None:
+    long = "PostgreSQL said a lot about " + "this and that " * 30
+    record = ViewRecord("orders", "warehouse", 2, cut(800), 1, error=f"ERROR  TR-1  {long}\nHINT   {long}")
+    daemon = DaemonStatus(False, "failed", "2026-11-24T19:00:00+00:00", "db1", 42, "TR-402", long)
+    limited = SourceStatus(wal_lsn=1000, slot=slot(safe_wal_size=2_000_000, active_pid=None), wal_bytes_per_s=1.0)
+    incomplete = PositionRecord(cut(900), 1, incomplete_tables=tuple(f"public.table_{n}" for n in range(50)))
+    shown = made(records={"orders": record}, daemon=daemon, source=limited, positions=stored(incomplete, 1))
+    lines = list(status_lines(shown, width))
+    assert max(map(len, lines)) <= width
+    # the words are all there, whatever the width
+    assert " ".join(" ".join(lines).split()).count("this and that") == 60
+    assert all(line.strip() or line == "" for line in lines)
+
+
+def test_what_is_known_of_a_daemon() -> None:
+    def shown(active: bool, **record: Any) -> str:
+        values: dict[str, Any] = {"state": "running", "since_ms": 1_795_548_000_000, "host": "db1", "pid": 42}
+        values |= {"version": "1"} | record
+        source = SourceStatus(wal_lsn=1000, slot=slot(active_pid=7 if active else None))
+        daemon = daemon_status(source, DaemonRecord.from_json(DaemonRecord(**values).to_json()), None)
+        return "\n".join(line for line in status_lines(made(source=source, daemon=daemon), 200) if line[:1] in "d ")
+
+    assert "daemon   runs on db1 (process 42) since 2026-11-24 19:20:00 UTC" in shown(True)
+    again = shown(True, state="retrying", code="TR-301", message="no answer from Kafka")
+    assert "tries again since 2026-11-24 19:20:00 UTC: TR-301 no answer from Kafka" in again
+    stopped = shown(False, state="stopped")
+    assert "daemon   does not run: it was stopped at 2026-11-24 19:20:00 UTC on db1 (process 42)" in stopped
+    failed = shown(False, state="failed", code="TR-402", message="slot is gone")
+    assert "daemon   does not run: it failed at 2026-11-24 19:20:00 UTC on db1" in failed
+    assert "TR-402 slot is gone" in failed
+    assert "ended without a word" in shown(False)
+    # another one has begun since
+    assert "does not run" not in shown(True, state="stopped")
+
+
+def test_a_daemon_of_which_nothing_is_known() -> None:
+    idle = SourceStatus(wal_lsn=1000, slot=slot(active_pid=None))
+    assert "daemon   does not run" in text(made(source=idle, daemon=daemon_status(idle, None, None)))
+    none = SourceStatus(wal_lsn=1000)
+    assert "daemon   has not run yet" in text(made(source=none, daemon=daemon_status(none, None, None)))
+    assert daemon_status(None, None, None).running is None
 
 
 def test_a_view_waits_for_the_tables_that_it_reads_and_no_others() -> None:
@@ -144,7 +238,7 @@ def test_a_view_waits_for_the_tables_that_it_reads_and_no_others() -> None:
         "joined": ViewRecord("joined", "warehouse", 1, there, 1, error="ERROR  TR-584  waits\nDETAIL x"),
     }
     record = PositionRecord(cut(900), 1, incomplete_tables=("public.big", "public.docs"), reread={"public.docs": 1000})
-    status = made(config=config, records=records, stored=(record, 1), shares={"public.big": 0.404})
+    status = made(config=config, records=records, positions=stored(record, 1), shares={"public.big": 0.404})
     shown = text(status).splitlines()
     assert "         incomplete: public.big: being read, 40%" in shown
     assert "         incomplete: public.docs: values were fetched from the source, complete at 0/3E8" in shown
@@ -158,7 +252,7 @@ def test_a_view_waits_for_the_tables_that_it_reads_and_no_others() -> None:
 
 def test_a_view_without_a_batch_waits_for_its_table() -> None:
     record = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
-    shown = text(made(records={}, stored=(record, 1)))
+    shown = text(made(records={}, positions=stored(record, 1)))
     assert shown.count("nothing applied yet, waits for table public.orders: being read") == 2
     # of a query only the job knows which tables it reads
     config = CONFIG.model_copy(update={"views": {"joined": View(query="SELECT 1", key=["id"])}})
@@ -185,3 +279,11 @@ def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:
     assert "source   down: cannot connect to PostgreSQL at 127.0.0.1:1" in shown
     assert "topics   down:" in shown
     assert "orders" in shown
+
+
+def test_a_kafka_that_is_down_is_said_once() -> None:
+    error = "Kafka cannot be read: no answer"
+    shown = text(made(positions=[], records={}, kafka_error=error, views_error=error, lag_s=7.0))
+    assert shown.count(error) == 1
+    assert "topics   down: Kafka cannot be read: no answer\n         lag 7.0 s" in shown
+    assert shown.count("unknown") == len(CONFIG.views)

@@ -1,0 +1,41 @@
+"""A broker that is down: what the daemon logs meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import psycopg
+
+from cdc.dev.server import stop
+from cdc.dev.state import start_servers
+from cdc.dev.state import status as servers_status
+from schemas.configfile import load
+from tests.daemon import running, wait_for_state, write_config
+from tests.servers import own_servers
+
+
+def test_the_log_is_json_and_short(tmp_path: Path, prefix: str) -> None:
+    with own_servers() as (servers, state_dir):
+        path = write_config(tmp_path, servers.dsn, servers.bootstrap, prefix, '[health]\nlisten = "127.0.0.1:0"\n')
+        config = load(path)
+        with psycopg.connect(servers.dsn, autocommit=True) as source, running(path) as daemon:
+            source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+            wait_for_state(config, source)
+            started = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+            assert not [line for line in started if line["level"] not in ("info",)]
+            (kafka,) = (each.server for each in servers_status(state_dir) if each.server.name == "kafka")
+            stop(kafka)
+            source.execute("INSERT INTO t VALUES (1)")
+            time.sleep(30)
+            lines = [json.loads(line) for line in daemon.log.read_text().splitlines()][len(started) :]
+            assert 1 <= len(lines) <= 20
+            said = [line for line in lines if line.get("kind") == "FAIL"]
+            assert 1 <= len(said) <= 4
+            assert sum(line["lines"] for line in said) > len(said)
+            start_servers(state_dir, search=False)
+            wait_for_state(config, source)
+            assert daemon.stop() == 0
+            for line in daemon.log.read_text().splitlines():
+                json.loads(line)

@@ -1,0 +1,189 @@
+"""Lag in each place that shows it: 0 while nothing is missing, and the true delay while something is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdc.cli.status_page import status_lines
+from cdc.dev.state import Servers, status
+from cdc.ops.read_status import read_status
+from schemas.config import Config
+from schemas.configfile import load
+from schemas.topics import Topics
+from sinks.progress import read_position
+from sinks.views_topic import ViewRecord, ViewsTopic, now_ms
+from tests.daemon import Daemon, ask, running, tailrace, wait_for_state, wait_until, write_config
+
+_IDLE_S = 15.0
+_EVERY_S = 0.3
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, t text); INSERT INTO t VALUES (0, 'before')")
+        connection.execute("CREATE TABLE other (id int PRIMARY KEY)")
+        yield connection
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
+    warehouse = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}"\n'
+    more = f'[health]\nlisten = "127.0.0.1:0"\n{warehouse}[views.t]\ntable = "public.t"\n'
+    return write_config(tmp_path, database, servers.bootstrap, prefix, more, source='tables = ["public.t"]\n')
+
+
+def metric(daemon: Daemon, name: str = "tailrace_lag_seconds") -> float | None:
+    families = text_string_to_metric_families(ask(daemon, "/metrics")[1])
+    return next((each.value for family in families for each in family.samples if each.name == name), None)
+
+
+def places(daemon: Daemon, config: Config) -> dict[str, Any]:
+    """Return the lag in each place: status of the topics and of a view, /metrics and /readyz."""
+    now = time.time()
+    complete = metric(daemon, "tailrace_complete_timestamp_seconds")
+    found = read_status(config)
+    return {
+        "topics": found.topics.lag_seconds,
+        "view": found.views[0].lag_seconds,
+        "metric": metric(daemon),
+        "old metric": round(now - (complete or 0), 1),
+        "ready": json.loads(ask(daemon, "/readyz")[1]).get("lag_seconds"),
+    }
+
+
+def show(config: Config) -> str:
+    return "\n".join(status_lines(read_status(config)))
+
+
+def apply_all(config: Config) -> None:
+    """Say that the view has all there is, as `views follow` would."""
+    topics = Topics(config.kafka.prefix)
+    record = read_position(config.kafka, topics, config.source.slot)
+    assert record is not None
+    ViewsTopic(config.kafka, topics).publish(ViewRecord("t", "warehouse", 1, record.state, now_ms()))
+
+
+def test_an_idle_system_has_no_lag(source: psycopg.Connection[Any], config_path: Path) -> None:
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        apply_all(config)
+        wait_until(lambda: metric(daemon) == 0)
+        began = time.monotonic()
+        samples = []
+        while time.monotonic() - began < _IDLE_S:
+            # WAL that brings no change
+            source.execute("INSERT INTO other SELECT coalesce(max(id), 0) + 1 FROM other")
+            samples.append(places(daemon, config))
+            time.sleep(_EVERY_S)
+        assert len(samples) > 20
+        assert {key: {sample[key] for sample in samples} for key in samples[0]} == {
+            "topics": {0.0},
+            "view": {0.0},
+            "metric": {0.0},
+            "old metric": {0.0},
+            "ready": {0.0},
+        }
+        assert "lag 0 s" in show(config)
+        assert daemon.stop() == 0
+
+
+def test_the_lag_is_the_delay(
+    source: psycopg.Connection[Any], servers: Servers, state_dir: Path, config_path: Path
+) -> None:
+    config = load(config_path)
+    (kafka,) = (each.server.process for each in status(state_dir) if each.server.name == "kafka")
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        apply_all(config)
+        wait_until(lambda: metric(daemon) == 0)
+        os.kill(kafka.pid, signal.SIGSTOP)
+        try:
+            committed = time.time()
+            source.execute("INSERT INTO t VALUES (1, 'meanwhile')")
+            for _ in range(10):
+                time.sleep(0.5)
+                waited, found = time.time() - committed, metric(daemon)
+                assert found is not None
+                assert abs(found - waited) < 0.5
+            waited = time.time() - committed
+            assert abs(json.loads(ask(daemon, "/readyz")[1])["lag_seconds"] - waited) < 0.5
+        finally:
+            os.kill(kafka.pid, signal.SIGCONT)
+        wait_until(lambda: metric(daemon) == 0)
+        # the topics have it, the view does not
+        shown = read_status(config)
+        assert shown.topics.lag_seconds == 0
+        lag = shown.views[0].lag_seconds
+        assert lag is not None
+        assert abs(lag - (time.time() - committed)) < 1
+        apply_all(config)
+        assert read_status(config).views[0].lag_seconds == 0
+        assert daemon.stop() == 0
+
+
+def test_a_daemon_elsewhere(source: psycopg.Connection[Any], config_path: Path) -> None:
+    """Its HTTP cannot be asked; the server knows how far it is."""
+    config_path.write_text(config_path.read_text().replace('"127.0.0.1:0"', '""'))
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        for _ in range(10):
+            source.execute("INSERT INTO other SELECT coalesce(max(id), 0) + 1 FROM other")
+            assert read_status(config).topics.lag_seconds == 0
+            time.sleep(_EVERY_S)
+        assert daemon.stop() == 0
+
+
+def test_a_daemon_that_was_stopped(source: psycopg.Connection[Any], config_path: Path) -> None:
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        wait_until(lambda: f"(process {daemon.process.pid})" in show(config))
+        assert "daemon   runs on" in show(config)
+        assert daemon.stop() == 0
+    source.execute("INSERT INTO other VALUES (1)")
+    shown = show(config)
+    assert "daemon   does not run: it was stopped at" in shown
+    assert read_status(config).topics.lag_seconds == 0
+    assert "lag 0 s" in shown
+    committed = time.time()
+    source.execute("INSERT INTO t VALUES (1, 'waits')")
+    for _ in range(3):
+        time.sleep(0.7)
+        lag = read_status(config).topics.lag_seconds
+        assert lag is not None
+        assert abs(lag - (time.time() - committed)) < 0.5
+    # looking has moved nothing
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        wait_until(lambda: f"(process {daemon.process.pid})" in show(config))
+        daemon.kill()
+    wait_until(lambda: "it ended without a word (killed?)" in show(config))
+
+
+def test_a_daemon_that_failed(source: psycopg.Connection[Any], config_path: Path, prefix: str) -> None:
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        assert daemon.stop() == 0
+    source.execute("SELECT pg_drop_replication_slot(%s)", (prefix,))
+    assert tailrace("run", cwd=config_path.parent).returncode == 6
+    source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (prefix,))
+    shown = show(config)
+    assert "daemon   does not run: it failed at" in shown
+    assert "TR-402" in shown
+    found = json.loads(tailrace("status", "--json", cwd=config_path.parent).stdout)
+    assert found["daemon"]["state"] == "failed"
+    assert found["daemon"]["code"] == "TR-402"

@@ -1,0 +1,65 @@
+"""librdkafka's log lines: few, counted, readable, and none for what passes."""
+
+from __future__ import annotations
+
+import logging
+
+from confluent_kafka import Producer
+
+from schemas.config import Kafka
+from sinks.kafka_log import LOGGER, Throttle
+from sinks.options import client_options, java_options
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(throttle: Throttle, kind: str = "FAIL") -> int:
+    """Return how many lines a line stands for, 0 if there is none."""
+    record = logging.LogRecord(
+        "librdkafka", logging.ERROR, "", 0, "%s [%s] %s", (kind, "rdkafka#producer-1", "refused"), None
+    )
+    if not throttle.filter(record):
+        return 0
+    assert record.getMessage() == "Kafka client: refused"
+    values = vars(record)
+    assert (values["kind"], values["client"]) == (kind, "rdkafka#producer-1")
+    return int(values["lines"])
+
+
+def test_a_connection_that_fails_for_a_moment_is_no_line() -> None:
+    clock = Clock()
+    throttle = Throttle(clock)
+    assert [said(throttle) for _ in range(50)] == [0] * 50
+    clock.now += 60
+    assert said(throttle) == 0
+
+
+def test_one_line_in_ten_seconds_with_a_count() -> None:
+    clock = Clock()
+    throttle = Throttle(clock)
+    lines = []
+    for _ in range(300):
+        lines.append(said(throttle))
+        clock.now += 0.125
+    assert [count for count in lines if count] == [17, 80, 80, 80]
+    # another kind is another line, at once
+    assert said(throttle, "CONFWARN") == 1
+    assert said(throttle, "CONFWARN") == 0
+
+
+def test_other_records_pass() -> None:
+    record = logging.LogRecord("librdkafka", logging.ERROR, "", 0, "plain", None, None)
+    assert Throttle().filter(record)
+    assert record.getMessage() == "plain"
+
+
+def test_clients_take_the_logger_and_java_does_not_see_it() -> None:
+    kafka = Kafka(bootstrap="127.0.0.1:1")
+    assert client_options(kafka)["logger"] is LOGGER
+    Producer(client_options(kafka)).flush(0)
+    assert "logger" not in java_options(kafka)
