@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from cdc.cli import output
 from cdc.cli.options import ConfigFile
@@ -48,15 +49,21 @@ def stop_on_signal(stop: threading.Event, end: Callable[[int], None] = os._exit)
     return thread
 
 
-def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
-    signal.sigwait(_SIGNALS)
-    stop.set()
+def _say_stopping() -> None:
     if sys.stderr.isatty():
         output.note(f"stopping; a second signal stops at once, {STOP_SECONDS:.0f} s at the latest")
     else:
         import structlog
 
         structlog.get_logger().info("stopping", at_most_s=STOP_SECONDS)
+
+
+def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
+    signal.sigwait(_SIGNALS)
+    stop.set()
+    # the end of the log's reader is no reason to miss the second signal
+    with suppress(OSError, ValueError):
+        _say_stopping()
     second = signal.sigtimedwait(_SIGNALS, STOP_SECONDS)
     if second is not None:
         end(128 + second.si_signo)

@@ -62,7 +62,9 @@ def test_the_daemon_of_the_record_is_believed() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [answer(slot="other"), answer(prefix="other"), answer(pid=1), b"[]", b"not JSON", b"null"]
+    "body",
+    [answer(slot="other"), answer(prefix="other"), answer(pid=1), b"[]", b"not JSON", b"null"],
+    ids=["slot", "prefix", "pid", "list", "no JSON", "null"],
 )
 def test_another_program_is_not(body: bytes) -> None:
     with answering(body) as address:

@@ -157,7 +157,7 @@ def test_a_read_that_a_person_wants_of_a_topic_that_lacks_nothing() -> None:
     assert (made.status("public.t"), made.incomplete) == (TableStatus.STREAMING, set())
     made.planned(T, LAYOUT, 3000, PAST)
     made.cancel("public.t")
-    assert (made.states["public.t"], made.wanted) == (replace(READ, run=5), {})
+    assert (replace(made.states["public.t"], ended=None), made.wanted) == (replace(READ, run=5), {})
     made.ask(T, Asked(since=(1, 2)))
     assert made.incomplete == {"public.t"}
 
