@@ -24,6 +24,8 @@ from snapshot.forms import Field, row_fields, without_logical_types
 from tests.ddl.ledger import Contents, Entry, Key, Ledger, Texts
 from tests.topics import read_all
 
+_NO_TABLE = Contents((), (), {})
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -89,7 +91,8 @@ class States:
         A cut is a state of each table by itself: others may be in the middle of being read.
 
         A look at the catalog does not show what was altered and altered back before it, as an ATTACH PARTITION and a
-        DETACH. So a table may also be what it was after a later statement, if that began before the record was written.
+        DETACH, or a name that a table had for a moment. So a table may also be what it was after a later statement, or
+        nothing where there was none of its name, if that began before the record was written.
         """
         reader = _Reader(self._lines)
         for offset, position in self.positions:
@@ -127,7 +130,7 @@ class States:
 
 
 def _is_any(reader: _Reader, topic: str, entries: list[Entry]) -> bool:
-    return any(topic in entry.tables and not reader.compare(topic, entry.tables[topic]) for entry in entries)
+    return any(not reader.compare(topic, entry.tables.get(topic, _NO_TABLE)) for entry in entries)
 
 
 def entries_at(entries: list[Entry], lsn: int) -> list[Entry]:
