@@ -53,7 +53,8 @@ class Plan:
     """A round. `deaths` are where the daemon's lives end, one each, as `tests.faults.daemon` takes them.
 
     With `early` the faults begin with the daemon's first start, in its first copy; else with its first state.
-    `toast` is `source.toast`: with "reread" the table of large values is incomplete at many cuts.
+    `toast` is `source.toast`: with "reread" the table of large values is incomplete at many cuts. With `poisoned` there
+    is a table more, for values that cannot be stored.
     """
 
     seed: int
@@ -65,6 +66,7 @@ class Plan:
     deaths: tuple[str, ...] = ()
     steps: tuple[Step, ...] = field(default=())
     toast: str = "cache"
+    poisoned: bool = False
 
 
 def plan(seed: int, kinds: Sequence[str] = KINDS, kind: str | None = None) -> Plan:

@@ -75,6 +75,9 @@ class Stage:
         clock = Clock(folder / "clock") if "clock jumps" in kinds else None
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             create_tables(connection)
+            if plan.poisoned:
+                connection.execute("CREATE TABLE poison (id int PRIMARY KEY, price numeric(10,2))")
+                connection.execute("INSERT INTO poison SELECT g, g FROM generate_series(1, 50) g")
         self.path = _write_config(folder, plan, name, site)
         config = load(self.path)
         # of a reader that no fault of the links concerns
@@ -163,7 +166,7 @@ def _site(world: World, kinds: Collection[str], name: str) -> Iterator[Site]:
 
 
 def _write_config(folder: Path, plan: Plan, name: str, site: Site) -> Path:
-    tables = ", ".join(f'"public.{table}"' for table in TABLES)
+    tables = ", ".join(f'"public.{table}"' for table in (*TABLES, *["poison"] * plan.poisoned))
     source = f"tables = [{tables}]\nstreaming = {str(plan.streaming).lower()}\n"
     source += f'spool_dir = "{folder / "spool"}"\ntoast = "{plan.toast}"\n'
     more = f"[delivery]\nmax_transaction_bytes = {plan.max_transaction_bytes}\n"

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
+import psycopg
 import pytest
 
+from tests.daemon import tailrace, wait_for
 from tests.faults.checker import check
 from tests.faults.daemon import POINTS
 from tests.faults.plan import KINDS, plan
@@ -15,6 +17,7 @@ from tests.faults.rounds import play, run_round
 from tests.faults.source import come_true
 from tests.faults.stage import Stage
 from tests.faults.world import World, why_not
+from tests.topics import read_topic
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,35 @@ def test_other_tables_states_while_values_are_read_again(world: World) -> None:
         there, state = position.state_for(others), position.state
         ahead += there is not None and (state is None or state.order < there.order)
     assert ahead > 5
+
+
+def test_a_poisoned_table_is_parked_and_no_other_misses_anything(world: World) -> None:
+    """Parked through kills of the daemon, mended and resumed, it is what the table is."""
+    settings = replace(plan(1, kind="kill at random"), early=False, poisoned=True)
+    folder = world.folder / "poisoned"
+    folder.mkdir()
+    with ExitStack() as stack:
+        stage = Stage(world, settings, {settings.kind}, folder, stack)
+        stage.wait_for_load(1)
+        stage.wait_for_first_state()
+        with psycopg.connect(stage.site.dsn, autocommit=True) as source:
+            source.execute("UPDATE poison SET price = 'NaN' WHERE id = 3; DELETE FROM poison WHERE id = 4")
+            wait_for(stage.config, lambda record: record.parked == {"public.poison": "TR-220"})
+            stage.nemesis.work(settings.steps)
+            stage.wait_for_load(500)
+            source.execute("DELETE FROM poison WHERE id < 3; INSERT INTO poison VALUES (51, 51)")
+            source.execute("UPDATE poison SET price = 0 WHERE id = 3")
+            resumed = tailrace("table", "resume", "poison", "--config", str(stage.path), "--timeout", "50")
+            assert resumed.returncode == 0, resumed.stderr
+            stage.come_to_rest()
+            rows = {(key,): price for key, price in source.execute("SELECT id, price FROM poison")}
+        latest = {}
+        for record in read_topic(stage.site.bootstrap, folder.name, "public.poison"):
+            latest[record.key] = record.value["after"] if record.value else None
+        played = stage.finish()
+    assert {key: row["price"] for key, row in latest.items() if row is not None} == rows
+    assert played.broken == ()
+    assert check(played.evidence) == []
 
 
 _DEATHS = [f"{point}:{when}" for point in POINTS if point != "snapshot" for when in ("before", "after")]
