@@ -153,6 +153,10 @@ class TableRegistry:
             pass  # the look before the next state has it done, at offsets that are known
         elif action is not Action.NONE:
             self._want(action, relation, now)
+            wanted = self._states[name]
+            if wanted.layout is None:
+                # the record, and what follows it, may have a form from before the one that is read
+                self._store(name, replace(wanted, refill=True))
             if action is Action.REFILL:
                 self._store(name, replace(self._states[name], empty=False))
                 return True
@@ -203,15 +207,14 @@ class TableRegistry:
         for name in self.moved(look):
             self.gone(name)
         for each, action in actions:
-            if action is Action.NOTE:
-                state = self._states[each.name]
-                if state.status is TableStatus.STREAMING and state.layout != each.layout:
-                    columns = self._with_options(each.name, each.columns)
-                    self._store(each.name, replace(state, layout=each.layout, columns=columns))
-            elif action not in (None, Action.NONE):
+            if action is not None and action not in (Action.NOTE, Action.NONE):
                 # what is read is asked for by the name
                 relation = Relation(each.layout.oid, each.schema, each.table, ReplicaIdentity.DEFAULT, ())
                 self._want(action, relation, each.layout)
+            state = self._states.get(each.name)
+            if action is not None and state is not None and _takes_layout(state, each.layout):
+                columns = self._with_options(each.name, each.columns)
+                self._store(each.name, replace(state, layout=each.layout, columns=columns))
 
     def key_changed(self, relation: Relation, commit_lsn: int, now: Layout | None) -> bool:
         """Whether a table has another primary key than when its rows were read."""
@@ -331,7 +334,7 @@ class TableRegistry:
             state = replace(state, layout=asked.layout, lsn=asked.lsn, columns=asked.columns)
         status = TableStatus.KEYLESS if name in self.keyless else TableStatus.STREAMING
         ended = state.ended if asked is None else _ended(state.run, asked, "done")
-        self._store(name, replace(state, asked=None, status=status, ended=ended))
+        self._store(name, replace(state, asked=None, status=status, refill=False, ended=ended))
 
     def gone(self, name: str) -> None:
         """→ GONE: no captured table has this name any more; its topic stays as it is."""
@@ -440,6 +443,13 @@ class TableRegistry:
 
 def _ended(run: int, asked: Asked, how: str) -> Ended:
     return Ended(run, how, asked.where, asked.rate, asked.since is not None)
+
+
+def _takes_layout(state: TableState, now: Layout) -> bool:
+    """Whether what the stream brings of a table from now on has the layout `now`, and no other is known of its rows."""
+    if state.status is TableStatus.WANTED:
+        return state.layout is None and not state.refill and state.oid == now.oid
+    return state.status is TableStatus.STREAMING and state.layout is not None and state.layout != now
 
 
 def _is_incomplete(state: TableState) -> bool:

@@ -129,6 +129,18 @@ def test_what_happens_before_its_read_is_planned_counts() -> None:
     assert (looked.states["public.t"].run, looked.must_be_emptied("public.t")) == (5, True)
 
 
+def test_rows_that_came_before_the_first_read_was_planned() -> None:
+    """The stream brings them in the form of their time, while the table waits for others to be read."""
+    looked = registry({}, "public.t")
+    settle(looked, found("t"))
+    looked.planned(T, REKEYED, 3000, PAST)
+    assert looked.must_be_emptied("public.t")
+    streamed = registry({})
+    assert not adopt(streamed, T, old=None)
+    streamed.planned(T, LAYOUT, 3000, PAST)
+    assert (streamed.must_be_emptied("public.t"), streamed.begins_empty("public.t")) == (False, True)
+
+
 def test_altered_while_it_is_read() -> None:
     filled = replace(LAYOUT, attributes=(*LAYOUT.attributes, Attribute(3, "m", 25, -1, True, 6)))
     for layout, emptied in ((filled, False), (None, False), (REKEYED, True)):
