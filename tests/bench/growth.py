@@ -73,10 +73,9 @@ def measure(servers: Servers, folder: Path, rows: int, arguments: argparse.Names
                     wait_for_views(process, lambda: watch.reached(reached, _NAMES), 300)  # noqa: B023
                 process.terminate()
         for text in (folder / "follow.log").read_bytes().splitlines():
-            if text.startswith(b'{"event":"batch"'):
-                event = orjson.loads(text)
-                if event["rows"]:
-                    batches[event["view"]].append(event["ms"])
+            event = orjson.loads(text) if text.startswith(b"{") else {}
+            if event.get("event") == "batch" and event["rows"]:
+                batches[event["view"]].append(event["ms"])
     views = {name: _medians(each[-arguments.rounds :]) for name, each in batches.items()}
     # whichever query comes first in a round brings the base tables forward, which each would have to if it were alone
     shared = sum(views[name]["read"] for name in _NAMES if "query" in VIEWS[name])

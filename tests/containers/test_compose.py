@@ -87,9 +87,24 @@ class Compose:
     def batches(self) -> list[tuple[float, float]]:
         """Return begin and end of all batches of `follow` that changed something, in seconds since 1970."""
         logged = self.run("logs", "--no-log-prefix", "--timestamps", "views").stdout
-        found = re.findall(r'^(\S+) (\{"event":"batch".*\})$', logged, re.MULTILINE)
-        ends = [(datetime.fromisoformat(at).timestamp(), json.loads(line)["ms"]) for at, line in found]
+        found = [(at, _event(line)) for at, line in re.findall(r"^(\S+) (\{.*\})$", logged, re.MULTILINE)]
+        batches = [(at, event) for at, event in found if event.get("event") == "batch"]
+        ends = [(datetime.fromisoformat(at).timestamp(), event["ms"]) for at, event in batches]
         return [(end - sum(spent.values()) / 1000, end) for end, spent in ends]
+
+
+def _event(line: str) -> dict[str, Any]:
+    """Return a line of a job's log, empty for what is none."""
+    try:
+        found: dict[str, Any] = json.loads(line)
+        return found
+    except ValueError:
+        return {}
+
+
+def _is(line: str, event: str, view: str) -> bool:
+    found = _event(line)
+    return (found.get("event"), found.get("view")) == (event, view)
 
 
 @contextmanager
@@ -157,13 +172,13 @@ def _killed_in_rebuild(compose: Compose) -> bool:
         assert job.stdout is not None
         for line in job.stdout:
             before.append(line)
-            if '"event":"rebuild","view":"orders"' in line:
+            if _is(line, "rebuild", "orders"):
                 compose.kill(*_WORKERS)
                 compose.run("start", *_WORKERS)
                 after.extend(job.stdout)
     log = "".join([*before, "KILLED\n", *after])
     assert job.returncode == 0, log
-    assert any('"event":"swapped","view":"spending"' in line for line in after), log
+    assert any(_is(line, "swapped", "spending") for line in after), log
     return any("Lost executor" in line for line in after)
 
 

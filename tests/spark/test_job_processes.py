@@ -53,7 +53,7 @@ def filled(bootstrap: str, prefix: str) -> Pipeline:
 
 @contextmanager
 def following(config: Path) -> Iterator[psutil.Process]:
-    """`views follow` in a group of processes of its own, started where it may write; nothing of it is left."""
+    """`views follow` in a session of its own, started where it may write; nothing of it is left."""
     with (config.parent / "follow.log").open("wb") as log:
         started = psutil.Popen(
             [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(config)],
@@ -71,12 +71,12 @@ def following(config: Path) -> Iterator[psutil.Process]:
         started.wait(30)
 
 
-def alive_in(group: int) -> list[psutil.Process]:
-    """The processes of a group, those whose parent has gone as well."""
+def alive_in(session: int) -> list[psutil.Process]:
+    """The processes of a session, those whose parent has gone as well."""
     found = []
     for each in psutil.process_iter():
         try:
-            if os.getpgid(each.pid) == group and each.status() != psutil.STATUS_ZOMBIE:
+            if os.getsid(each.pid) == session and each.status() != psutil.STATUS_ZOMBIE:
                 found.append(each)
         except (psutil.Error, ProcessLookupError):
             continue
@@ -132,7 +132,8 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         # as a supervisor does it: the JVM is ended, too, in the midst of whatever it does
         with pipeline.transaction() as tx:
             tx.put("t", {"id": 2, "n": 50})
-        os.killpg(follow.pid, signal.SIGTERM)
+        for each in alive_in(follow.pid):
+            each.send_signal(signal.SIGTERM)
         assert follow.wait(60) == 0, (tmp_path / "follow.log").read_text()
         wait_until(lambda: not alive_in(follow.pid), 15)
     text = (tmp_path / "follow.log").read_text()
