@@ -236,7 +236,14 @@ class TableRegistry:
         name = relation.qualified_name
         state = self._states.get(name) or TableState(0, relation.oid)
         same = state.oid == relation.oid
+        reconciles = action is Action.RECONCILE or (state.asked is not None and state.asked.since is not None)
+        if reconciles and state.status is TableStatus.READING:
+            # rows of the run that is given up would count as found by the next one
+            action = Action.REFILL
         holds_rows = same and action is not Action.REFILL and not state.empty
+        if action is Action.RECONCILE and now is not None:
+            # what differs from the layout before is what the run is for
+            state = replace(state, layout=now, columns=state.columns)
         member = state.member if same and action is not Action.REFILL else 0
         asked = state.asked
         if asked is not None:  # holds further, but for what would leave rows out
@@ -303,10 +310,7 @@ class TableRegistry:
         """READING → WANTED: a table was altered while it was read; `layout` is how it lies now, None if it is gone."""
         state = self._states[relation.qualified_name]
         action = Action.READ
-        if state.asked is not None and state.asked.since is not None:
-            # rows of the run that is given up would count as found by the next one
-            action = Action.REFILL
-        elif layout is not None and state.layout is not None:
+        if layout is not None and state.layout is not None:
             action = on_look(state, layout, self._captured(relation), past)
         self._want(Action.REFILL if action in _ROWS_STAY else Action.READ, relation, layout)
 

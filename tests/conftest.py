@@ -36,8 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let SIGTERM (of `timeout`, of a CI that gives up) end the run as Ctrl-C does: the servers end with it."""
+    """Let SIGTERM (of `timeout`, of a CI that gives up) end the run as Ctrl-C does: the servers end with it.
+
+    Ctrl-C itself, too: a shell that starts a run in the background has it ignored, and what the tests start with it.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -85,7 +85,7 @@ def test_rows_too_large_for_kafka_are_diverted(
 def test_a_row_too_large_for_kafka_stops(
     connection: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path
 ) -> None:
-    path = write_config(tmp_path, database, servers.bootstrap, prefix)
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, source="on_table_error = 'stop'\n")
     config = load(path)
     with running(path) as daemon:
         wait_for(config, lambda record: record.is_state)

@@ -127,7 +127,7 @@ def test_a_shape_that_the_registry_refuses_needs_a_person(
     write: Write, connection: psycopg.Connection, registry_url: str, servers: Servers, prefix: str
 ) -> None:
     client, subject = SchemaRegistryClient({"url": registry_url}), f"{prefix}.public.item-value"
-    path = write(registry_url, source='on_schema_change = "truncate"\n')
+    path = write(registry_url, source='on_table_error = "stop"\n')
     with running(path) as daemon:
         wait_for_state(load(path), connection)
         client.set_compatibility(subject, "BACKWARD")
