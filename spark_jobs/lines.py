@@ -34,6 +34,8 @@ def configure() -> None:
             ],
         )
     )
+    # Py4J logs through the root logger, with its traceback, what it raises, too.
+    handler.addFilter(lambda record: record.getMessage() != "Exception while sending command.")
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     # These two raise what they log, and log each retry with its traceback.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
