@@ -35,6 +35,7 @@ log = structlog.get_logger()
 _ROWS_STAY = (Action.REFILL, Action.RECONCILE)
 """What is to be done about rows whose records a plain read would leave on the topic."""
 
+
 @dataclass(frozen=True, slots=True)
 class Subjects:
     """The schemas of a topic's keys and values."""
@@ -243,7 +244,7 @@ class TableRegistry:
         holds_rows = same and action is not Action.REFILL and not state.empty
         if action is Action.RECONCILE and now is not None:
             # what differs from the layout before is what the run is for
-            state = replace(state, layout=now, columns=state.columns)
+            state = replace(state, layout=now)
         member = state.member if same and action is not Action.REFILL else 0
         asked = state.asked
         if asked is not None:  # holds further, but for what would leave rows out
@@ -325,7 +326,9 @@ class TableRegistry:
             # rows at rest are as they were until the run is done: of some, perhaps, it reads nothing
             self._store(name, replace(state, asked=replace(state.asked, layout=layout, lsn=lsn, columns=columns)))
         else:
-            stay = state.layout is not None and on_look(state, layout, columns, past) in _ROWS_STAY
+            # as it is judged once it is read: while it waits, a read that leaves rows is no news
+            reading = replace(state, status=TableStatus.READING)
+            stay = state.layout is not None and on_look(reading, layout, columns, past) in _ROWS_STAY
             member = state.member or layout.member
             now = replace(state, layout=layout, lsn=lsn, columns=columns, member=member, status=TableStatus.READING)
             self._store(name, replace(now, empty=state.empty or stay, refill=state.refill or stay))

@@ -123,6 +123,11 @@ def test_what_happens_before_its_read_is_planned_counts() -> None:
         made.want(T)
         made.planned(T, layout, 3000, PAST)
         assert made.must_be_emptied("public.t") is emptied
+    parts = replace(LAYOUT, files=((8, 80, False),))
+    truncated = registry({"public.t": replace(READ, layout=parts)})
+    truncated.want(T)
+    truncated.planned(T, replace(parts, files=((8, 81, False),)), 3000, PAST)
+    assert truncated.must_be_emptied("public.t"), "a partition's TRUNCATE is not in the stream"
     looked = registry()
     looked.want(T)
     settle(looked, found("t", REKEYED))
