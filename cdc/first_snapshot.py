@@ -73,7 +73,19 @@ class FirstSnapshot:
         )
         try:
             self._begin()
-            workers.read(exported.chunks, exported.relations)
+            self._read(pace, report)
+        except psycopg.Error as error:
+            raise cannot_read(error) from None
+        finally:
+            workers.close()
+            report.close()
+        self._commit()
+        delivery.refusals.report(now=True)
+
+    def _read(self, pace: Pace, report: Report) -> None:
+        workers, delivery = self._exported.workers, self._delivery
+        try:
+            workers.read(self._exported.chunks, self._exported.relations)
             while workers.busy and not delivery.stop.is_set():
                 if rest := pace.rest():
                     delivery.stop.wait(min(rest, _WAIT_S))
@@ -85,17 +97,12 @@ class FirstSnapshot:
                 if delivery.due():
                     self._commit()
                 report.show()
-        except psycopg.Error as error:
+        except psycopg.Error:
             self._commit()
-            raise cannot_read(error) from None
-        finally:
-            workers.close()
-            report.close()
-        self._commit()
-        delivery.refusals.report(now=True)
+            raise
 
     def _begin(self) -> None:
-        """Say what is to be read, and as what, before anything is."""
+        """Say what is to be read, and as what, before anything is: of all tables in one Kafka transaction."""
         # ahead of the tables: without transactions a part of these records may be all that there is at the next start
         for chunk in self._exported.chunks:
             self._registry.note_chunk(chunk, FIRST_RUN, done=False)

@@ -15,10 +15,12 @@ import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from cdc import recovery, slot
+from cdc.capture_set import CaptureSet
 from cdc.captured import capture
 from cdc.connect import connect
 from cdc.cut_topics import check_cut
 from cdc.exported_snapshot import ExportedSnapshot
+from cdc.layouts import survey
 from cdc.locked import tables_locked
 from cdc.look import look
 from cdc.ops.health import Health
@@ -29,12 +31,13 @@ from cdc.schema_ids import check_registry
 from cdc.start import EPOCH, Found, Start, decide
 from cdc.stored_reads import StoredReads, stored_reads
 from cdc.stream import Stream
+from cdc.table_registry import states_before_slot
 from cdc.wal import Wal
 from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import StateError, TailraceError
 from schemas.layout import Asked
-from schemas.progress import PositionRecord, position_key
+from schemas.progress import PositionRecord, position_key, table_key
 from schemas.relation import Relation
 from schemas.topics import Topics
 from sinks.alone import send_alone
@@ -130,13 +133,16 @@ class Session:
         check_registry(config)
         self._captured = capture(config, self._connection, self._columns, first=True)
         origin = self._origin(self._found.identity.lsn)
-        topic = Topics(config.kafka.prefix).progress
-        send_alone(config.kafka, topic, position_key(config.source.slot), before_slot(origin).to_json())
+        topics, name = Topics(config.kafka.prefix), config.source.slot
+        send_alone(config.kafka, topics.progress, {position_key(name): before_slot(origin).to_json()})
+        there = survey(self._connection, self._captured.publications.names, CaptureSet(config.source.tables))
+        states = states_before_slot(there, self._columns)
+        send_alone(config.kafka, topics.tables, {table_key(name, each): states[each].to_json() for each in states})
         keyless = self._captured.without_key
         together = config.snapshot.mode == "exported"
         with self._new_slot([r for r in self._captured.relations if together or r.qualified_name in keyless]) as made:
             point, exported = made
-            registry = self._open(self._origin(point), StoredReads()).registry
+            registry = self._open(self._origin(point), StoredReads(states)).registry
             for relation in self._captured.relations:
                 if not together and relation.qualified_name not in keyless:
                     registry.want(relation)

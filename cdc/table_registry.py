@@ -186,7 +186,7 @@ class TableRegistry:
         if look.began < self._changed_at.get(found.name, 0.0):
             return None
         state = self._states.get(found.name)
-        return on_look(state, found.layout, self._with_options(found.name, found.columns), past)
+        return on_look(state, found.layout, _with_options(self._options, found.name, found.columns), past)
 
     def moved(self, look: Look) -> set[str]:
         """Return the tables that a look at the catalog does not find under their name."""
@@ -214,7 +214,7 @@ class TableRegistry:
                 self._want(action, relation, each.layout)
             state = self._states.get(each.name)
             if action is not None and state is not None and _takes_layout(state, each.layout):
-                columns = self._with_options(each.name, each.columns)
+                columns = _with_options(self._options, each.name, each.columns)
                 self._store(each.name, replace(state, layout=each.layout, columns=columns))
 
     def key_changed(self, relation: Relation, commit_lsn: int, now: Layout | None) -> bool:
@@ -431,12 +431,8 @@ class TableRegistry:
         return broken.column != "" and self._options.of(f"{name}.{broken.column}") is not None
 
     def _captured(self, relation: Relation) -> tuple[str, ...]:
-        return self._with_options(relation.qualified_name, [column.name for column in relation.columns])
-
-    def _with_options(self, table: str, names: Iterable[str]) -> tuple[str, ...]:
-        """Return what of `names` is on the topic, after each name what the configuration makes of it."""
-        options = ((name, self._options.of(f"{table}.{name}")) for name in names)
-        return tuple(name + _words(option) for name, option in options if option is not EXCLUDED)
+        names = [column.name for column in relation.columns]
+        return _with_options(self._options, relation.qualified_name, names)
 
     def _store(self, name: str, state: TableState) -> None:
         self._states[name] = state
@@ -446,6 +442,30 @@ class TableRegistry:
         else:
             self._incomplete.discard(name)
         self._send(table_key(self._source.slot, name), state.to_json())
+
+
+def states_before_slot(look: Look, options: ColumnOptions) -> dict[str, TableState]:
+    """Return how all tables lie before a slot is made: all that the stream will bring of them is at least as new.
+
+    So if a table lies in the same way when its read is planned, no record that came before the read is of another form.
+    """
+    return {
+        each.name: TableState(
+            FIRST_RUN,
+            each.layout.oid,
+            each.layout,
+            columns=_with_options(options, each.name, each.columns),
+            member=each.layout.member,
+            status=TableStatus.NEW,
+        )
+        for each in look.found
+    }
+
+
+def _with_options(options: ColumnOptions, table: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return what of `names` is on the topic, after each name what the configuration makes of it."""
+    found = ((name, options.of(f"{table}.{name}")) for name in names)
+    return tuple(name + _words(option) for name, option in found if option is not EXCLUDED)
 
 
 def _ended(run: int, asked: Asked, how: str) -> Ended:

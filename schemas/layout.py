@@ -230,7 +230,7 @@ class TableStatus(StrEnum):
     """Where a captured table is; the transitions are those of `cdc.registry`."""
 
     NEW = "new"
-    """Named by the position record, nothing is known of it yet."""
+    """Named by the position record; a layout is that from before the slot was made."""
     WANTED = "wanted"
     """To be read (again); no read is planned yet."""
     READING = "reading"

@@ -1,6 +1,8 @@
-"""A record outside of all transactions, by a producer that fences nobody."""
+"""Records outside of all transactions, by a producer that fences nobody."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -10,18 +12,22 @@ from sinks.options import client_options
 from sinks.progress import TIMEOUT
 
 
-def send_alone(kafka: Kafka, topic: str, key: bytes, value: bytes, timeout: float = TIMEOUT) -> None:
-    """Put one record on partition 0 and wait until it is there. SinkError if Kafka does not say so."""
-    failed: list[KafkaError | None] = [KafkaError(KafkaError._TIMED_OUT)]
+def send_alone(kafka: Kafka, topic: str, records: Mapping[bytes, bytes], timeout: float = TIMEOUT) -> None:
+    """Put records, by their keys, on partition 0 and wait until all are there. SinkError if Kafka does not say so."""
+    missing = len(records)
+    failed = KafkaError(KafkaError._TIMED_OUT)
 
     def delivered(error: KafkaError | None, message: Message) -> None:
-        failed[0] = error
+        nonlocal missing, failed
+        missing -= error is None
+        failed = error or failed
 
     producer = Producer(client_options(kafka) | {"enable.idempotence": True, "log_level": 0})
     try:
-        producer.produce(topic, value, key, 0, on_delivery=delivered)
+        for key, value in records.items():
+            producer.produce(topic, value, key, 0, on_delivery=delivered)
         producer.flush(timeout)
     except KafkaException as error:
         raise kafka_error(kafka, error.args[0]) from None
-    if failed[0] is not None:
-        raise kafka_error(kafka, failed[0])
+    if missing:
+        raise kafka_error(kafka, failed)

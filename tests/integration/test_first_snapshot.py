@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -129,8 +132,7 @@ def test_cut_short_at_half(
     before = _tuples_read(source)
     with running(path) as daemon:
         wait_for(config, lambda record: "public.wide" in record.incomplete_tables)
-        # it stands behind its chunks
-        while "public.wide" not in (stored := stored_reads(config)).states:
+        while "public.wide" not in (stored := stored_reads(config)).states or not stored.chunks:
             assert daemon.process.poll() is None
         total = len(stored.chunks)
         while len(_chunks(config, done=True)) < total / 2:
@@ -158,6 +160,38 @@ def test_cut_short_at_half(
     # those that the two workers had in hand, and those whose Kafka transaction was still open
     again = _tuples_read(source) - before - _ROWS
     assert 0 <= again <= 6 * max(Counter(at // 4 for at in block.values()).values())
+
+
+@pytest.mark.parametrize("mode", ["exported", "interleaved"])
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_cut_short_before_the_first_record(
+    source: psycopg.Connection[Any],
+    database: str,
+    servers: Servers,
+    prefix: str,
+    tmp_path: Path,
+    rewritten: bool,
+    mode: str,
+) -> None:
+    """A topic that has changes from before its table is read begins again only if the keys of these have changed."""
+    source.execute("CREATE TABLE t (id text PRIMARY KEY, n int)")
+    source.execute("INSERT INTO t SELECT 'k' || g, g FROM generate_series(1, 9) g")
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, f'[snapshot]\nmode = "{mode}"\n')
+    killed = subprocess.run([sys.executable, "-m", "tests.faults.daemon", path, "record:before:1"], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert source.execute("SELECT FROM pg_replication_slots WHERE database = current_database()").fetchall() == [()]
+    source.execute("UPDATE t SET n = n + 1 WHERE n < 4")
+    if rewritten:
+        source.execute("ALTER TABLE t ALTER id TYPE text USING upper(id)")
+        source.execute("INSERT INTO t VALUES ('more', 0)")
+    config = load(path)
+    with running(path) as daemon:
+        cut = wait_for_state(config, source)
+        assert events(daemon, "table copied")
+    records = read_topic(servers.bootstrap, prefix, "public.t", cut.offsets[f"{prefix}.public.t"])
+    assert any(record.snapshot is None for record in records)
+    assert ("t" in {record.value["op"] for record in records if record.value is not None}) == rewritten
+    assert latest(records) == source_rows(source, "t")
 
 
 def test_locked_tables(
