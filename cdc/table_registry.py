@@ -445,9 +445,10 @@ class TableRegistry:
 
 
 def states_before_slot(look: Look, options: ColumnOptions) -> dict[str, TableState]:
-    """Return how all tables lie before a slot is made: all that the stream will bring of them is at least as new.
+    """Return a NEW state with the current layout for each captured table, to be stored before the slot is created.
 
-    So if a table lies in the same way when its read is planned, no record that came before the read is of another form.
+    Every change that the slot delivers is later than these layouts. So if a table has the same layout when its read is
+    planned, all records from before the read have the form of the read.
     """
     return {
         each.name: TableState(
@@ -463,7 +464,7 @@ def states_before_slot(look: Look, options: ColumnOptions) -> dict[str, TableSta
 
 
 def _with_options(options: ColumnOptions, table: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return what of `names` is on the topic, after each name what the configuration makes of it."""
+    """Return the captured ones of the columns `names`, each name followed by its configured option."""
     found = ((name, options.of(f"{table}.{name}")) for name in names)
     return tuple(name + _words(option) for name, option in found if option is not EXCLUDED)
 

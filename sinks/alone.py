@@ -1,4 +1,4 @@
-"""Records outside of all transactions, by a producer that fences nobody."""
+"""Send records with a non-transactional producer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sinks.progress import TIMEOUT
 
 
 def send_alone(kafka: Kafka, topic: str, records: Mapping[bytes, bytes], timeout: float = TIMEOUT) -> None:
-    """Put records, by their keys, on partition 0 and wait until all are there. SinkError if Kafka does not say so."""
+    """Send `records` (key to value) to partition 0 and wait until all are acknowledged. SinkError if one is not."""
     missing = len(records)
     failed = KafkaError(KafkaError._TIMED_OUT)
 
