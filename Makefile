@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS := tests/faults tests/spark tests/integration tests/property tests/unit
 SPREAD := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup test containers lint demo requirements clean
+.PHONY: help setup test containers lint docs demo requirements clean
 
 help: ## List these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -36,7 +36,12 @@ containers: setup ## Run the tests in containers, and some of the others over th
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy docs/generate.py
 	$(BIN)/lint-imports
+
+docs: setup ## Write the reference pages from the code and build the site in build/site
+	$(BIN)/python docs/generate.py
+	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
 demo: setup ## Everything on this machine, with a demo shop
 	$(BIN)/tailrace dev up

@@ -1,0 +1,213 @@
+"""Write the reference pages that come from the code: configuration, commands and metrics.
+
+python docs/generate.py           writes them
+python docs/generate.py --check   exits with 1 and names the pages that are stale
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import typer.main
+from jinja2 import Environment, StrictUndefined
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from cdc.cli.main import app
+from cdc.ops.metrics import DESCRIPTIONS
+from schemas.config import Config, Section
+
+_FOLDER = Path(__file__).parent / "reference"
+
+_TEMPLATES = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+
+_CONFIGURATION = """\
+<!-- Made by docs/generate.py from schemas/config.py. Do not edit. -->
+# Configuration
+
+Settings of `tailrace.toml`. Flags override environment variables (`TAILRACE__SECTION__KEY`), these override the file,
+the file overrides the defaults. `${VAR}` and `${VAR:-default}` inside strings are replaced by environment variables;
+`$$` is a dollar sign. An unknown key is an error. `tailrace config show` prints the settings in force and their origin,
+`tailrace config schema` prints a JSON Schema for editors.
+{% for section in sections %}
+
+## [{{ section.name }}]
+
+{{ section.text }}
+
+| key | type | default | description |
+|---|---|---|---|
+{% for key in section.settings %}
+| `{{ key.name }}` | {{ key.type }} | {{ key.default }} | {{ key.text }} |
+{% endfor %}
+{% endfor %}
+"""
+
+_COMMANDS = """\
+<!-- Made by docs/generate.py from cdc/cli. Do not edit. -->
+# Commands
+
+Every command takes `--config FILE`, `--help` and `--version`. {{ epilog }}
+{% for command in commands %}
+
+## `{{ command.path }}`
+
+{{ command.text }}
+
+```console
+{{ command.usage }}
+```
+{% if command.options %}
+
+| argument or option | description |
+|---|---|
+{% for names, text in command.options %}
+| {{ names }} | {{ text }} |
+{% endfor %}
+{% endif %}
+{% endfor %}
+"""
+
+_METRICS = """\
+<!-- Made by docs/generate.py from cdc/ops/metrics.py. Do not edit. -->
+# Metrics
+
+`tailrace run` answers `GET /metrics` on `health.listen` in Prometheus' text format. Times are Unix timestamps in
+seconds, sizes and LSNs are bytes. Names of counters end in `_total` in the answer. Memory, CPU time and start time of
+the process have their usual names, `process_resident_memory_bytes` and so on.
+
+| name | kind | labels | meaning |
+|---|---|---|---|
+{% for name, metric in metrics.items() %}
+| `tailrace_{{ name }}{{ "_total" if metric.kind == "counter" else "" }}` | {{ metric.kind }} | \
+{{ metric.labels | join(", ") }} | {{ metric.text }}{% if metric.when %} It is {{ metric.when }}.{% endif %} |
+{% endfor %}
+"""
+
+
+def configuration() -> str:
+    """Return the page of all settings."""
+    return _TEMPLATES.from_string(_CONFIGURATION).render(sections=list(_sections("", Config)))
+
+
+def _sections(path: str, model: type[Section]) -> Iterator[dict[str, Any]]:
+    keys, below = [], []
+    for name, field in model.model_fields.items():
+        full = f"{path}.{name}" if path else name
+        section = _section_of(field)
+        if section is not None:
+            below.append((f"{full}.NAME" if "dict" in str(field.annotation) else full, section))
+        else:
+            keys.append({"name": name, "type": _type(field), "default": _default(field), "text": field.description})
+    if keys:
+        text = " ".join((model.__doc__ or "").split())
+        yield {"name": path, "text": text, "settings": [{k: _cell(v) for k, v in key.items()} for key in keys]}
+    for name, section in below:
+        yield from _sections(name, section)
+
+
+def _section_of(field: FieldInfo) -> type[Section] | None:
+    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+    return next((each for each in candidates if isinstance(each, type) and issubclass(each, Section)), None)
+
+
+def _type(field: FieldInfo) -> str:
+    schema = _schema_of(field)
+    kinds = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    return " or ".join(dict.fromkeys(_kind(each) for each in kinds))
+
+
+def _schema_of(field: FieldInfo) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+
+    annotation: Any = field.annotation
+    return TypeAdapter(annotation).json_schema()
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " or ".join(f'"{each}"' for each in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    if schema.get("type") == "object":
+        return "table"
+    return str(schema.get("type", "value"))
+
+
+def _default(field: FieldInfo) -> str:
+    import orjson
+
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value is PydanticUndefined or isinstance(value, SecretStr):
+        return ""
+    return f"`{orjson.dumps(value, default=str).decode()}`"
+
+
+def _cell(text: str | None) -> str:
+    """Return a text as the cell of a table."""
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def commands() -> str:
+    """Return the page of all commands."""
+    root = typer.main.get_command(app)
+    found = list(_commands(root, "tailrace", None))
+    return _TEMPLATES.from_string(_COMMANDS).render(epilog=app.info.epilog, commands=found)
+
+
+def _commands(command: Any, path: str, parent: Any) -> Iterator[dict[str, Any]]:
+    context = command.make_context(path.split()[-1], [], parent=parent, resilient_parsing=True)
+    below = getattr(command, "commands", None)
+    if below is not None:
+        for name in command.list_commands(context):
+            yield from _commands(command.get_command(context, name), f"{path} {name}", context)
+        return
+    records = [each.get_help_record(context) for each in command.get_params(context) if each.name != "config"]
+    options = [(f"`{_cell(record[0].split(' <')[0])}`", _cell(record[1])) for record in records if record is not None]
+    shared = ("--help", "--version")
+    yield {
+        "path": path,
+        "text": " ".join((command.help or "").split()),
+        "usage": " ".join([path, *command.collect_usage_pieces(context)]),
+        "options": [(names, text) for names, text in options if not any(each in names for each in shared)],
+    }
+
+
+def metrics() -> str:
+    """Return the page of all metrics."""
+    return _TEMPLATES.from_string(_METRICS).render(metrics=DESCRIPTIONS)
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "configuration.md": configuration,
+    "commands.md": commands,
+    "metrics.md": metrics,
+}
+
+
+def stale() -> list[str]:
+    """Return the pages whose file is not what the code says now."""
+    return [
+        name for name, page in PAGES.items() if not (_FOLDER / name).exists() or (_FOLDER / name).read_text() != page()
+    ]
+
+
+def main() -> int:
+    """Write all pages, or check them."""
+    if "--check" in sys.argv[1:]:
+        for name in (found := stale()):
+            print(f"stale: docs/reference/{name}; run: make docs")
+        return 1 if found else 0
+    for name, page in PAGES.items():
+        (_FOLDER / name).write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""The documentation: generated pages are current, and the site builds without a broken link."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+
+
+def test_reference_pages_are_current() -> None:
+    checked = subprocess.run(
+        [sys.executable, "docs/generate.py", "--check"], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+    shutil.copytree(_ROOT / "docs", tmp_path / "docs")
+    shutil.copy(_ROOT / "mkdocs.yml", tmp_path)
+    command = [Path(sys.executable).parent / "zensical", "build", "--strict", "--config-file", "mkdocs.yml"]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert (tmp_path / "build/site/reference/configuration/index.html").exists()
