@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS := tests/faults tests/spark tests/integration tests/property tests/unit
 SPREAD := --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup test containers lint docs demo requirements clean
+.PHONY: help setup unit test containers fmt lint docs demo requirements clean
 
 help: ## List these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -32,6 +32,12 @@ containers: setup ## Run the tests in containers, and some of the others over th
 	docker/local-images >/dev/null && trap 'docker/local-images --stop' EXIT && $(BIN)/pytest -n 2 $(SPREAD) \
 		--servers containers --durations=15 tests/spark/test_end_to_end.py tests/containers \
 		tests/integration/test_security.py tests/integration/test_http_security.py
+
+unit: setup ## Run the tests that need no servers
+	$(BIN)/pytest -q tests/unit
+
+fmt: setup ## Sort imports and mend what ruff can mend
+	$(BIN)/ruff check --fix .
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -24,3 +25,10 @@ def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     assert (tmp_path / "build/site/reference/configuration/index.html").exists()
+
+
+def test_paths_named_in_the_guides_exist() -> None:
+    named = re.compile(r"`((?:cdc|docs|schemas|sinks|snapshot|spark_jobs|tests)/[\w./-]*)`")
+    for guide in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
+        for path in named.findall((_ROOT / guide).read_text()):
+            assert (_ROOT / path).exists(), f"{guide} names {path}"
