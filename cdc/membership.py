@@ -142,7 +142,8 @@ def explain(
         return NotCaptured(f'"{pattern}" of source.tables leaves it out')
     missing = [each for each in missing_tables(connection, publications, capture_set) if each.name == name]
     if missing:
-        return NotCaptured("it is in no publication", "\n       ".join(statements(missing, publications.names)))
+        reason = "it is published by the names of its partitions" if missing[0].by_leaf else "it is in no publication"
+        return NotCaptured(reason, "\n       ".join(statements(missing, publications.names)))
     return NotCaptured("there is no such table")
 
 
