@@ -31,6 +31,7 @@ from schemas.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
 from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Destination
+from sinks.registry import REFUSED, refused_together
 
 _OVERHEAD_BYTES = 1024
 
@@ -260,6 +261,7 @@ class Tables:
             emptied = self._registry.adopt(relation, commit_lsn, now, old, new, past)
         else:
             self._registry.adopt_events(relation, old, new)
+        key_id, value_id = self._ids(relation, topic, new)
         table = CapturedTable(
             relation,
             keys,
@@ -268,8 +270,8 @@ class Tables:
                 Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
                 [value_type(column, self._types) for column in typed.columns],
                 keys,
-                self._schema_ids.id_of(key_subject, new.key) if keys else 0,
-                self._schema_ids.id_of(value_subject, new.value),
+                key_id,
+                value_id,
                 record_limit(self._kafka),
             ),
             typed.columns,
@@ -280,6 +282,24 @@ class Tables:
         if emptied:
             self.on_emptied(table)
         return table
+
+    def _ids(self, relation: Relation, topic: str, new: Subjects) -> tuple[int, int]:
+        """Return the ids of the schemas of keys, 0 without keys, and of values. StateError with all that is refused."""
+        ids: list[int] = []
+        refused: list[StateError] = []
+        for subject, schema in ((f"{topic}-key", new.key), (f"{topic}-value", new.value)):
+            try:
+                ids.append(self._schema_ids.id_of(subject, schema) if schema else 0)
+            except StateError as error:
+                if error.code != REFUSED:
+                    raise
+                refused.append(error)
+        if refused:
+            # where the daemon does not stop for it
+            resume = None if self._stops else f"tailrace table resume {relation.qualified_name}"
+            raise refused_together(refused, resume)
+        key_id, value_id = ids
+        return key_id, value_id
 
     def _key_of(self, relation: Relation, commit_lsn: int, now: Layout | None, old: Subjects | None) -> list[int]:
         """Return the indexes of the key's columns. Under FULL the WAL does not name them: they stay what they were."""
