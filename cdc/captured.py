@@ -21,18 +21,21 @@ from schemas.columns import ColumnOptions
 from schemas.config import Config
 from schemas.errors import ConfigError, TailraceError, all_of
 from schemas.relation import Relation
+from schemas.topics import Topics
+from sinks.progress import read_schemas
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """`partitions` are those of every topic."""
+    """`partitions` are those of every topic; `keyed` are the tables on whose topics there are records with keys."""
 
     publications: Publications
     relations: list[Relation]
     keys: Keys
     partitions: dict[str, int]
+    keyed: frozenset[str] = frozenset()
 
     @property
     def without_key(self) -> set[str]:
@@ -56,10 +59,19 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
     _refuse_all(config, connection, captured, keys, columns, first=first)
     for key, pattern, nearest in columns.unmatched(captured):
         log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
-    partitions = make_topics(config.kafka, captured, keys)
+    keyed = {} if first else _keyed(config, captured)
+    partitions = make_topics(config.kafka, captured, keys, keyed)
     if source.on_table_error == "divert":
         make_dead_topic(config)
-    return Captured(publications, captured, keys, partitions)
+    return Captured(publications, captured, keys, partitions, frozenset(name for name in keyed if keyed[name]))
+
+
+def _keyed(config: Config, relations: Sequence[Relation]) -> dict[str, bool]:
+    """Return the names of the tables whose topics have had records, and whether these have keys."""
+    topics = Topics(config.kafka.prefix)
+    subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
+    named = {relation.qualified_name: topics.table(relation.schema, relation.name) for relation in relations}
+    return {name: f"{topic}-key" in subjects for name, topic in named.items() if f"{topic}-value" in subjects}
 
 
 def _refuse_all(

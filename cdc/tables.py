@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -317,9 +317,11 @@ class Tables:
             raise StateError(
                 "TR-406",
                 f'table "{relation.qualified_name}" has {"got" if keys else "lost"} its key',
-                detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}.',
-                hint="Undo it, or take another kafka.prefix (and slot) to copy all tables again. Without this table:\n"
-                f"       tailrace table leave-out {relation.qualified_name}",
+                detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}, and a topic cannot'
+                " hold both forms.",
+                hint=("" if keys else "Give it a key of the same columns again. In place of that:\n       ")
+                + f'prefix = "{self._kafka.prefix}_2"  # under [kafka], with another slot: copies all tables again\n'
+                f"       tailrace table leave-out {relation.qualified_name}  # or without this table",
             )
         if (relation.schema, relation.name) not in self._names:
             self._names.add((relation.schema, relation.name))
@@ -346,10 +348,13 @@ def record_limit(kafka: Kafka) -> int:
     return kafka.max_message_bytes - _OVERHEAD_BYTES
 
 
-def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> dict[str, int]:
+def make_topics(
+    kafka: Kafka, relations: Collection[Relation], keys: Keys, keyed: Mapping[str, bool] | None = None
+) -> dict[str, int]:
     """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each.
 
-    ConfigError if two tables cannot have a topic each.
+    `keyed` says of tables on whose topics there are records whether these have keys: a table that has got or lost its
+    key since is refused when its next record comes, alone. ConfigError if two tables cannot have a topic each.
     """
     topics = Topics(kafka.prefix)
     refuse_clashes(topics, {(relation.schema, relation.name) for relation in relations})
@@ -360,7 +365,8 @@ def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> di
     specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
     for relation in relations:
         topic = topics.table(relation.schema, relation.name)
-        if keys.of(relation):
+        has_key = bool(keys.of(relation))
+        if (keyed or {}).get(relation.qualified_name, has_key):
             specs.append(TopicSpec(topic, kafka.partitions, by_key))
         else:
             # without a key, an update or a truncate finds its place only in the order of the whole table
