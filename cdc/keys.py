@@ -27,17 +27,24 @@ class Keys:
         connection: psycopg.Connection,
         configured: Mapping[str, Sequence[str]],
         insert_only: Collection[int] = (),
+        *,
+        logs: bool = False,
     ) -> None:
-        """`configured` is ``source.keys``; `insert_only` are the oids of tables whose updates are not published."""
+        """`configured` is ``source.keys``; `insert_only` are the oids of tables whose updates are not published.
+        With `logs` no table's updates are, now or later.
+        """
         self._connection = connection
         self._configured = configured
         self._insert_only = insert_only
+        self._logs = logs
 
     def of(self, relation: Relation) -> list[int]:
         """Return the indexes of the key's columns in `relation`; none if it has no key.
 
         ConfigError if the configuration names a key that would not be exact.
         """
+        if self._logs:
+            return []
         configured = self._configured.get(relation.qualified_name)
         if configured is not None:
             return self._declared(relation, configured)
@@ -102,6 +109,14 @@ class Keys:
                 " without NULL.",
                 hint=f"CREATE UNIQUE INDEX CONCURRENTLY ON {quoted} ({', '.join(_quoted(names))});"
                 "  -- and ALTER COLUMN ... SET NOT NULL",
+            )
+        if relation.oid in self._insert_only:
+            raise ConfigError(
+                "TR-133",
+                f'source.keys: updates and deletes of table "{relation.qualified_name}" are not published',
+                detail="It is in the publication for tables without a key only, so its topic is a log of events.",
+                hint=f"tailrace table remove {relation.qualified_name}  # or take it out of source.keys\n"
+                f"       tailrace table add {relation.qualified_name}  # into the first publication",
             )
         return _indexes(relation, set(names))
 

@@ -102,7 +102,9 @@ def missing_tables(
         by_leaf = all(published for _, _, published in leaves or [row[:3] for row in of_table])
         if by_leaf and all(capture_set.captures(leaf, name) for leaf, name, _ in leaves):
             continue
-        publication = publications.first if all(updatable for *_, updatable in of_table) else publications.nokey
+        takes_all = not publications.first.publishes_updates
+        updatable = takes_all or all(row[-1] for row in of_table)
+        publication = publications.first if updatable else publications.nokey
         found.append(Missing(schema, table, publication.name if publication else None, by_leaf))
     return tuple(found)
 

@@ -21,7 +21,7 @@ from cdc.ops.verify_tables import Table, comparable, refusal
 from cdc.ops.views import holds_rows, named, table_of
 from schemas.columns import ColumnOptions
 from schemas.config import Config
-from schemas.errors import SinkError
+from schemas.errors import ConfigError, SinkError
 from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from schemas.topics import Topics
@@ -44,10 +44,18 @@ def verify(
     config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say, told: Told = nobody
 ) -> Iterator[Result]:
     """Yield one result for each view, by default each that has a captured table's rows, all against one read of the
-    source. SourceError (TR-223) for views that `names` asks for, and whose tables are not captured.
+    source. SourceError (TR-223) for views that `names` asks for, and whose tables are not captured; ConfigError
+    (TR-137) where topics are logs of inserts.
 
     `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
     """
+    if config.source.publish == "insert":
+        raise ConfigError(
+            "TR-137",
+            'source.publish = "insert": the topics are logs of inserts, which differ from their tables',
+            detail="What was updated, deleted or truncated in the source since is not on them, by declaration.",
+            hint="tailrace verify --log  # proves from the topics that no insert is missing, added or torn",
+        )
     logs = [] if names else [name for name, view in config.views.items() if view.table and not holds_rows(view)]
     queries = [] if names else [name for name, view in config.views.items() if view.table is None]
     for kind, left_out in (("queries", queries), ("logs", logs)):

@@ -217,3 +217,25 @@ def test_publication_made_again(source: psycopg.Connection[Any], config_path: Pa
     assert refused.returncode == 6
     assert "TR-404" in refused.stderr
     assert said in refused.stderr
+
+
+def test_a_table_whose_updates_are_not_published_any_more(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """It was moved to the publication of tables without a key: its topic would stay as it is, and call that a state."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1), (2, 2)")
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        assert daemon.stop() == 0
+    source.execute("ALTER PUBLICATION tailrace DROP TABLE t; ALTER PUBLICATION tailrace_nokey ADD TABLE t")
+    source.execute("UPDATE t SET n = 3 WHERE id = 1; DELETE FROM t WHERE id = 2")
+    refused = tailrace("run", "--config", str(config_path))
+    assert (refused.returncode, "ERROR  TR-428" in refused.stderr) == (6, True), refused.stderr
+    for command in ("tailrace table remove public.t", "tailrace table add public.t"):
+        assert command in refused.stderr
+        assert tailrace(*command.split()[1:], "--config", str(config_path)).returncode == 0
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "t") == 1
+        assert daemon.stop() == 0
