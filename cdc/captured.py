@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 import structlog
@@ -55,7 +56,9 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
     if first and not captured:
         raise nothing_captured(connection, publications, capture_set)
     publication.log_left_out(connection, publications, captured, insert_only)
-    keys = Keys(connection, source.keys, insert_only, logs=source.publish == "insert")
+    ask = partial(publication.insert_only, connection, publications)
+    known = [relation.oid for relation in captured]
+    keys = Keys(connection, source.keys, insert_only, known=known, ask=ask, logs=source.publish == "insert")
     _refuse_all(config, connection, captured, keys, columns, first=first)
     for key, pattern, nearest in columns.unmatched(captured):
         log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)

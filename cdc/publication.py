@@ -205,6 +205,17 @@ def relations(
     return found, insert_only
 
 
+def insert_only(connection: psycopg.Connection, publications: Publications) -> set[int]:
+    """Return the oids of the tables that only the second publication has."""
+    rows = connection.execute(
+        "SELECT c.oid::int8 FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname"
+        " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = ANY (%s)"
+        " GROUP BY c.oid HAVING bool_and(t.pubname <> %s)",
+        (publications.names, publications.first.name),
+    ).fetchall()
+    return {oid for (oid,) in rows}
+
+
 def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relation], publish: Publish) -> None:
     """Both, also where one has no table yet: a publication that is made later is none to the WAL before it."""
     whole: list[Relation] = []

@@ -239,3 +239,21 @@ def test_a_table_whose_updates_are_not_published_any_more(
         wait_for_state(config, source)
         assert _assert_equal(source, servers, config, "t") == 1
         assert daemon.stop() == 0
+
+
+def test_a_table_that_comes_into_the_second_publication_is_a_log(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """Also with a primary key, and while the daemon runs: a topic by key would lack its updates."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE late (id int PRIMARY KEY, n int)")
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE t")
+    source.execute("CREATE PUBLICATION tailrace_nokey WITH (publish = 'insert, truncate')")
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute("ALTER PUBLICATION tailrace_nokey ADD TABLE late")
+        source.execute("INSERT INTO late VALUES (1, 1); UPDATE late SET n = 2; DELETE FROM late")
+        wait_for_state(config, source)
+        records = read_topic(servers.bootstrap, config.kafka.prefix, "public.late")
+        assert [(each.key, each.value and each.value["after"]) for each in records] == [((None,), {"id": 1, "n": 1})]
+        assert daemon.stop() == 0
