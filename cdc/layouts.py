@@ -40,7 +40,11 @@ SELECT json_build_object(
   'oid', c.oid::int8,
   'member', coalesce((
     SELECT max(r.oid::int8) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-    WHERE r.prrelid = c.oid AND p.pubname = ANY (%(publications)s)), {of_schema}, 0),
+    WHERE r.prrelid = c.oid AND p.pubname = ANY (%(publications)s)), (
+    SELECT max(r.oid::int8::numeric * 4294967296 + h.xmin::text::int8)
+    FROM pg_inherits h CROSS JOIN pg_partition_ancestors(c.oid) a JOIN pg_publication_rel r ON r.prrelid = a.relid
+    JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE c.relispartition AND h.inhrelid = c.oid AND p.pubname = ANY (%(publications)s)), {of_schema}, 0),
   'files', (
     WITH RECURSIVE part AS (
       SELECT c.oid AS oid, c.relkind AS kind, c.relfilenode AS file, false AS attached

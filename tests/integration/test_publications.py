@@ -128,6 +128,29 @@ def test_partitions_by_leaf(source: psycopg.Connection[Any], servers: Servers, c
         assert daemon.stop() == 0
 
 
+def test_a_partition_that_leaves_and_comes_back_begins_again(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """Where each partition is a table: what it was in between is not in the stream; so it is with its root's entry."""
+    source.execute(_PARTITIONED.encode())
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE visit WITH (publish_via_partition_root = false)")
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute("ALTER TABLE visit DETACH PARTITION visit_low")
+        source.execute("DELETE FROM visit_low WHERE id < 50; UPDATE visit_low SET page = 'unseen'")
+        source.execute("ALTER TABLE visit ATTACH PARTITION visit_low FOR VALUES FROM (0) TO (100)")
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "visit_low") == 5
+        source.execute("ALTER PUBLICATION tailrace DROP TABLE visit")
+        source.execute("DELETE FROM visit WHERE id BETWEEN 100 AND 150")
+        source.execute("ALTER PUBLICATION tailrace ADD TABLE visit")
+        wait_for_state(config, source)
+        for leaf in ("visit_low", "visit_mid_a", "visit_mid_b"):
+            _assert_equal(source, servers, config, leaf)
+        assert daemon.stop() == 0
+
+
 def test_column_lists_row_filters_and_generated_columns(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
