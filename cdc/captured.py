@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 import structlog
 
-from cdc import catalog, publication
+from cdc import catalog, publication, recovery
 from cdc.capture_set import CaptureSet
 from cdc.exported_snapshot import CONDITION_NOT_CAPTURED, condition_errors
 from cdc.keys import NOT_CAPTURED, Keys
@@ -19,20 +20,23 @@ from cdc.rights import lacking_rights
 from cdc.tables import make_topics
 from schemas.columns import ColumnOptions
 from schemas.config import Config
-from schemas.errors import ConfigError, TailraceError, all_of
+from schemas.errors import ConfigError, StateError, TailraceError, all_of
 from schemas.relation import Relation
+from schemas.topics import Topics
+from sinks.progress import read_schemas
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """`partitions` are those of every topic."""
+    """`partitions` are those of every topic; `keyed` are the tables on whose topics there are records with keys."""
 
     publications: Publications
     relations: list[Relation]
     keys: Keys
     partitions: dict[str, int]
+    keyed: frozenset[str] = frozenset()
 
     @property
     def without_key(self) -> set[str]:
@@ -47,19 +51,47 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
     source = config.source
     capture_set = CaptureSet(source.tables)
     check_patterns(connection, source.publication, capture_set, first=first)
-    publications = publication.ensure(connection, source.publication, capture_set)
+    publications = publication.ensure(connection, source.publication, capture_set, source.publish)
     captured, insert_only = publication.relations(connection, publications, capture_set)
     if first and not captured:
         raise nothing_captured(connection, publications, capture_set)
     publication.log_left_out(connection, publications, captured, insert_only)
-    keys = Keys(connection, source.keys, insert_only)
+    ask = partial(publication.insert_only, connection, publications)
+    known = [relation.oid for relation in captured]
+    keys = Keys(connection, source.keys, insert_only, known=known, ask=ask, logs=source.publish == "insert")
     _refuse_all(config, connection, captured, keys, columns, first=first)
     for key, pattern, nearest in columns.unmatched(captured):
         log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
-    partitions = make_topics(config.kafka, captured, keys)
+    keyed = {} if first else _keyed(config, captured)
+    _refuse_lost_updates(config, [relation for relation in captured if relation.oid in insert_only], keyed)
+    partitions = make_topics(config.kafka, captured, keys, keyed)
     if source.on_table_error == "divert":
         make_dead_topic(config)
-    return Captured(publications, captured, keys, partitions)
+    return Captured(publications, captured, keys, partitions, frozenset(name for name in keyed if keyed[name]))
+
+
+def _keyed(config: Config, relations: Sequence[Relation]) -> dict[str, bool]:
+    """Return the names of the tables whose topics have had records, and whether these have keys."""
+    topics = Topics(config.kafka.prefix)
+    subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
+    named = {relation.qualified_name: topics.table(relation.schema, relation.name) for relation in relations}
+    return {name: f"{topic}-key" in subjects for name, topic in named.items() if f"{topic}-value" in subjects}
+
+
+def _refuse_lost_updates(config: Config, relations: Sequence[Relation], keyed: Mapping[str, bool]) -> None:
+    """Refuse tables whose updates are not published any more, while their topics promise the newest row of each key."""
+    lost = [each.qualified_name for each in relations if keyed.get(each.qualified_name)]
+    if lost:
+        tables, left_out = " ".join(lost), ", ".join(f'"!{name}"' for name in lost)
+        again = f"tailrace table remove {tables} && tailrace table add {tables}  # published, and read again"
+        anew = recovery.copy_anew(config.kafka.prefix, config.source.slot)
+        raise StateError(
+            "TR-428",
+            f"updates and deletes of {', '.join(shown(lost))} are not published any more",
+            detail="Their topics have keys, and show the newest row of each: what was changed since is wrong there.",
+            hint=f"{anew if config.source.publish == 'insert' else again}\n"
+            f"       tables = [..., {left_out}]  # under [source], in place of that: without them",
+        )
 
 
 def _refuse_all(

@@ -44,9 +44,12 @@ WITH news AS (
   UNION SELECT xmin FROM pg_inherits WHERE age(xmin) <= age(%(since)s::xid)
   UNION SELECT xmin FROM pg_index WHERE age(xmin) <= age(%(since)s::xid)
   UNION SELECT xmin FROM pg_namespace WHERE age(xmin) <= age(%(since)s::xid)
-  UNION SELECT xmin FROM pg_publication_rel WHERE age(xmin) <= age(%(since)s::xid))
+  UNION SELECT xmin FROM pg_publication_rel WHERE age(xmin) <= age(%(since)s::xid)
+  {of_schemas})
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT xmin::text::int8 FROM news LIMIT %(most)s)
 """
+
+_OF_SCHEMAS: LiteralString = "UNION SELECT xmin FROM pg_publication_namespace WHERE age(xmin) <= age(%(since)s::xid)"
 
 # ATTACH PARTITION takes its strongest lock on the partition alone, VACUUM and ANALYZE take theirs on one table.
 _LOCKED: LiteralString = """
@@ -138,7 +141,10 @@ class CatalogWatch:
     def _is_news(self) -> bool:
         # the locks first: whoever lets go of one after that is seen by the second query
         locked = [oid for (oid,) in self._connection.execute(_LOCKED)]
-        row = self._connection.execute(_NEWS, {"since": self._since or "3", "most": _MOST}).fetchone()
+        # 14 publishes no schemas
+        of_schemas: LiteralString = _OF_SCHEMAS if self._connection.info.server_version >= 150000 else ""
+        query = _NEWS.replace("{of_schemas}", of_schemas)
+        row = self._connection.execute(query, {"since": self._since or "3", "most": _MOST}).fetchone()
         assert row is not None
         xmin, written = row
         first = self._since is None

@@ -7,7 +7,7 @@ REPLICA IDENTITY FULL without a primary key, unless the configuration names a ke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import psycopg
@@ -27,27 +27,44 @@ class Keys:
         connection: psycopg.Connection,
         configured: Mapping[str, Sequence[str]],
         insert_only: Collection[int] = (),
+        *,
+        known: Collection[int] = (),
+        ask: Callable[[], Collection[int]] = tuple,
+        logs: bool = False,
     ) -> None:
-        """`configured` is ``source.keys``; `insert_only` are the oids of tables whose updates are not published."""
+        """`configured` is ``source.keys``; `insert_only` are the oids of those of the `known` tables whose updates are
+        not published, and `ask` asks for those of now, of which a new table may be one. With `logs` all are.
+        """
         self._connection = connection
         self._configured = configured
-        self._insert_only = insert_only
+        self._insert_only = set(insert_only)
+        self._ask = ask
+        self._known = set(known)
+        self._logs = logs
 
     def of(self, relation: Relation) -> list[int]:
         """Return the indexes of the key's columns in `relation`; none if it has no key.
 
         ConfigError if the configuration names a key that would not be exact.
         """
+        if self._logs:
+            return []
         configured = self._configured.get(relation.qualified_name)
         if configured is not None:
             return self._declared(relation, configured)
-        if relation.oid in self._insert_only:
+        if self._is_insert_only(relation.oid):
             return []
         if relation.replica_identity is not ReplicaIdentity.FULL:
             return [i for i, column in enumerate(relation.columns) if column.is_key]
         primary = next((names for names, is_primary in self._unique(relation) if is_primary), set())
         indexes = _indexes(relation, primary)
         return indexes if len(indexes) == len(primary) else []
+
+    def _is_insert_only(self, oid: int) -> bool:
+        if oid not in self._known:
+            self._known.add(oid)
+            self._insert_only.update({oid}.intersection(self._ask()))
+        return oid in self._insert_only
 
     def is_declared(self, relation: Relation) -> bool:
         """Whether the configuration names the key."""
@@ -102,6 +119,14 @@ class Keys:
                 " without NULL.",
                 hint=f"CREATE UNIQUE INDEX CONCURRENTLY ON {quoted} ({', '.join(_quoted(names))});"
                 "  -- and ALTER COLUMN ... SET NOT NULL",
+            )
+        if self._is_insert_only(relation.oid):
+            raise ConfigError(
+                "TR-133",
+                f'source.keys: updates and deletes of table "{relation.qualified_name}" are not published',
+                detail="It is in the publication for tables without a key only, so its topic is a log of events.",
+                hint=f"tailrace table remove {relation.qualified_name}  # or take it out of source.keys\n"
+                f"       tailrace table add {relation.qualified_name}  # into the first publication",
             )
         return _indexes(relation, set(names))
 

@@ -40,7 +40,11 @@ SELECT json_build_object(
   'oid', c.oid::int8,
   'member', coalesce((
     SELECT max(r.oid::int8) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-    WHERE r.prrelid = c.oid AND p.pubname = ANY (%(publications)s)), 0),
+    WHERE r.prrelid = c.oid AND p.pubname = ANY (%(publications)s)), (
+    SELECT max(r.oid::int8::numeric * 4294967296 + h.xmin::text::int8)
+    FROM pg_inherits h CROSS JOIN pg_partition_ancestors(c.oid) a JOIN pg_publication_rel r ON r.prrelid = a.relid
+    JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE c.relispartition AND h.inhrelid = c.oid AND p.pubname = ANY (%(publications)s)), {of_schema}, 0),
   'files', (
     WITH RECURSIVE part AS (
       SELECT c.oid AS oid, c.relkind AS kind, c.relfilenode AS file, false AS attached
@@ -72,11 +76,24 @@ SELECT json_build_object(
 FROM pg_class c
 """
 
+# What binds a table to its schema is written again when it gets another one, so also when it comes back.
+_OF_SCHEMA: LiteralString = """(
+    SELECT max(s.oid::int8::numeric * 4294967296 + d.xmin::text::int8)
+    FROM pg_publication_namespace s JOIN pg_publication p ON p.oid = s.pnpubid
+    JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
+      AND d.refclassid = 'pg_namespace'::regclass AND d.refobjid = s.pnnspid
+    WHERE s.pnnspid = c.relnamespace AND p.pubname = ANY (%(publications)s))"""
+
+
+def _layout_query(connection: psycopg.Connection) -> LiteralString:
+    # 14 publishes no schemas
+    return _LAYOUT.replace("{of_schema}", _OF_SCHEMA if connection.info.server_version >= 150000 else "0")
+
 
 def layout(connection: psycopg.Connection, publications: Sequence[str], oid: int) -> Layout | None:
     """Return how a table lies in the database; None if it is gone, or has no columns."""
     row = connection.execute(
-        f"{_LAYOUT} WHERE c.oid = %(oid)s", {"oid": oid, "publications": list(publications)}
+        f"{_layout_query(connection)} WHERE c.oid = %(oid)s", {"oid": oid, "publications": list(publications)}
     ).fetchone()
     return Layout.from_dict(row[0]) if row and row[0]["attributes"] else None
 
@@ -128,12 +145,13 @@ def survey(connection: psycopg.Connection, publications: Sequence[str], capture_
             "ARRAY(SELECT attname FROM pg_attribute WHERE attrelid = t.oid AND attnum > 0 AND NOT attisdropped"
             " AND attgenerated = '')"
         )
+    query = _layout_query(connection)
     rows = connection.execute(
         f"SELECT DISTINCT ON (p.schemaname, p.tablename) p.schemaname, p.tablename, {columns}, l.layout"
         " FROM pg_publication_tables p"
         " JOIN pg_namespace n ON n.nspname = p.schemaname"
         " JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = p.tablename"
-        f" CROSS JOIN LATERAL ({_LAYOUT} WHERE c.oid = t.oid) l (layout) WHERE p.pubname = ANY (%(publications)s)",
+        f" CROSS JOIN LATERAL ({query} WHERE c.oid = t.oid) l (layout) WHERE p.pubname = ANY (%(publications)s)",
         {"publications": list(publications)},
     ).fetchall()
     # asked for after them, so that nothing is seen that was committed later

@@ -50,4 +50,5 @@ def look(config: Config, connection: psycopg.Connection, *, owned: bool) -> Foun
         tables=tables,
         topics=seen.topics,
         brokers=seen.brokers,
+        publish=source.publish,
     )

@@ -102,7 +102,9 @@ def missing_tables(
         by_leaf = all(published for _, _, published in leaves or [row[:3] for row in of_table])
         if by_leaf and all(capture_set.captures(leaf, name) for leaf, name, _ in leaves):
             continue
-        publication = publications.first if all(updatable for *_, updatable in of_table) else publications.nokey
+        takes_all = not publications.first.publishes_updates
+        updatable = takes_all or all(row[-1] for row in of_table)
+        publication = publications.first if updatable else publications.nokey
         found.append(Missing(schema, table, publication.name if publication else None, by_leaf))
     return tuple(found)
 
@@ -142,7 +144,8 @@ def explain(
         return NotCaptured(f'"{pattern}" of source.tables leaves it out')
     missing = [each for each in missing_tables(connection, publications, capture_set) if each.name == name]
     if missing:
-        return NotCaptured("it is in no publication", "\n       ".join(statements(missing, publications.names)))
+        reason = "it is published by the names of its partitions" if missing[0].by_leaf else "it is in no publication"
+        return NotCaptured(reason, "\n       ".join(statements(missing, publications.names)))
     return NotCaptured("there is no such table")
 
 

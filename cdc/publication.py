@@ -16,6 +16,7 @@ from cdc.capture_set import CaptureSet
 from cdc.catalog import permanent_tables, table_relation
 from cdc.keys import may_be_updated
 from cdc.recipe import Recipe
+from schemas.config import Publish
 from schemas.errors import SourceError, StateError, all_of
 from schemas.relation import Relation
 
@@ -24,6 +25,8 @@ log = structlog.get_logger()
 _CHANGES = ("insert", "update", "delete", "truncate")
 _EVENTS = ("insert", "truncate")
 """What the publication for tables without a key must publish."""
+_INSERTS = ("insert",)
+"""What both publish where ``source.publish`` says that topics are logs of inserts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,11 @@ class Publication:
     name: str
     oid: int
     publishes: frozenset[str]
+
+    @property
+    def publishes_updates(self) -> bool:
+        """Whether updates of a table without a replica identity fail once it is in this publication."""
+        return not self.publishes.isdisjoint(("update", "delete"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +76,29 @@ def check_same(found: Publications | None, name: str, stored: tuple[int, int], h
     return found
 
 
-def check_publishes(found: Publications, *, begun: bool, hint: str) -> None:
-    """Refuse publications that leave out a kind of change; if the topics are filled already, some may be missing."""
-    for publication, needed in ((found.first, _CHANGES), (found.nokey, _EVENTS)):
+def check_publishes(found: Publications, publish: Publish = "all", *, begun: bool, hint: str) -> None:
+    """Refuse publications that leave out a kind of change; if the topics are filled already, some may be missing.
+
+    With `publish` = "insert", those that publish more are refused, too: nothing would say what an update became.
+    """
+    inserts = publish == "insert"
+    for publication, all_changes in ((found.first, _CHANGES), (found.nokey, _EVENTS)):
+        needed = _INSERTS if inserts else all_changes
+        if publication is not None and inserts and publication.publishes - set(_INSERTS):
+            raise _publishes_more(publication)
         if publication is None or publication.publishes.issuperset(needed):
             continue
         left_out = [each for each in _CHANGES if each in needed and each not in publication.publishes]
         message = f'publication "{publication.name}" does not publish: {", ".join(left_out)}'
         statement = f"ALTER PUBLICATION \"{publication.name}\" SET (publish = '{', '.join(needed)}');"
         if not begun:
-            raise SourceError("TR-233", message, detail="The topics would not be what the tables are.", hint=statement)
+            raise SourceError(
+                "TR-233",
+                message,
+                detail="The topics would not be what the tables are.",
+                hint=f"{statement}\n"
+                '       publish = "insert"  # under [source], where it publishes inserts alone: topics are logs',
+            )
         raise StateError(
             "TR-426",
             message,
@@ -86,19 +107,34 @@ def check_publishes(found: Publications, *, begun: bool, hint: str) -> None:
         )
 
 
+def _publishes_more(publication: Publication) -> SourceError:
+    more = [each for each in _CHANGES if each in publication.publishes and each not in _INSERTS]
+    return SourceError(
+        "TR-233",
+        f'publication "{publication.name}" publishes more than inserts: {", ".join(more)}',
+        detail='source.publish = "insert" declares that the topics are logs of inserts.',
+        hint=f"ALTER PUBLICATION \"{publication.name}\" SET (publish = 'insert');\n       publish = \"all\"  # under"
+        " [source]: in place of that, with another kafka.prefix (and slot) if tables were copied before",
+    )
+
+
 def nokey_name(publication: str) -> str:
     return f"{publication}_nokey"
 
 
-def ensure(connection: psycopg.Connection, name: str, capture_set: CaptureSet) -> Publications:
-    """Return the publications; if there are none yet, both are made, for the tables of `capture_set`.
+def ensure(
+    connection: psycopg.Connection, name: str, capture_set: CaptureSet, publish: Publish = "all"
+) -> Publications:
+    """Return the publications; if there are none yet, both are made, for the tables of `capture_set`. One is enough
+    for inserts alone: no update fails because of it.
 
     SourceError if the server refuses.
     """
     found = find(connection, name)
     if found is None:
         matching = table_names(connection, None, capture_set)
-        _create(connection, name, [relation for each in matching if (relation := table_relation(connection, *each))])
+        relations = [relation for each in matching if (relation := table_relation(connection, *each))]
+        _create(connection, name, relations, publish)
         found = find(connection, name)
     assert found is not None
     return found
@@ -137,8 +173,8 @@ def table_names(
 def relations(
     connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
 ) -> tuple[list[Relation], set[int]]:
-    """Return the shape of every captured table, as its Relation message has it, and the oids of those that only the
-    second publication has.
+    """Return the shape of every captured table, as its Relation message has it, and the oids of those whose updates are
+    not published: only the second publication has them, or the first publishes inserts alone.
 
     SourceError for tables whose published columns are a part of their key.
     """
@@ -162,20 +198,31 @@ def relations(
             continue
         if relation is not None:
             found.append(relation)
-            if only_second:
+            if only_second or not publications.first.publishes_updates:
                 insert_only.add(relation.oid)
     if errors:
         raise all_of(errors)
     return found, insert_only
 
 
-def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relation]) -> None:
+def insert_only(connection: psycopg.Connection, publications: Publications) -> set[int]:
+    """Return the oids of the tables that only the second publication has."""
+    rows = connection.execute(
+        "SELECT c.oid::int8 FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname"
+        " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = ANY (%s)"
+        " GROUP BY c.oid HAVING bool_and(t.pubname <> %s)",
+        (publications.names, publications.first.name),
+    ).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relation], publish: Publish) -> None:
     """Both, also where one has no table yet: a publication that is made later is none to the WAL before it."""
     whole: list[Relation] = []
     insert_only: list[Relation] = []
     for relation in relations:
-        (whole if may_be_updated(connection, relation) else insert_only).append(relation)
-    recipe = _recipe(connection, name, whole, insert_only)
+        (whole if publish == "insert" or may_be_updated(connection, relation) else insert_only).append(relation)
+    recipe = _recipe(connection, name, whole, insert_only, publish)
     try:
         with connection.transaction():
             for statement in recipe.publications():
@@ -193,7 +240,11 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
 
 
 def _recipe(
-    connection: psycopg.Connection, name: str, whole: Sequence[Relation], insert_only: Sequence[Relation]
+    connection: psycopg.Connection,
+    name: str,
+    whole: Sequence[Relation],
+    insert_only: Sequence[Relation],
+    publish: Publish,
 ) -> Recipe:
     owners = connection.execute(
         "SELECT DISTINCT pg_get_userbyid(c.relowner)::text, n.nspname::text FROM pg_class c"
@@ -210,6 +261,7 @@ def _recipe(
         [(relation.schema, relation.name) for relation in insert_only],
         owners,
         connection.info.server_version,
+        publish,
     )
 
 
@@ -217,7 +269,9 @@ def log_left_out(
     connection: psycopg.Connection, publications: Publications, captured: Sequence[Relation], insert_only: set[int]
 ) -> None:
     """Say once what the publications leave out of the captured tables, and what they would make fail."""
-    if insert_only:
+    if not publications.first.publishes_updates:
+        log.info("publication of inserts alone: topics are logs of inserts", publication=publications.first.name)
+    elif insert_only:
         names = [relation.qualified_name for relation in captured if relation.oid in insert_only]
         log.info("tables without a replica identity: inserts and truncates only", tables=names)
     rows = connection.execute(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.config import Publish
 from schemas.relation import quoted
 
 _GENERATED: Final = 180000
@@ -26,6 +27,7 @@ class Recipe:
     keyless: Sequence[tuple[str, str]]
     owners: Sequence[tuple[str, str]]
     version: int
+    publish: Publish = "all"
 
     def create_role(self) -> str:
         return f"CREATE ROLE {quoted(self.role)} LOGIN REPLICATION;"
@@ -42,10 +44,16 @@ class Recipe:
         return lines
 
     def publications(self) -> list[str]:
-        """Return the statements that make both publications: one that is made later is none to the WAL before it."""
+        """Return the statements that make both publications: one that is made later is none to the WAL before it. Of
+        inserts alone there is one, which takes tables without a key, too.
+        """
         options = ["publish_via_partition_root = true"]
         if self.version >= _GENERATED:
             options.append("publish_generated_columns = stored")
+        if self.publish == "insert":
+            return [
+                _publication(self.publication, [*self.tables, *self.keyless], ["publish = 'insert'", *options])
+            ]
         return [
             _publication(self.publication, self.tables, options),
             _publication(self.nokey, self.keyless, ["publish = 'insert, truncate'", *options]),

@@ -8,6 +8,7 @@ the slot on the progress topic; the first line that fits decides. Nothing is ski
     a standby whose slot is kept in step with the primary's                 TR-232   exit 4, in mid-run tried again
     a standby without the slot of a position, or before version 16          TR-232   exit 4, in mid-run tried again
     publication that leaves out a kind of change, before the first start    TR-233   exit 4
+    publication of more than inserts, with source.publish = "insert"        TR-233   exit 4
 
     no position, or only the record from before the slot was made, and
       no slot, topics never written to                                      first start: slot, then a copy of all
@@ -50,6 +51,7 @@ from cdc.publication import Publications
 from cdc.recovery import REFILL, copy_anew
 from cdc.slot import Slot
 from cdc.timeline import Identity
+from schemas.config import Publish
 from schemas.errors import SourceError, StateError
 from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord
@@ -89,6 +91,7 @@ class Found:
     tables: Mapping[str, str]
     topics: Mapping[str, Sequence[Bounds]]
     brokers: int
+    publish: Publish = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def _begin(found: Found, hint: str) -> Start:
         if stored is None:
             check_unused(Topics(found.prefix), found.tables, found.topics, found.bootstrap)
         if found.publications is not None:
-            publication.check_publishes(found.publications, begun=False, hint=hint)
+            publication.check_publishes(found.publications, found.publish, begun=False, hint=hint)
         return Start(None, (_OWN_SLOT_OF_STANDBY,) if found.server.in_recovery else ())
     slot.check(found.server.database)
     slot.check_not_lost(slot.confirmed_flush_lsn, now.lsn, REFILL)
@@ -132,7 +135,7 @@ def _begin(found: Found, hint: str) -> Start:
     publications = publication.check_same(
         found.publications, found.publication_name, (stored.publication_oid, stored.nokey_oid), REFILL
     )
-    publication.check_publishes(publications, begun=True, hint=hint)
+    publication.check_publishes(publications, found.publish, begun=True, hint=hint)
     origin = new_origin(
         EPOCH,
         slot.confirmed_flush_lsn,
@@ -156,7 +159,7 @@ def _go_on(found: Found, stored: PositionRecord, hint: str) -> Start:
     publications = publication.check_same(
         found.publications, found.publication_name, (stored.publication_oid, stored.nokey_oid), REFILL
     )
-    publication.check_publishes(publications, begun=True, hint=hint)
+    publication.check_publishes(publications, found.publish, begun=True, hint=hint)
     check_cut(here, Topics(found.prefix), found.tables, found.topics, hint)
     notes = []
     if promoted := now.promoted(here.timeline):

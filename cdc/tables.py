@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -31,12 +31,13 @@ from schemas.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
 from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Destination
+from sinks.registry import REFUSED, refused_together
 
 _OVERHEAD_BYTES = 1024
 
 ONE_TABLES = frozenset(
     {
-        *("TR-122", "TR-123", "TR-124", "TR-125", "TR-126", "TR-128", "TR-129"),
+        *("TR-122", "TR-123", "TR-124", "TR-125", "TR-126", "TR-128", "TR-129", "TR-133"),
         *("TR-205", "TR-220", "TR-304", "TR-345", "TR-406"),
     }
 )
@@ -260,6 +261,7 @@ class Tables:
             emptied = self._registry.adopt(relation, commit_lsn, now, old, new, past)
         else:
             self._registry.adopt_events(relation, old, new)
+        key_id, value_id = self._ids(relation, topic, new)
         table = CapturedTable(
             relation,
             keys,
@@ -268,8 +270,8 @@ class Tables:
                 Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
                 [value_type(column, self._types) for column in typed.columns],
                 keys,
-                self._schema_ids.id_of(key_subject, new.key) if keys else 0,
-                self._schema_ids.id_of(value_subject, new.value),
+                key_id,
+                value_id,
                 record_limit(self._kafka),
             ),
             typed.columns,
@@ -280,6 +282,24 @@ class Tables:
         if emptied:
             self.on_emptied(table)
         return table
+
+    def _ids(self, relation: Relation, topic: str, new: Subjects) -> tuple[int, int]:
+        """Return the ids of the schemas of keys, 0 without keys, and of values. StateError with all that is refused."""
+        ids: list[int] = []
+        refused: list[StateError] = []
+        for subject, schema in ((f"{topic}-key", new.key), (f"{topic}-value", new.value)):
+            try:
+                ids.append(self._schema_ids.id_of(subject, schema) if schema else 0)
+            except StateError as error:
+                if error.code != REFUSED:
+                    raise
+                refused.append(error)
+        if refused:
+            # where the daemon does not stop for it
+            resume = None if self._stops else f"tailrace table resume {relation.qualified_name}"
+            raise refused_together(refused, resume)
+        key_id, value_id = ids
+        return key_id, value_id
 
     def _key_of(self, relation: Relation, commit_lsn: int, now: Layout | None, old: Subjects | None) -> list[int]:
         """Return the indexes of the key's columns. Under FULL the WAL does not name them: they stay what they were."""
@@ -297,9 +317,11 @@ class Tables:
             raise StateError(
                 "TR-406",
                 f'table "{relation.qualified_name}" has {"got" if keys else "lost"} its key',
-                detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}.',
-                hint="Undo it, or take another kafka.prefix (and slot) to copy all tables again. Without this table:\n"
-                f"       tailrace table leave-out {relation.qualified_name}",
+                detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}, and a topic cannot'
+                " hold both forms.",
+                hint=("" if keys else "Give it a key of the same columns again. In place of that:\n       ")
+                + f'prefix = "{self._kafka.prefix}_2"  # under [kafka], with another slot: copies all tables again\n'
+                f"       tailrace table leave-out {relation.qualified_name}  # or without this table",
             )
         if (relation.schema, relation.name) not in self._names:
             self._names.add((relation.schema, relation.name))
@@ -326,10 +348,13 @@ def record_limit(kafka: Kafka) -> int:
     return kafka.max_message_bytes - _OVERHEAD_BYTES
 
 
-def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> dict[str, int]:
+def make_topics(
+    kafka: Kafka, relations: Collection[Relation], keys: Keys, keyed: Mapping[str, bool] | None = None
+) -> dict[str, int]:
     """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each.
 
-    ConfigError if two tables cannot have a topic each.
+    `keyed` says of tables on whose topics there are records whether these have keys: a table that has got or lost its
+    key since is refused when its next record comes, alone. ConfigError if two tables cannot have a topic each.
     """
     topics = Topics(kafka.prefix)
     refuse_clashes(topics, {(relation.schema, relation.name) for relation in relations})
@@ -340,7 +365,8 @@ def make_topics(kafka: Kafka, relations: Collection[Relation], keys: Keys) -> di
     specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
     for relation in relations:
         topic = topics.table(relation.schema, relation.name)
-        if keys.of(relation):
+        has_key = bool(keys.of(relation))
+        if (keyed or {}).get(relation.qualified_name, has_key):
             specs.append(TopicSpec(topic, kafka.partitions, by_key))
         else:
             # without a key, an update or a truncate finds its place only in the order of the whole table

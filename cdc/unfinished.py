@@ -16,7 +16,8 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
 
     StateError for one without a key: rows that the stream and a window both bring can be told apart by their key only.
     """
-    registry.keyless |= captured.without_key
+    # one that has lost its key is refused when its next record comes, and is another's case until then
+    registry.keyless |= captured.without_key - captured.keyed
     parked = registry.parked.keys()
     for table in sorted((registry.keyless & registry.incomplete) - parked):
         raise StateError(

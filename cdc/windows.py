@@ -276,7 +276,7 @@ class Windows:
                 self._denied(read, window.denied)
             elif window.failed:
                 self._failed(window)
-            elif self._tables.is_ignored(window.relation.oid):
+            elif self._has_left(window.relation, window.lsn):
                 # it has a name by now under which it is not captured
                 read.ready_at = time.monotonic() + _PLAN_AGAIN_S
                 self._watch.want_look()
@@ -297,7 +297,7 @@ class Windows:
         """
         plan = window.plan
         read = self._current(plan)
-        if read is None or not self._registry.begins_empty(plan.table) or self._tables.is_ignored(plan.relation.oid):
+        if read is None or not self._registry.begins_empty(plan.table) or self._has_left(plan.relation, plan.lsn):
             return
         seen = self._tables.seen(plan.relation.oid)
         if seen is None or (seen[1] <= plan.lsn and _shape(seen[0]) != _shape(plan.relation)):
@@ -317,6 +317,13 @@ class Windows:
         table = window.chunk.table
         log.error("rows cannot be selected, the read ends", table=table, where=window.plan.where, error=window.failed)
         self._registry.cancel(table, "failed")
+
+    def _has_left(self, relation: Relation, lsn: int) -> bool:
+        """Whether nothing of a table is sent that was found as `relation` at `lsn`: the stream has shown it since under
+        a name outside the capture set. A name from before says nothing, and no change need follow a rename.
+        """
+        seen = self._tables.seen(relation.oid)
+        return self._tables.is_ignored(relation.oid) and (seen is None or seen[1] > lsn)
 
     def _is_outdated(self, window: Window, read: TableRead) -> bool:
         """Whether the stream has shown another shape than the one that was read, and a later one.

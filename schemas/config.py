@@ -16,6 +16,7 @@ from schemas.lsn import parse_lsn
 from schemas.secretfile import with_files
 
 ToastWay = Literal["cache", "reread"]
+Publish = Literal["all", "insert"]
 Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
 
 
@@ -46,6 +47,11 @@ class Source(Section):
         default_factory=lambda: ["public.*"],
         description='captured tables, "schema.table" with * and ?, "!" in front takes out; nothing else is captured,'
         " whatever a publication has",
+    )
+    publish: Publish = Field(
+        "all",
+        description='changes that the publications publish: "all", or "insert" alone; then every topic is a log of'
+        " inserts, without keys: updates, deletes and truncates are not on it, and views of it have shape log",
     )
     keys: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
         default_factory=dict,
@@ -136,6 +142,12 @@ class Source(Section):
     @classmethod
     def _former_name(cls, value: object) -> object:
         return "refill" if value == "truncate" else value
+
+    @model_validator(mode="after")
+    def _no_keys_of_logs(self) -> Source:
+        if self.publish == "insert" and self.keys:
+            raise ValueError('keys do not go with publish = "insert": topics of inserts alone are logs, without keys')
+        return self
 
     @model_validator(mode="after")
     def _salted(self) -> Source:

@@ -85,7 +85,8 @@ class Layout:
     """A table as the catalog has it, `key` is its primary key.
 
     `member` is the oid of its entry in the publication: one that was taken out and put in again has another, and so has
-    one whose row filter or column list is another. It is 0 where all tables (of a schema) are published.
+    one whose row filter or column list is another. Where its schema is published, or a table that it is a partition of,
+    it is a number that another entry of that, and each move into it, makes another; it is 0 where all tables are.
     `files` are (oid, relfilenode, attached) of it or of its leaves; `attached`: it had rows of its own, perhaps, before
     it became a part of this table. `types` are the forms of all types inside its columns'; None in a layout that was
     stored by a version that knew `labels` only: (oid, label) of the values of its columns' own enums.

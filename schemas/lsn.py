@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import Final, NewType, Self
@@ -9,12 +10,15 @@ from typing import Final, NewType, Self
 Lsn = NewType("Lsn", int)
 """A byte address in the WAL, 64 bits; PostgreSQL prints it as two hex numbers, ``0/16B3748``."""
 
+# int() alone would take signs, spaces, underscores and digits of other scripts, too
+_LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
+
 
 def parse_lsn(text: str) -> Lsn:
     """Read PostgreSQL's form ``XXXXXXXX/XXXXXXXX``; ValueError for anything else."""
-    high, slash, low = text.partition("/")
-    if not slash or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+    if _LSN.fullmatch(text) is None:
         raise ValueError(f"not an LSN: {text!r}")
+    high, _, low = text.partition("/")
     return Lsn(int(high, 16) << 32 | int(low, 16))
 
 

@@ -5,7 +5,8 @@ A schema that a subject has had before has its old id, so ids do not tell which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,14 @@ _ANSWER_S: Final = 3
 _NO_SUCH_SCHEMA: Final = 40403
 """The registry's own code: a 404 alone may be a proxy's."""
 
+REFUSED: Final = "TR-345"
+"""The registry's rules are against a schema."""
+
+_CONTINUE: Final = "tailrace run"
+"""The line of that error's hint that goes on; where a table is parked, another command does."""
+
+_JSON: Final = "application/vnd.schemaregistry.v1+json"
+_NOT_FOUND: Final = 404
 _INCOMPATIBLE: Final = 409
 _INVALID: Final = 422
 
@@ -118,16 +127,61 @@ class Registry:
         )
 
     def _refused(self, subject: str, error: SchemaRegistryError) -> StateError:
-        config = f"{self._settings.urls[0].rstrip('/')}/config/{subject}"
+        """Return the error for a schema that the registry refuses, with the calls that let it pass.
+
+        The rule is not lifted by us: somebody has set it for the readers of the topic.
+        """
         return StateError(
-            "TR-345",
+            REFUSED,
             f'the registry refuses a schema of subject "{subject}"',
             detail=f"{error.http_status_code} {(error.error_message or '')[:600]}",
-            hint="If the subject's readers can take it, lower its rule for as long as the change needs:\n"
-            "       curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json'"
-            f' --data \'{{"compatibility": "NONE"}}\' {config}\n'
-            "       tailrace run",
+            hint="If the subject's readers can take it, lift its rule for as long as the change needs:\n"
+            f"       {self._curl(subject, 'NONE')}\n"
+            f"       {_CONTINUE}\n"
+            f"       {self._curl(subject, self._level(subject))}  # then, when the table is copied",
         )
+
+    def _level(self, subject: str) -> str | None:
+        """Return the rule that holds for a subject: its own, else the registry's, which not every registry takes up
+        again when a subject's is deleted. None if neither is known.
+        """
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        for asked in (subject, None):
+            try:
+                level = self._client.get_compatibility(asked)
+            except SchemaRegistryError as error:
+                if error.http_status_code != _NOT_FOUND:
+                    raise
+                continue
+            if level != "NONE":
+                return level
+        return None
+
+    def _curl(self, subject: str, level: str | None) -> str:
+        """Return the command that sets the rule of a subject, or takes it away."""
+        options = {
+            "-u": self._settings.user,  # it asks for the password
+            "--cacert": self._settings.ca_file,
+            "--cert": self._settings.cert_file,
+            "--key": self._settings.key_file,
+        }
+        given = "".join(f" {name} {shlex.quote(value)}" for name, value in options.items() if value)
+        what = "-X DELETE"
+        if level is not None:
+            what = f"-X PUT -H 'Content-Type: {_JSON}' --data '{{\"compatibility\": \"{level}\"}}'"
+        return f"curl{given} {what} {self._settings.urls[0].rstrip('/')}/config/{subject}"
+
+
+def refused_together(errors: Sequence[StateError], command: str | None) -> StateError:
+    """Return one error for the subjects of a table that the registry refuses; `command` goes on in place of a start."""
+    heads, lifts, goes_on, restores = zip(*(each.hint.split("\n       ") for each in errors), strict=True)
+    return StateError(
+        REFUSED,
+        "; ".join(each.message for each in errors),
+        detail=" ".join(each.detail for each in errors),
+        hint="\n       ".join([heads[0], *lifts, command or goes_on[0], *restores]),
+    )
 
 
 def another_registry(message: str, detail: str) -> StateError:

@@ -89,7 +89,8 @@ def plan_table(
         " c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf)) ORDER BY 1, 2",
         {"oid": relation.oid},
     ).fetchall()
-    where = _all_of(_row_filter(connection, publications, relation), snapshot.where.get(relation.qualified_name), only)
+    published = row_filter(connection, publications, relation.schema, relation.name)
+    where = _all_of(published, snapshot.where.get(relation.qualified_name), only)
     now_ms = time.time_ns() // 1_000_000
     chunks: list[Chunk] = []
     estimates: list[float | None] = []
@@ -143,12 +144,15 @@ def _all_of(*conditions: str | None) -> str | None:
     return " AND ".join(parts) or None
 
 
-def _row_filter(connection: psycopg.Connection, publications: Sequence[str], relation: Relation) -> str | None:
+def row_filter(
+    connection: psycopg.Connection, publications: Sequence[str], schema: str, table: str
+) -> str | None:
+    """Return the condition that the publications put on the rows of a table, None if all are published."""
     if connection.info.server_version < 150000:
         return None
     rows = connection.execute(
         "SELECT rowfilter FROM pg_publication_tables WHERE pubname = ANY (%s) AND schemaname = %s AND tablename = %s",
-        (list(publications), relation.schema, relation.name),
+        (list(publications), schema, table),
     ).fetchall()
     # of several publications, any may let a row through
     filters = [where for (where,) in rows]

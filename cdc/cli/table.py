@@ -38,7 +38,9 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
     for each in found:
         if each.code and not each.left_out:
             output.line(f"\n{each.table}: {each.code} {each.error}")
-            for line in [*(each.hint or "").split("\n       "), f"tailrace table resume {each.table}"]:
+            resume = f"tailrace table resume {each.table}"
+            lines = (each.hint or "").split("\n       ")
+            for line in lines if resume in lines else [*lines, resume]:
                 output.line(f"    {line}")
 
 

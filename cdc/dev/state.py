@@ -68,6 +68,8 @@ def start_servers(
         # Nobody wants these files in a commit.
         (state_dir / ".gitignore").write_text("*\n", encoding="utf-8")
         state = _State(state_dir)
+        # before anything else is in the folder, so that it can be purged wherever a start is cut short
+        state.write()
         messages = []
         jobs: dict[str, Callable[[], Server]] = {
             "postgres": partial(
@@ -162,7 +164,7 @@ def stop_servers(
     state_dir = state_dir.absolute()
     if not state_dir.exists():
         return []
-    if not (state_dir / _FILE).exists():
+    if not (state_dir / _FILE).exists() and not _is_only_locked(state_dir):
         if not purge:
             return []
         raise ConfigError("TR-609", f"{state_dir} is no state folder", detail=f"It has no {_FILE}; left as it is.")
@@ -176,6 +178,12 @@ def stop_servers(
                     shutil.rmtree(server.socket, ignore_errors=True)
             shutil.rmtree(state_dir)
     return ended
+
+
+def _is_only_locked(state_dir: Path) -> bool:
+    """Whether a start was cut short before it wrote its state file: there is nothing in the folder but its lock."""
+    found = {each.name for each in state_dir.iterdir()}
+    return _LOCK in found and found <= {_LOCK, ".gitignore", f"{_FILE.partition('.')[0]}.new"}
 
 
 def _end(servers: Sequence[Server]) -> list[str]:
@@ -229,10 +237,18 @@ class _State:
             if self._refused:
                 raise ConfigError("TR-608", f"{server.name} was not started: the start was given up")
             self.servers[server.name] = server
-            unfinished = self._path.with_suffix(".new")
-            kept = {"servers": {name: each.to_json() for name, each in self.servers.items()}}
-            unfinished.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-            unfinished.replace(self._path)
+            self._write()
+
+    def write(self) -> None:
+        """Write the file as it is."""
+        with self._writing:
+            self._write()
+
+    def _write(self) -> None:
+        unfinished = self._path.with_suffix(".new")
+        kept = {"servers": {name: each.to_json() for name, each in self.servers.items()}}
+        unfinished.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+        unfinished.replace(self._path)
 
 
 def _memory(server: Server) -> int:

@@ -41,7 +41,7 @@ def plan(config: Config) -> list[TablePlan]:
                 relations = [each for name in named if (each := table_relation(connection, *name)) is not None]
             if errors := condition_errors(connection, config, relations):
                 raise all_of(errors)
-            keys = Keys(connection, source.keys, insert_only)
+            keys = Keys(connection, source.keys, insert_only, logs=source.publish == "insert")
             names = found.names if found is not None else []
             plans = [plan_table(connection, names, relation, config.snapshot) for relation in relations]
             return in_order(plans, {each.qualified_name for each in relations if not keys.of(each)})

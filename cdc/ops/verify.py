@@ -7,20 +7,21 @@ and view are compared exactly although no cut stands at X itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final
 
-from cdc.connect import connect, conninfo_for
+from cdc.connect import conninfo_for
 from cdc.ops.read_status import read_shares, read_stored
 from cdc.ops.table_waits import incomplete_tables, sentence, waited_for
 from cdc.ops.told import Told, counted, nobody
 from cdc.ops.verify_result import Result
+from cdc.ops.verify_tables import Table, comparable, refusal
 from cdc.ops.views import holds_rows, named, table_of
 from schemas.columns import ColumnOptions
 from schemas.config import Config
-from schemas.errors import SinkError, SourceError
+from schemas.errors import ConfigError, SinkError
 from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from schemas.topics import Topics
@@ -35,7 +36,6 @@ from snapshot.source_at import source_at
 from snapshot.topic import Decoder, read_to
 from snapshot.verify import TableForm, load_source, load_topic, load_view
 
-Table = tuple[str, str]
 Say = Callable[[str], None]
 _POLL_S: Final = 0.3
 
@@ -43,10 +43,19 @@ _POLL_S: Final = 0.3
 def verify(
     config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say, told: Told = nobody
 ) -> Iterator[Result]:
-    """Yield one result for each view, by default each that has a table's rows, all against one read of the source.
+    """Yield one result for each view, by default each that has a captured table's rows, all against one read of the
+    source. SourceError (TR-223) for views that `names` asks for, and whose tables are not captured; ConfigError
+    (TR-137) where topics are logs of inserts.
 
     `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
     """
+    if config.source.publish == "insert":
+        raise ConfigError(
+            "TR-137",
+            'source.publish = "insert": the topics are logs of inserts, which differ from their tables',
+            detail="What was updated, deleted or truncated in the source since is not on them, by declaration.",
+            hint="tailrace verify --log  # proves from the topics that no insert is missing, added or torn",
+        )
     logs = [] if names else [name for name, view in config.views.items() if view.table and not holds_rows(view)]
     queries = [] if names else [name for name, view in config.views.items() if view.table is None]
     for kind, left_out in (("queries", queries), ("logs", logs)):
@@ -55,14 +64,21 @@ def verify(
     chosen = names or [name for name in config.views if name not in (*queries, *logs)]
     if config.views and not chosen:
         return
-    tables = {name: table_of(name, view) for name, view in named(config, chosen).items()}
+    asked = {name: table_of(name, view) for name, view in named(config, chosen).items()}
     schemas = _schemas(config)
+    found = comparable(config, set(asked.values()))
+    tables = {name: table for name, table in asked.items() if table in found.filters}
+    others = {name: table for name, table in asked.items() if name not in tables}
+    if others and (names or not tables):
+        raise refusal(others, found.not_captured)
+    for name, table in others.items():
+        say(f"not compared: {name}, table {'.'.join(table)} is not captured: {found.not_captured[table].reason}")
     forms = {table: _form(config, table, schemas) for table in set(tables.values())}
     with ExitStack() as stack:
         sides = {table: stack.enter_context(Comparison()) for table in forms}
         read_at = time.monotonic()
         told("waiting for a consistent point of the source", 0, None)
-        x = _read_source(config, forms, sides, timeout_s, told)
+        x = _read_source(config, forms, found.filters, sides, timeout_s, told)
         say(f"source read at {format_lsn(x)}")
         for name, table in tables.items():
             began = time.monotonic()
@@ -98,10 +114,14 @@ def _form(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> Tabl
 
 
 def _read_source(
-    config: Config, forms: dict[Table, TableForm], sides: dict[Table, Comparison], timeout_s: float, told: Told = nobody
+    config: Config,
+    forms: dict[Table, TableForm],
+    filters: Mapping[Table, str | None],
+    sides: dict[Table, Comparison],
+    timeout_s: float,
+    told: Told = nobody,
 ) -> int:
     dsn = config.source.dsn.get_secret_value()
-    filters = _row_filters(dsn, config.source.publication, list(forms))
     options = ColumnOptions(config.source)
     replication = conninfo_for(dsn, replication=True, application_name="tailrace verify")
     plain = conninfo_for(dsn, application_name="tailrace verify")
@@ -115,27 +135,6 @@ def _read_source(
 
 def _option(options: ColumnOptions, table: Table, column: str) -> ValueType | None:
     return options.of(f"{table[0]}.{table[1]}.{column}")
-
-
-def _row_filters(dsn: str, publication: str, tables: Sequence[Table]) -> dict[Table, str | None]:
-    """Return the condition that the publication puts on each table. SourceError for one it does not have."""
-    with connect(dsn, application_name="tailrace verify") as connection:
-        # row filters came with PostgreSQL 15
-        condition = "rowfilter" if connection.info.server_version >= 150000 else "NULL::text"
-        query = f"SELECT schemaname, tablename, {condition} FROM pg_publication_tables WHERE pubname = %s"
-        found = {
-            (schema, table): where
-            for schema, table, where in connection.execute(query.encode(), (publication,)).fetchall()
-        }
-    for schema, table in tables:
-        if (schema, table) not in found:
-            raise SourceError(
-                "TR-223",
-                f'table "{schema}.{table}" is not in publication "{publication}"',
-                detail="Its changes are not captured, so its views cannot be compared with it.",
-                hint=f'ALTER PUBLICATION "{publication}" ADD TABLE "{schema}"."{table}";',
-            )
-    return {table: found[table] for table in tables}
 
 
 def _load_topic(

@@ -52,6 +52,16 @@ def table_of(name: str, view: View) -> tuple[str, str]:
 
 def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
     """ConfigError for a view of a table that has no key: its rows cannot be told apart, so none is the newest."""
+    if config.source.publish == "insert":
+        for name, view in views.items():
+            if view.table is not None and view.shape != "log":
+                raise ConfigError(
+                    "TR-508",
+                    f'view "{name}": the topic of its table is a log of inserts',
+                    detail=f'With source.publish = "insert" no update and no delete of {view.table} is on it, so what'
+                    " rows the table has now, nothing tells.",
+                    hint='shape = "log"  # under [views.' + name + "]: a row for each insert",
+                )
     topics = Topics(config.kafka.prefix)
     subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
     for name, view in views.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -144,6 +145,164 @@ def test_renames_into_and_out_of_the_patterns(
         _assert_equal(source, servers, config, "shop.orders", "shop.items", "shop.other")
         _assert_nothing_of_others(servers, config, daemon)
         assert daemon.stop() == 0
+
+_PLACE = "(id int PRIMARY KEY, note text, n numeric(10, 2))"
+
+_MOVES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "adds": (
+        f"CREATE TABLE shop.fresh {_PLACE}; INSERT INTO shop.fresh SELECT g, 'f' || g FROM generate_series(1, 5) g;"
+        f"CREATE TABLE hr.fresh {_PLACE}; INSERT INTO hr.fresh VALUES (1, '{_SECRET}', 'NaN');"
+        f"CREATE TABLE shop.audit_fresh {_PLACE}; INSERT INTO shop.audit_fresh VALUES (1, '{_SECRET}', 'NaN')",
+        ("shop.fresh", "hr.fresh", "shop.audit_fresh"),
+        "UPDATE shop.fresh SET note = 'later' WHERE id = 1;"
+        f"UPDATE hr.fresh SET note = note || '{_SECRET}'; INSERT INTO shop.audit_fresh VALUES (2, '{_SECRET}', 'NaN')",
+    ),
+    "drops": (
+        "DROP TABLE shop.items, hr.people",
+        (),
+        f"INSERT INTO shop.orders VALUES (20, 'twenty'); INSERT INTO shop.audit_log VALUES (20, '{_SECRET}', 'NaN')",
+    ),
+    "recreations": (
+        "DROP TABLE shop.orders, shop.items, shop.audit_log;"
+        f"CREATE TABLE shop.orders {_PLACE}; INSERT INTO shop.orders VALUES (1, 'new'), (70, 'seventy');"
+        f"CREATE TABLE shop.items {_PLACE}; CREATE TABLE shop.audit_log {_PLACE};"
+        f"INSERT INTO shop.audit_log VALUES (1, '{_SECRET}', 'NaN')",
+        ("shop.orders", "shop.items", "shop.audit_log"),
+        f"DELETE FROM shop.orders WHERE id = 70; INSERT INTO shop.audit_log VALUES (2, '{_SECRET}', 'NaN')",
+    ),
+    "renames out": (
+        "ALTER TABLE shop.orders RENAME TO audit_orders; ALTER TABLE shop.items SET SCHEMA hr",
+        (),
+        f"INSERT INTO shop.audit_orders VALUES (80, '{_SECRET}', 'NaN'); UPDATE hr.items SET note = '{_SECRET}'",
+    ),
+    "renames in": (
+        "UPDATE hr.people SET note = 'public', n = 1; UPDATE shop.audit_log SET note = 'public', n = 1;"
+        "ALTER TABLE shop.audit_log RENAME TO log; ALTER TABLE hr.people SET SCHEMA shop",
+        (),
+        "UPDATE shop.log SET note = 'here' WHERE id = 1; INSERT INTO shop.people VALUES (90, 'ninety')",
+    ),
+    "swaps": (
+        "UPDATE shop.audit_log SET note = 'public', n = 1; UPDATE hr.people SET note = 'public', n = 1;"
+        "ALTER TABLE shop.orders RENAME TO audit_was; ALTER TABLE shop.audit_log RENAME TO orders;"
+        "ALTER TABLE shop.items SET SCHEMA hr; ALTER TABLE hr.people RENAME TO items2;"
+        "ALTER TABLE hr.items2 SET SCHEMA shop; ALTER TABLE shop.items2 RENAME TO items",
+        (),
+        f"INSERT INTO shop.audit_was VALUES (99, '{_SECRET}', 'NaN'); UPDATE hr.items SET note = '{_SECRET}';"
+        "INSERT INTO shop.orders VALUES (99, 'swapped')",
+    ),
+    "out and in again": (
+        "ALTER TABLE shop.orders RENAME TO audit_orders; ALTER TABLE shop.items SET SCHEMA hr;"
+        f"INSERT INTO shop.audit_orders VALUES (80, '{_SECRET}', 'NaN'); DELETE FROM shop.audit_orders WHERE id < 3;"
+        f"UPDATE hr.items SET note = '{_SECRET}', n = 'NaN'; UPDATE hr.items SET note = 'public', n = 0;"
+        "UPDATE shop.audit_orders SET note = 'public', n = 0 WHERE id = 80;"
+        "ALTER TABLE shop.audit_orders RENAME TO orders; ALTER TABLE hr.items SET SCHEMA shop",
+        (),
+        "UPDATE shop.orders SET note = 'again' WHERE id = 80; DELETE FROM shop.items WHERE id = 5",
+    ),
+}
+"""What is done to tables, which of them an owner's list takes up then, and the changes that follow."""
+
+
+@pytest.mark.parametrize(
+    ("what", "moment"),
+    [
+        ("FOR TABLES IN SCHEMA shop", "idle"),
+        ("FOR TABLES IN SCHEMA shop", "one transaction"),
+        ("FOR TABLES IN SCHEMA shop", "stopped"),
+        ("FOR TABLES IN SCHEMA shop, hr", "idle"),
+        ("FOR ALL TABLES", "idle"),
+        (_PUBLICATIONS["tables"], "one transaction"),
+        (_PUBLICATIONS["tables"], "stopped"),
+    ],
+)
+@pytest.mark.parametrize("move", _MOVES)
+def test_what_comes_into_the_patterns_is_copied_and_nothing_else_is_seen(
+    tmp_path: Path,
+    servers: Servers,
+    database: str,
+    prefix: str,
+    source: psycopg.Connection[Any],
+    move: str,
+    what: str,
+    moment: str,
+) -> None:
+    """Topics equal their tables at the first cut that is a state; not even dead letters have values of others."""
+    source.execute(
+        "ALTER TABLE shop.orders ADD n numeric(10, 2); ALTER TABLE shop.items ADD n numeric(10, 2);"
+        "ALTER TABLE shop.audit_log ADD n numeric(10, 2); ALTER TABLE hr.people ADD n numeric(10, 2);"
+        "UPDATE shop.audit_log SET n = 'NaN'; CREATE TABLE hr.events (note text, n numeric(10, 2))"
+    )
+    _publish(source, what)
+    patterns = '["shop.*", "!shop.audit*"]'
+    path = _config(tmp_path, servers, database, prefix, patterns, 'on_table_error = "divert"\n')
+    config = load(path)
+    ddl, listed, changes = _MOVES[move]
+    if "FOR TABLE " in what and listed:
+        ddl += f"; ALTER PUBLICATION tailrace ADD TABLE {', '.join(listed)}"
+    with ExitStack() as stack:
+        daemon = stack.enter_context(running(path))
+        wait_for(config, lambda record: record.is_state)
+        if moment == "idle":
+            _execute_each(source, ddl)
+            wait_for_state(config, source)
+            _assert_captured_equal(source, servers, config)
+            _assert_nothing_of_others(servers, config, daemon)
+            _execute_each(source, changes)
+        elif moment == "one transaction":
+            source.execute(f"{ddl}; {changes}".encode())
+        elif moment == "stopped":
+            assert daemon.stop() == 0
+            _execute_each(source, f"{ddl}; {changes}")
+            daemon = stack.enter_context(running(path))
+        wait_for_state(config, source)
+        _assert_captured_equal(source, servers, config)
+        _assert_nothing_of_others(servers, config, daemon)
+        assert daemon.stop() == 0
+    assert not [event for event in _lines(daemon) if event.get("level") == "error"]
+
+
+@pytest.mark.parametrize("moment", ["running", "stopped"])
+def test_a_schema_that_leaves_the_publication_and_comes_back(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any], moment: str
+) -> None:
+    """Its tables begin again: what they were in between is not in the stream."""
+    _publish(source, "FOR TABLES IN SCHEMA shop")
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit*"]')
+    config = load(path)
+    away = (
+        "ALTER PUBLICATION tailrace DROP TABLES IN SCHEMA shop;"
+        "DELETE FROM shop.orders WHERE id < 3; UPDATE shop.items SET note = 'unseen';"
+        "ALTER PUBLICATION tailrace ADD TABLES IN SCHEMA shop"
+    )
+    with ExitStack() as stack:
+        daemon = stack.enter_context(running(path))
+        wait_for(config, lambda record: record.is_state)
+        if moment == "stopped":
+            assert daemon.stop() == 0
+        _execute_each(source, away)
+        if moment == "stopped":
+            daemon = stack.enter_context(running(path))
+        wait_for_state(config, source)
+        _assert_captured_equal(source, servers, config)
+        assert daemon.stop() == 0
+
+
+def _execute_each(source: psycopg.Connection[Any], statements: str) -> None:
+    """Execute statements in a transaction each."""
+    for statement in statements.split(";"):
+        source.execute(statement.encode())
+
+
+def _assert_captured_equal(source: psycopg.Connection[Any], servers: Servers, config: Config) -> None:
+    tables = source.execute(
+        "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname = 'shop' AND tablename NOT LIKE 'audit%'"
+    ).fetchall()
+    _assert_equal(source, servers, config, *(table for (table,) in tables))
+
+
+def _lines(daemon: Daemon) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in daemon.log.read_text().splitlines() if line.startswith("{")]
+
 
 
 @pytest.mark.parametrize(
@@ -476,3 +635,48 @@ def test_partitions_that_are_published_by_their_own_names(
         connection.execute("CREATE PUBLICATION tailrace FOR TABLE shop.visits, shop.orders")
     refused = tailrace("table", "add", "shop.visits", "--config", str(path))
     assert (refused.returncode, "it is published by its partitions" in refused.stderr) == (3, True), refused.stderr
+
+
+_VIEWS = """
+[warehouse]
+uri = "jdbc:sqlite:{folder}/catalog.db"
+location = "{folder}/warehouse"
+[views.orders]
+table = "shop.orders"
+[views.items]
+table = "shop.items"
+[views.audit]
+table = "shop.audit_log"
+[views.people]
+table = "hr.people"
+[views.nothing]
+table = "shop.none"
+"""
+
+
+def test_verify_compares_captured_tables_and_says_why_others_are_not(
+    tmp_path: Path, servers: Servers, database: str, prefix: str, source: psycopg.Connection[Any]
+) -> None:
+    """Those of the patterns that are in a publication; by name, another is refused, with what helps."""
+    _publish(source, "FOR TABLE shop.orders, shop.audit_log")
+    views = _VIEWS.format(folder=tmp_path)
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit*"]', views)
+    with running(path) as daemon:
+        wait_for(load(path), lambda record: record.is_state)
+        found = tailrace("verify", "--timeout", "1", "--config", str(path))
+        # no job maintains the view, so nothing comes of it
+        assert (found.returncode, 'view "orders"' in found.stderr) == (5, True), found.stderr
+        assert "TR-343" in found.stderr
+        for said in (
+            "items, table shop.items is not captured: it is in no publication",
+            'audit, table shop.audit_log is not captured: "!shop.audit*" of source.tables leaves it out',
+            "people, table hr.people is not captured: no pattern of source.tables takes it",
+            "nothing, table shop.none is not captured: there is no such table",
+        ):
+            assert f"not compared: {said}" in found.stderr
+        refused = tailrace("verify", "orders", "audit", "items", "--config", str(path))
+        assert (refused.returncode, "ERROR  TR-223" in refused.stderr) == (4, True), refused.stderr
+        assert "cannot compare audit, items: the tables are not captured" in refused.stderr
+        assert '(view audit): "!shop.audit*" of source.tables leaves it out' in refused.stderr
+        assert 'HINT   ALTER PUBLICATION "tailrace" ADD TABLE "shop"."items";' in refused.stderr
+        assert daemon.stop() == 0

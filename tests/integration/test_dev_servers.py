@@ -294,6 +294,18 @@ def test_a_start_that_is_interrupted_leaves_nothing(own_state: Path) -> None:
     assert running(own_state) == set()
 
 
+def test_a_start_that_is_interrupted_early_can_be_purged(own_state: Path) -> None:
+    """In the middle of initdb, before any server has been recorded."""
+    code = "import sys, pathlib; from cdc.dev.state import start_servers; start_servers(pathlib.Path(sys.argv[1]))"
+    with subprocess.Popen([sys.executable, "-c", code, str(own_state)], stderr=subprocess.PIPE, text=True) as launcher:
+        assert wait_until((own_state / "postgres").exists, ME, 30)
+        launcher.send_signal(signal.SIGINT)
+        _, said = launcher.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    assert stop_servers(own_state, purge=True) in ([], ["postgres"])
+    assert not own_state.exists()
+
+
 def test_a_failure_ends_what_it_has_started_and_nothing_else(own_state: Path) -> None:
     def fail(name: str, code: str) -> None:
         with ended_on_failure(own_state, told.append, but_for=("TR-610",)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,37 @@ def test_keys_that_would_not_be_exact(source: psycopg.Connection[Any], config_pa
     daemon = tailrace("run", "--config", str(config_path))
     assert daemon.returncode == 3
     assert code in daemon.stderr
+
+
+def test_a_table_that_gets_a_key_begins_again_with_another_prefix(
+    tmp_path: Path, servers: Servers, database: str, prefix: str
+) -> None:
+    """Its old topic cannot hold both forms; each step is what an error says, and other tables continue."""
+    path = write_config(tmp_path, database, servers.bootstrap, prefix)
+    with psycopg.connect(database, autocommit=True) as source, ExitStack() as stack:
+        source.execute("CREATE TABLE log (a int NOT NULL, b text); CREATE TABLE item (id int PRIMARY KEY, b text)")
+        source.execute("INSERT INTO log VALUES (1, 'one'); INSERT INTO item VALUES (1, 'one')")
+        daemon = stack.enter_context(running(path))
+        wait_for(load(path), lambda record: record.is_state)
+        assert daemon.stop() == 0
+        source.execute("ALTER TABLE log REPLICA IDENTITY FULL; CREATE UNIQUE INDEX ON log (a)")
+        keys = '[source.keys]\n"public.log" = ["a"]\n'
+        path = write_config(tmp_path, database, servers.bootstrap, prefix, keys)
+        refused = tailrace("run", "--config", str(path))
+        assert (refused.returncode, "ERROR  TR-133" in refused.stderr) == (3, True), refused.stderr
+        for command in ("tailrace table remove public.log", "tailrace table add public.log"):
+            assert command in refused.stderr
+            assert tailrace(*command.split()[1:], "--config", str(path)).returncode == 0
+        daemon = stack.enter_context(running(path))
+        source.execute("UPDATE log SET b = 'updated'; UPDATE item SET b = 'updated'")
+        assert wait_for(load(path), lambda record: record.parked).parked == {"public.log": "TR-406"}
+        wait_for_state(load(path), source, tables=["public.item"])
+        assert latest(_records(servers, load(path), "item")) == {(1,): {"id": 1, "b": "updated"}}
+        listed = tailrace("table", "list", "--config", str(path)).stdout
+        assert f'prefix = "{prefix}_2"  # under [kafka]' in listed
+        assert daemon.stop() == 0
+        path = write_config(tmp_path, database, servers.bootstrap, f"{prefix}_2", keys)
+        daemon = stack.enter_context(running(path))
+        wait_for_state(load(path), source)
+        assert latest(_records(servers, load(path), "log")) == {(1,): {"a": 1, "b": "updated"}}
+        assert daemon.stop() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +147,19 @@ def test_a_record_too_large(servers: Servers, shop: psycopg.Connection[Any], con
         equal(servers, config, shop, "prices", "id, note")
 
 
+@pytest.mark.parametrize("stopped", [False, True])
 def test_a_table_that_has_lost_its_key_and_is_left_out(
-    servers: Servers, shop: psycopg.Connection[Any], config_path: Path
+    servers: Servers, shop: psycopg.Connection[Any], config_path: Path, stopped: bool
 ) -> None:
     config = load(config_path)
-    with running(config_path) as daemon:
+    with ExitStack() as stack:
+        daemon = stack.enter_context(running(config_path))
         equal(servers, config, shop, "prices", "id, note")
+        if stopped:
+            assert daemon.stop() == 0
         shop.execute("ALTER TABLE prices DROP CONSTRAINT prices_pkey; ALTER TABLE prices REPLICA IDENTITY FULL")
+        if stopped:
+            daemon = stack.enter_context(running(config_path))
         shop.execute("UPDATE prices SET note = 'without a key' WHERE id = 1")
         assert is_parked(config, "prices") == "TR-406"
         assert tailrace("table", "leave-out", "prices", "--config", str(config_path)).returncode == 0

@@ -128,6 +128,29 @@ def test_partitions_by_leaf(source: psycopg.Connection[Any], servers: Servers, c
         assert daemon.stop() == 0
 
 
+def test_a_partition_that_leaves_and_comes_back_begins_again(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """Where each partition is a table: what it was in between is not in the stream; so it is with its root's entry."""
+    source.execute(_PARTITIONED.encode())
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE visit WITH (publish_via_partition_root = false)")
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute("ALTER TABLE visit DETACH PARTITION visit_low")
+        source.execute("DELETE FROM visit_low WHERE id < 50; UPDATE visit_low SET page = 'unseen'")
+        source.execute("ALTER TABLE visit ATTACH PARTITION visit_low FOR VALUES FROM (0) TO (100)")
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "visit_low") == 5
+        source.execute("ALTER PUBLICATION tailrace DROP TABLE visit")
+        source.execute("DELETE FROM visit WHERE id BETWEEN 100 AND 150")
+        source.execute("ALTER PUBLICATION tailrace ADD TABLE visit")
+        wait_for_state(config, source)
+        for leaf in ("visit_low", "visit_mid_a", "visit_mid_b"):
+            _assert_equal(source, servers, config, leaf)
+        assert daemon.stop() == 0
+
+
 def test_column_lists_row_filters_and_generated_columns(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
@@ -217,3 +240,43 @@ def test_publication_made_again(source: psycopg.Connection[Any], config_path: Pa
     assert refused.returncode == 6
     assert "TR-404" in refused.stderr
     assert said in refused.stderr
+
+
+def test_a_table_whose_updates_are_not_published_any_more(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """It was moved to the publication of tables without a key: its topic would stay as it is, and call that a state."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1), (2, 2)")
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        assert daemon.stop() == 0
+    source.execute("ALTER PUBLICATION tailrace DROP TABLE t; ALTER PUBLICATION tailrace_nokey ADD TABLE t")
+    source.execute("UPDATE t SET n = 3 WHERE id = 1; DELETE FROM t WHERE id = 2")
+    refused = tailrace("run", "--config", str(config_path))
+    assert (refused.returncode, "ERROR  TR-428" in refused.stderr) == (6, True), refused.stderr
+    for command in ("tailrace table remove public.t", "tailrace table add public.t"):
+        assert command in refused.stderr
+        assert tailrace(*command.split()[1:], "--config", str(config_path)).returncode == 0
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        assert _assert_equal(source, servers, config, "t") == 1
+        assert daemon.stop() == 0
+
+
+def test_a_table_that_comes_into_the_second_publication_is_a_log(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """Also with a primary key, and while the daemon runs: a topic by key would lack its updates."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE late (id int PRIMARY KEY, n int)")
+    source.execute("CREATE PUBLICATION tailrace FOR TABLE t")
+    source.execute("CREATE PUBLICATION tailrace_nokey WITH (publish = 'insert, truncate')")
+    config = load(config_path)
+    with running(config_path) as daemon:
+        wait_for(config, lambda record: record.is_state)
+        source.execute("ALTER PUBLICATION tailrace_nokey ADD TABLE late")
+        source.execute("INSERT INTO late VALUES (1, 1); UPDATE late SET n = 2; DELETE FROM late")
+        wait_for_state(config, source)
+        records = read_topic(servers.bootstrap, config.kafka.prefix, "public.late")
+        assert [(each.key, each.value and each.value["after"]) for each in records] == [((None,), {"id": 1, "n": 1})]
+        assert daemon.stop() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from cdc.dev.process import free_ports
 from cdc.dev.state import Servers
@@ -25,7 +27,7 @@ from sinks.kafka import KafkaSink
 from sinks.progress import read_position, read_schemas
 from sinks.registry import Registry
 from sinks.schema_topic import StoredSchema
-from tests.daemon import events, running, tailrace, wait_for_state, wait_until, write_config
+from tests.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.gateway import gateway
 from tests.topics import assert_once_in_order, latest, read_raw, read_topic
 
@@ -143,6 +145,63 @@ def test_a_shape_that_the_registry_refuses_needs_a_person(
     with running(path):
         wait_for_state(load(path), connection)
     assert latest(read_topic(servers.bootstrap, prefix, "public.item")) == {(1,): {"id": 1, "a_x20b": 6}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "alter", "row"),
+    [
+        (["value"], 'ALTER TABLE item ALTER "a b" TYPE int USING 5', {"id": 1, "a_x20b": 6}),
+        (["key", "value"], "ALTER TABLE item ALTER id TYPE text", {"id": "1", "a_x20b": "6"}),
+    ],
+)
+@pytest.mark.parametrize("rule_of", ["subject", "registry"])
+def test_a_parked_table_continues_when_the_rule_is_lifted(
+    write: Write,
+    connection: psycopg.Connection,
+    registry_url: str,
+    servers: Servers,
+    prefix: str,
+    parts: list[str],
+    alter: str,
+    row: dict[str, object],
+    rule_of: str,
+) -> None:
+    """Line by line as `table list` says; afterwards the rule is what it was."""
+    client = SchemaRegistryClient({"url": registry_url})
+    subjects = [f"{prefix}.public.item-{part}" for part in parts]
+    path = write(registry_url)
+    config = load(path)
+    with running(path) as daemon:
+        wait_for_state(config, connection)
+        for subject in subjects if rule_of == "subject" else [None]:
+            client.set_compatibility(subject, "BACKWARD")
+        try:
+            connection.execute(f"{alter}; UPDATE item SET \"a b\" = 6".encode())
+            parked = wait_for(config, lambda record: record.parked).parked
+            assert parked == {"public.item": "TR-345"}
+            listed = tailrace("table", "list", "--config", str(path)).stdout
+            lines = [line.strip() for line in listed.splitlines() if line.startswith("    ")]
+            (at,) = (number for number, line in enumerate(lines) if line == "tailrace table resume public.item")
+            assert [line.partition("config/")[2].partition(" ")[0] for line in lines[1:at]] == subjects
+            for line in lines[1:at]:
+                _do(line)
+            assert tailrace(*lines[at].split()[1:], "--config", str(path)).returncode == 0
+            wait_for_state(config, connection)
+            assert list(latest(read_topic(servers.bootstrap, prefix, "public.item")).values()) == [row]
+            for line in lines[at + 1 :]:
+                _do(line)
+            assert [client.get_compatibility(subject) for subject in subjects] == ["BACKWARD"] * len(subjects)
+            with pytest.raises(SchemaRegistryError, match="ncompatible"):
+                client.register_schema(subjects[0], Schema('"bytes"', "AVRO"))
+        finally:
+            client.set_compatibility(None, "NONE")
+        assert daemon.stop() == 0
+
+
+def _do(line: str) -> None:
+    command, _, comment = line.partition("  # ")
+    done = subprocess.run(["/bin/sh", "-c", f"{command} -fsS"], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, (line, comment, done.stderr)
 
 
 def test_nothing_is_made_if_the_registry_does_not_answer_the_first_start(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cdc.dev import postgres, unprivileged
+from cdc.dev.lock import locked
 from cdc.dev.process import Process, alive, started_at, tail, wait_until
 from cdc.dev.server import Server, reusable, wanted_settings
 from cdc.dev.state import start_program, status, stop_servers
@@ -61,6 +62,13 @@ def test_purge_refuses_a_folder_that_is_not_ours(tmp_path: Path) -> None:
         stop_servers(tmp_path, purge=True)
     assert os.listdir(tmp_path) == ["precious"]
     assert stop_servers(tmp_path / "none", purge=True) == []
+
+
+def test_a_start_that_was_cut_short_at_once_can_be_purged(tmp_path: Path) -> None:
+    with locked(tmp_path / "s" / "lock"):
+        pass
+    assert stop_servers(tmp_path / "s", purge=True) == []
+    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"servers": {"kafka": {}}}'])

@@ -17,9 +17,12 @@ def test_postgres_form() -> None:
     assert parse_lsn("7A/3F2C10") == 0x7A003F2C10
 
 
-@pytest.mark.parametrize("text", ["", "16B3748", "0/", "/0", "0/123456789", "x/0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "16B3748", "0/", "/0", "0/123456789", "x/0", "+0/1", "0/-1", " 0/1", "0/1\n", "0/0x1", "1_0/0", "٠/١"],
+)
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not an LSN|invalid literal"):
+    with pytest.raises(ValueError, match="not an LSN"):
         parse_lsn(text)
 
 

@@ -21,6 +21,7 @@ from sinks.bounds import Bounds
 
 _ALL = frozenset({"insert", "update", "delete", "truncate"})
 _EVENTS = frozenset({"insert", "truncate"})
+_INSERTS = frozenset({"insert"})
 
 _STORED = PositionRecord(
     here=Cut(Position(1, 0x5000, 8), 0x5100, 7, "77", 1, {"app.public.t": [4, 6], "app.message": [3]}),
@@ -97,6 +98,16 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
             _with(publications=Publications(Publication("p", 100, _EVENTS), None)),
         ],
     ),
+    "first, more than inserts": (
+        "TR-233",
+        4,
+        "ALTER PUBLICATION \"p_nokey\" SET (publish = 'insert');",
+        [
+            _with(slot=None, stored=None, topics=_EMPTY, publish="insert"),
+            _with(publications=Publications(Publication("p", 100, _INSERTS), Publication("p_nokey", 101, _EVENTS))),
+        ],
+    ),
+    "more than inserts": ("TR-233", 4, "more than inserts: update, delete, truncate", [_with(publish="insert")]),
     "first, topics written to": ("TR-425", 6, 'topic "app.public.t"', [_with(slot=None, stored=None)]),
     "no position, other plugin": (
         "TR-208",
