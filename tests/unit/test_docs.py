@@ -21,7 +21,7 @@ def test_reference_pages_are_current() -> None:
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     shutil.copytree(_ROOT / "docs", tmp_path / "docs")
     shutil.copy(_ROOT / "mkdocs.yml", tmp_path)
-    command = [Path(sys.executable).parent / "zensical", "build", "--strict", "--config-file", "mkdocs.yml"]
+    command = [str(Path(sys.executable).parent / "zensical"), "build", "--strict", "--config-file", "mkdocs.yml"]
     built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     assert (tmp_path / "build/site/reference/configuration/index.html").exists()
