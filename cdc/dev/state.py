@@ -64,6 +64,13 @@ def start_servers(
     `java_options` are of the JVMs that are started now.
     """
     state_dir = state_dir.absolute()
+    if state_dir.exists() and any(state_dir.iterdir()) and not _is_ours(state_dir):
+        raise ConfigError(
+            "TR-609",
+            f"{state_dir} is no state folder",
+            detail=f"It has files and no {_FILE}; `tailrace dev down --purge` would delete them.",
+            hint="tailrace dev up --state-dir FOLDER  # one that is empty, or does not exist",
+        )
     with locked(state_dir / _LOCK):
         # Nobody wants these files in a commit.
         (state_dir / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -164,7 +171,7 @@ def stop_servers(
     state_dir = state_dir.absolute()
     if not state_dir.exists():
         return []
-    if not (state_dir / _FILE).exists() and not _is_only_locked(state_dir):
+    if not _is_ours(state_dir):
         if not purge:
             return []
         raise ConfigError("TR-609", f"{state_dir} is no state folder", detail=f"It has no {_FILE}; left as it is.")
@@ -180,10 +187,10 @@ def stop_servers(
     return ended
 
 
-def _is_only_locked(state_dir: Path) -> bool:
-    """Whether a start was cut short before it wrote its state file: there is nothing in the folder but its lock."""
+def _is_ours(state_dir: Path) -> bool:
+    """Whether a folder has a state file, or nothing but the lock of a start that was cut short before it wrote one."""
     found = {each.name for each in state_dir.iterdir()}
-    return _LOCK in found and found <= {_LOCK, ".gitignore", f"{_FILE.partition('.')[0]}.new"}
+    return _FILE in found or (_LOCK in found and found <= {_LOCK, ".gitignore", f"{_FILE.partition('.')[0]}.new"})
 
 
 def _end(servers: Sequence[Server]) -> list[str]:

@@ -14,7 +14,7 @@ from cdc.dev import postgres, unprivileged
 from cdc.dev.lock import locked
 from cdc.dev.process import Process, alive, started_at, tail, wait_until
 from cdc.dev.server import Server, reusable, wanted_settings
-from cdc.dev.state import start_program, status, stop_servers
+from cdc.dev.state import start_program, start_servers, status, stop_servers
 from schemas.errors import ConfigError, SourceError
 
 
@@ -62,6 +62,14 @@ def test_purge_refuses_a_folder_that_is_not_ours(tmp_path: Path) -> None:
         stop_servers(tmp_path, purge=True)
     assert os.listdir(tmp_path) == ["precious"]
     assert stop_servers(tmp_path / "none", purge=True) == []
+
+
+def test_a_folder_of_somebody_else_does_not_become_ours(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="is no state folder") as caught:
+        start_servers(tmp_path)
+    assert caught.value.code == "TR-609"
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_start_that_was_cut_short_at_once_can_be_purged(tmp_path: Path) -> None:
