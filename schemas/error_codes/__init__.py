@@ -23,7 +23,7 @@ from schemas.error_codes import (
 )
 from schemas.error_codes.entry import ErrorCode, Retry
 
-__all__ = ["CODES", "ErrorCode", "Retry", "code", "retry_of"]
+__all__ = ["CODES", "ErrorCode", "Retry", "code", "is_refilled", "parks_table", "retry_of"]
 
 _MODULES: Final = (command_line, configuration, source, kafka, state, views, queries, dev, verification)
 
@@ -48,3 +48,15 @@ def retry_of(code_id: str) -> Retry:
     """Return the retry rule of a code; an unknown one is never retried, so that its error is seen."""
     entry = CODES.get(code_id)
     return entry.retry if entry is not None else Retry.NEVER
+
+
+def parks_table(code_id: str) -> bool:
+    """Return whether an error is about one table, so that the others can continue without it."""
+    entry = CODES.get(code_id)
+    return entry is not None and entry.parks_table
+
+
+def is_refilled(code_id: str) -> bool:
+    """Return whether a new slot and a reconciling read of all tables make right what an error is about."""
+    entry = CODES.get(code_id)
+    return entry is not None and entry.refill

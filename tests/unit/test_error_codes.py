@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 import schemas.errors
-from schemas.error_codes import CODES, ErrorCode, Retry, code, retry_of
-from schemas.errors import ConfigError, StateError, TailraceError, UsageError
+from schemas.error_codes import CODES, ErrorCode, Retry, code, is_refilled, parks_table, retry_of
+from schemas.errors import ConfigError, RebuildError, StateError, TailraceError, UsageError
 
 _ROOT: Final = Path(__file__).parents[2]
 _PACKAGES: Final = ("cdc", "schemas", "sinks", "snapshot", "spark_jobs")
@@ -182,3 +182,33 @@ def test_a_code_is_looked_up() -> None:
         code("TR-999")
     assert retry_of("TR-999") is Retry.NEVER
     assert retry_of("TR-301") is Retry.OUTAGE
+    assert not parks_table("TR-999")
+    assert not is_refilled("TR-999")
+
+
+def test_what_the_daemon_does_about_an_error() -> None:
+    """The entries decide it, so a rule that is changed by mistake would change the daemon."""
+
+    def ids(rule: Retry) -> set[str]:
+        return {entry.id for entry in CODES.values() if entry.retry is rule}
+
+    assert ids(Retry.STANDBY) == {"TR-206"}
+    assert ids(Retry.LOCKED) == {"TR-240"}
+    assert ids(Retry.OUTAGE) == {"TR-301", "TR-303", "TR-330", "TR-340"}
+    assert ids(Retry.RESTART) == {"TR-201", "TR-209", "TR-211", "TR-212", "TR-232", "TR-305"}
+    assert ids(Retry.ROUND) == {"TR-582", "TR-583", "TR-584"}
+    about_one_table = {
+        *("TR-122", "TR-123", "TR-124", "TR-125", "TR-126", "TR-128", "TR-129", "TR-133"),
+        *("TR-205", "TR-220", "TR-304", "TR-307", "TR-345", "TR-406"),
+    }
+    assert {entry.id for entry in CODES.values() if entry.parks_table} == about_one_table
+    gaps = {"TR-204", "TR-401", "TR-402", "TR-403", "TR-404", "TR-405", "TR-421", "TR-422"}
+    assert {entry.id for entry in CODES.values() if entry.refill} == gaps
+
+
+def test_the_hint_of_a_base_table_names_the_view_that_is_rebuilt() -> None:
+    error = RebuildError("TR-521", "no cut", view="orders", detail="d", before="Stop it, then: ", after=" (all of it)")
+    assert error.hint == "Stop it, then: tailrace views rebuild orders (all of it)"
+    other = error.by_rebuilding("totals")
+    assert (other.code, other.message, other.detail) == ("TR-521", "no cut", "d")
+    assert other.hint == "Stop it, then: tailrace views rebuild totals (all of it)"
