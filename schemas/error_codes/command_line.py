@@ -37,6 +37,13 @@ CODES: Final = (
         remedy="Run the command with `--help`; the message names the value.",
     ),
     ErrorCode(
+        "TR-005",
+        UsageError,
+        "There is no error code of this name",
+        cause="The argument of `tailrace explain` is not a registered code.",
+        remedy="Run `tailrace explain`, which lists all codes. The hint names the nearest.",
+    ),
+    ErrorCode(
         "TR-800",
         DeadlineError,
         "The daemon did not stop in time",

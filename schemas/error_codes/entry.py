@@ -49,3 +49,28 @@ class ErrorCode:
     def exit_code(self) -> int | None:
         """The exit code of a command that this error ends."""
         return None if self.error is None else self.error.exit_code
+
+    @property
+    def what_follows(self) -> str:
+        """What Tailrace does after the error, in words: the retry rule, and whether a table is parked."""
+        if not self.parks_table:
+            return self.retry.value
+        return (
+            f"{self.retry.value} In mid-stream the table alone is parked, unless"
+            ' `source.on_table_error = "stop"`; `tailrace table resume` reads it again.'
+        )
+
+    def to_dict(self) -> dict[str, str | int | bool | None]:
+        """Return the entry for JSON; `retry` is the name of the rule in lower case."""
+        return {
+            "code": self.id,
+            "title": self.title,
+            "exit_code": self.exit_code,
+            "error": None if self.error is None else self.error.__name__,
+            "retry": self.retry.name.lower(),
+            "parks_table": self.parks_table,
+            "refill": self.refill,
+            "cause": self.cause,
+            "remedy": self.remedy,
+            "what_follows": self.what_follows,
+        }
