@@ -71,7 +71,7 @@ def opened(warehouse: Warehouse) -> Iterator[Catalog]:
 
 
 def check(warehouse: Warehouse) -> None:
-    """ConfigError or SinkError (both TR-513) if the catalog or the folder of the tables cannot be reached or used."""
+    """SinkError (TR-513) if the catalog or the folder of the tables cannot be used, ConfigError if none is named."""
     check_catalog(warehouse)
     _check_location(warehouse.location)
 
