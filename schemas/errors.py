@@ -11,7 +11,8 @@
      ├── FoundError      exit 7   a comparison found a difference
      └── DeadlineError   exit 8   what was waited for did not come in time
 
-Raise where the fault is found, add context once, print once at the top (`cdc.cli.main`). Never put a cell value in one.
+Each code is registered in `schemas.error_codes`. Raise where the fault is found, add context once, print once at the
+top (`cdc.cli.main`). Never put a cell value in one.
 """
 
 from __future__ import annotations

@@ -43,13 +43,13 @@ def explain(
 def _named(given: str) -> ErrorCode:
     from difflib import get_close_matches
 
-    from schemas.error_codes import CODES
+    from schemas.error_codes import CODES, code
     from schemas.errors import UsageError
 
     wanted = given.upper()
     wanted = f"TR-{wanted}" if wanted.isdigit() else wanted
-    if (entry := CODES.get(wanted)) is not None:
-        return entry
+    if wanted in CODES:
+        return code(wanted)
     nearest = get_close_matches(wanted, CODES, n=1)
     listed = "All codes: tailrace explain"
     raise UsageError(

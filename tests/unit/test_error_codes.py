@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-import schemas.errors
+from schemas import errors
 from schemas.error_codes import CODES, ErrorCode, Retry, code, is_refilled, parks_table, retry_of
 from schemas.errors import ConfigError, RebuildError, StateError, TailraceError, UsageError
 
@@ -27,7 +27,7 @@ def _is_error(found: object) -> bool:
 
 
 _CLASSES: Final[dict[str, type[TailraceError] | None]] = {
-    **{each.__name__: each for each in vars(schemas.errors).values() if _is_error(each)},
+    **{each.__name__: each for each in vars(errors).values() if _is_error(each)},
     "Waiting": StateError,  # spark_jobs.waiting
     # functions and methods whose first argument is a code, and the class of the error that they make
     "error": ConfigError,  # QueryText.error
@@ -56,7 +56,8 @@ class Raise:
 
 @cache
 def _modules() -> dict[str, ast.Module]:
-    files = [_ROOT / "tailrace.py", *(file for package in _PACKAGES for file in (_ROOT / package).rglob("*.py"))]
+    files = [*_ROOT.glob("tailrace*.py"), *_ROOT.glob("tailrace/*.py")]
+    files += [file for package in _PACKAGES for file in (_ROOT / package).rglob("*.py")]
     registry = _ROOT / "schemas" / "error_codes"
     sources = [file for file in files if registry not in file.parents]
     return {str(file.relative_to(_ROOT)): ast.parse(file.read_text("utf-8")) for file in sources}
