@@ -19,20 +19,18 @@ from cdc.exported_snapshot import ExportedSnapshot
 from cdc.tables import Tables
 from schemas.config import Config
 from schemas.envelope import TRUNCATE_KEY
+from schemas.error_codes import is_refilled
 from schemas.errors import SourceError, TailraceError
 from schemas.lsn import Position
 from schemas.relation import Relation
 from sinks.outbox import Outbox
 from sinks.requests import RequestTail
 
-MENDED: Final = {"TR-204", "TR-401", "TR-402", "TR-403", "TR-404", "TR-405", "TR-421", "TR-422"}
-"""Errors that say that the topics lack changes or rows, or have others."""
-
 REFILL: Final = (
     "tailrace snapshot start --all --reconcile  # a new slot; all tables are read again, what is gone is deleted\n"
     "       tailrace run"
 )
-"""The hint of those errors."""
+"""The hint of errors whose codes are registered with `refill`: the topics lack changes or rows, or have others."""
 
 
 def copy_anew(prefix: str, slot: str | None) -> str:
@@ -44,7 +42,7 @@ def copy_anew(prefix: str, slot: str | None) -> str:
 
 def is_mended(config: Config, error: TailraceError) -> bool:
     """Whether a person has asked for what makes the topics right again after `error`."""
-    if error.code not in MENDED:
+    if not is_refilled(error.code):
         return False
     with RequestTail(config.kafka, config.source.slot) as tail:
         return tail.asks_for_recovery

@@ -16,25 +16,16 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from cdc.connect import DECODING_FAILED, SLOT_IN_USE, connection_lost
-from cdc.locked import TABLES_LOCKED
+from cdc.connect import DECODING_FAILED, connection_lost
 from cdc.memory import reclaim, settle
 from cdc.ops.health import Health
 from cdc.session import Session
 from cdc.standby import wait_for_slot
 from schemas.config import Config
+from schemas.error_codes import Retry, retry_of
 from schemas.errors import TailraceError
-from sinks.admin import FENCED
-from sinks.registry import REGISTRY_FAILED
 
 log = structlog.get_logger()
-
-_OUTLASTED = {"TR-301", "TR-303", "TR-330", REGISTRY_FAILED}
-"""While these last, the slot is kept."""
-
-_PASSING = {"TR-201", "TR-209", "TR-211", DECODING_FAILED, "TR-232", *_OUTLASTED, FENCED}
-"""Errors that a server's restart explains: met in mid-run they are tried again, at the first start they end it."""
-
 
 _SAY_AGAIN_S = 60.0
 
@@ -79,11 +70,11 @@ class Service:
             # of a query for the catalog, or for a row: where it was asked is of no matter
             raise connection_lost(str(error)) from None
         except TailraceError as error:
-            if error.code == SLOT_IN_USE:
+            if retry_of(error.code) is Retry.STANDBY:
                 self._stand_by(error)
                 return False
             self._health.failed(error)
-            if session is not None and error.code in _OUTLASTED:
+            if session is not None and retry_of(error.code) is Retry.OUTAGE:
                 session.outlast(error)
             if error.code == DECODING_FAILED:
                 self._go_on_without_streaming()
@@ -111,9 +102,10 @@ class Service:
             self._config = self._config.model_copy(update={"source": source})
 
     def _passes(self, error: BaseException) -> bool:
-        return isinstance(error, TailraceError) and (
-            error.code == TABLES_LOCKED or (self._streamed and error.code in _PASSING)
-        )
+        if not isinstance(error, TailraceError):
+            return False
+        rule = retry_of(error.code)
+        return rule is Retry.LOCKED or (self._streamed and rule in (Retry.RESTART, Retry.OUTAGE))
 
 
 class _Retries:

@@ -22,6 +22,7 @@ from schemas.avro import key_schema, value_schema
 from schemas.columns import ColumnOptions, is_excluded
 from schemas.config import Kafka
 from schemas.encoder import Names, TableEncoder
+from schemas.error_codes import parks_table
 from schemas.errors import ConfigError, DecodeError, SourceError, StateError, TailraceError
 from schemas.evolution import key_column_names
 from schemas.layout import Layout
@@ -34,14 +35,6 @@ from sinks.outbox import Destination
 from sinks.registry import REFUSED, refused_together
 
 _OVERHEAD_BYTES = 1024
-
-ONE_TABLES = frozenset(
-    {
-        *("TR-122", "TR-123", "TR-124", "TR-125", "TR-126", "TR-128", "TR-129", "TR-133"),
-        *("TR-205", "TR-220", "TR-304", "TR-345", "TR-406"),
-    }
-)
-"""Errors that are about one table, so that others can continue without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +175,7 @@ class Tables:
 
     def park(self, oid: int, error: TailraceError, lsn: int) -> bool:
         """Park a table for an error that is about it alone; False if it is not, or if the daemon is to stop for it."""
-        if self._stops or error.code not in ONE_TABLES or oid not in self._seen:
+        if self._stops or not parks_table(error.code) or oid not in self._seen:
             return False
         self.set_aside(self._seen[oid][0], error, lsn)
         return True

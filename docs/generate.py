@@ -1,4 +1,4 @@
-"""Write the reference pages that come from the code: configuration, commands and metrics.
+"""Write the reference pages that come from the code: configuration, commands, metrics and error codes.
 
 python docs/generate.py           writes them
 python docs/generate.py --check   exits with 1 and names the pages that are stale
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from pydantic_core import PydanticUndefined
 from cdc.cli.main import app
 from cdc.ops.metrics import DESCRIPTIONS
 from schemas.config import Config, Section
+from schemas.error_codes import CODES
 
 _FOLDER = Path(__file__).parent / "reference"
 
@@ -87,6 +89,57 @@ the process have their usual names, `process_resident_memory_bytes` and so on.
 {{ metric.labels | join(", ") }} | {{ metric.text }}{% if metric.when %} It is {{ metric.when }}.{% endif %} |
 {% endfor %}
 """
+
+
+_ERRORS = """\
+<!-- Made by docs/generate.py from schemas/error_codes. Do not edit. -->
+# Error codes
+
+Every error has a code, which keeps its meaning. A message has three parts: ERROR says what happened to which object,
+DETAIL has the facts, HINT has a line to paste. `tailrace explain TR-204` prints an entry of this page,
+`tailrace explain` lists all codes.
+
+The exit code follows from the kind of the error:
+
+| exit code | meaning |
+|---|---|
+| 2 | the command line is wrong |
+| 3 | the configuration is wrong |
+| 4 | PostgreSQL cannot be read as configured |
+| 5 | Kafka, the warehouse, the search index or the schema registry fails |
+| 6 | a person has to decide |
+| 7 | a comparison found a difference |
+| 8 | a deadline has passed |
+
+An error in a batch of `tailrace views follow` parks its view, whatever the code: the batch is tried again after 5 s,
+later after up to 300 s, and other views continue. `tailrace views resume VIEW` tries it at once.
+{% for name, entries in sections %}
+
+## {{ name }}
+{% for entry in entries %}
+
+### {{ entry.id }}
+
+**{{ entry.title }}.** {{ entry.cause }}
+
+**Remedy.** {{ entry.remedy }}
+
+**Retried.** {{ entry.what_follows }} **Exit code:** {{ "none" if entry.exit_code is none else entry.exit_code }}.
+{% endfor %}
+{% endfor %}
+"""
+
+_HUNDREDS: Final = {
+    "0": "TR-0xx: command line",
+    "1": "TR-1xx: configuration",
+    "2": "TR-2xx: PostgreSQL",
+    "3": "TR-3xx: Kafka and schema registry",
+    "4": "TR-4xx: state",
+    "5": "TR-5xx: views",
+    "6": "TR-6xx: embedded servers, and what starts Spark",
+    "7": "TR-7xx: comparisons",
+    "8": "TR-8xx: the process",
+}
 
 
 def configuration() -> str:
@@ -184,10 +237,18 @@ def metrics() -> str:
     return _TEMPLATES.from_string(_METRICS).render(metrics=DESCRIPTIONS)
 
 
+def errors() -> str:
+    """Return the page of all error codes."""
+    hundreds = groupby(CODES.values(), lambda entry: entry.id[3])
+    sections = [(_HUNDREDS[digit], list(entries)) for digit, entries in hundreds]
+    return _TEMPLATES.from_string(_ERRORS).render(sections=sections)
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "configuration.md": configuration,
     "commands.md": commands,
     "metrics.md": metrics,
+    "errors.md": errors,
 }
 
 

@@ -7,10 +7,12 @@
      │    └── DecodeError         a replication message that breaks its own format
      ├── SinkError       exit 5   Kafka, warehouse, search index, schema registry
      ├── StateError      exit 6   needs a person: slot lost, gap, another system
+     │    └── RebuildError        a view that cannot continue in the rows that it has
      ├── FoundError      exit 7   a comparison found a difference
      └── DeadlineError   exit 8   what was waited for did not come in time
 
-Raise where the fault is found, add context once, print once at the top (`cdc.cli.main`). Never put a cell value in one.
+Each code is registered in `schemas.error_codes`. Raise where the fault is found, add context once, print once at the
+top (`cdc.cli.main`). Never put a cell value in one.
 """
 
 from __future__ import annotations
@@ -98,6 +100,24 @@ class StateError(TailraceError):
     """What is stored on both sides does not fit together; going on could lose data, so a person decides."""
 
     exit_code = 6
+
+
+class RebuildError(StateError):
+    """A view cannot continue in the rows that it has; the hint is the command that rebuilds it.
+
+    `before` and `after` are put around that command.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, view: str, detail: str = "", before: str = "", after: str = ""
+    ) -> None:
+        super().__init__(code, message, detail=detail, hint=f"{before}tailrace views rebuild {view}{after}")
+        self._around = before, after
+
+    def by_rebuilding(self, view: str) -> RebuildError:
+        """Return the same error with the command for another view: one that reads what has failed."""
+        before, after = self._around
+        return RebuildError(self.code, self.message, view=view, detail=self.detail, before=before, after=after)
 
 
 class FoundError(TailraceError):

@@ -21,9 +21,6 @@ _TIMEOUT_S = 15.0
 _AT_A_TIME = 100
 """Topics in one request, which is answered when all of them are there."""
 
-FENCED = "TR-305"
-"""The code for a producer that a newer one of the same transactional id has put out of action."""
-
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
@@ -136,7 +133,7 @@ def kafka_error(kafka: Kafka, error: KafkaError) -> SinkError:
         )
     if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
         return SinkError(
-            FENCED,
+            "TR-305",
             "this producer was fenced: another daemon has taken over, or Kafka gave up waiting for us",
             detail=f"{error.name()}: {error.str()}.",
             hint="Nothing is lost or doubled: what was not committed is aborted, and the owner of the slot goes on.",

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from schemas.config import Config
-from schemas.errors import ConfigError, StateError
+from schemas.errors import ConfigError, RebuildError, StateError
 from schemas.lsn import format_lsn
 from schemas.topics import Topics
 from sinks.changes import FROM_LSN, TO_LSN, VALID_FROM, VALID_TO, VALIDITY, HistoryFrom
@@ -58,7 +58,7 @@ def _open(config: Config, name: str) -> tuple[StoredView, HistoryFrom, ViewRecor
     record = read_views(config.kafka, Topics(config.kafka.prefix)).get(name)
     stored = stored_view(config.warehouse, name, record)
     if stored.history_from is None:
-        raise StateError("TR-548", f'view "{name}" was built of another shape', hint=f"tailrace views rebuild {name}")
+        raise RebuildError("TR-548", f'view "{name}" was built of another shape', view=name)
     return stored, stored.history_from, record
 
 

@@ -71,7 +71,7 @@ def opened(warehouse: Warehouse) -> Iterator[Catalog]:
 
 
 def check(warehouse: Warehouse) -> None:
-    """ConfigError or SinkError (both TR-513) if the catalog or the folder of the tables cannot be reached or used."""
+    """SinkError (TR-513) if the catalog or the folder of the tables cannot be used, ConfigError if none is named."""
     check_catalog(warehouse)
     _check_location(warehouse.location)
 
@@ -156,7 +156,7 @@ def _check_location(location: str) -> None:
     """Look at a folder of this machine; what another scheme names, Spark alone can reach."""
     hint = '[warehouse] location = "/var/lib/tailrace/warehouse", or a URI such as "s3://bucket/warehouse"'
     if not location.strip():
-        raise ConfigError("TR-513", "the warehouse has no location", detail="warehouse.location is empty.", hint=hint)
+        raise ConfigError("TR-104", "the warehouse has no location", detail="warehouse.location is empty.", hint=hint)
     scheme = urlsplit(location).scheme
     if scheme not in ("", "file"):
         return

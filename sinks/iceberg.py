@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from schemas.config import Warehouse
-from schemas.errors import StateError
+from schemas.errors import RebuildError
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied, HistoryFrom
 from sinks.iceberg_generations import GENERATION, Generations, Place, Snapshot
@@ -311,12 +311,12 @@ class IcebergTarget(Generations):
         """Read back what stands, so that a commit without our property is never taken for one."""
         found = self._applied(place)
         if found is None or found.cut != cut or found.generation != generation:
-            raise StateError(
+            raise RebuildError(
                 "TR-521",
                 f'view "{self._view}": the cut is not on the snapshot that was just written',
+                view=self._view,
                 detail="Something else commits to this table, or Spark ignored the snapshot property.",
-                hint=f"Let nothing else write to {self._namespace}.{self._view}, then: tailrace views rebuild "
-                f"{self._view}",
+                before=f"Let nothing else write to {self._namespace}.{self._view}, then: ",
             )
         return found
 
@@ -353,11 +353,11 @@ class IcebergTarget(Generations):
                 there[name] = kind
             elif there[name] != kind:
                 if not _widens(there[name], kind):
-                    raise StateError(
+                    raise RebuildError(
                         "TR-522",
                         f'view "{self._view}": column "{name}" was {there[name]} and is {kind} now',
+                        view=self._view,
                         detail="The table cannot change it in place.",
-                        hint=f"tailrace views rebuild {self._view}",
                     )
                 self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {kind}")
                 there[name] = kind

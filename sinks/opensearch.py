@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from schemas.config import Search
-from schemas.errors import StateError
+from schemas.errors import RebuildError
 from schemas.progress import Cut
 from sinks.bulk import connect, named_errors, write_documents
 from sinks.changes import DELETED, Applied
@@ -199,11 +199,11 @@ class OpenSearchTarget:
             before = known.get(name, kind)
             if before == kind or {before, kind} <= INTEGERS:
                 continue
-            raise StateError(
+            raise RebuildError(
                 "TR-522",
                 f'view "{self._view}": column "{name}" was {before} and is {kind} now',
+                view=self._view,
                 detail="The index cannot change it in place.",
-                hint=f"tailrace views rebuild {self._view}",
             )
 
     def _applied(self, generation: int) -> Applied | None:

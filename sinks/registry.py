@@ -55,7 +55,7 @@ class Registry:
             from confluent_kafka.schema_registry import SchemaRegistryClient
         except ImportError as error:
             raise ConfigError(
-                "TR-349",
+                "TR-110",
                 "the client of schema registries is not installed",
                 detail=f"{error}.",
                 hint="pip install 'tailrace[registry]'",

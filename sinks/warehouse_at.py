@@ -37,13 +37,13 @@ class TableState:
 def table_at(config: Config, name: str, lsn: int | None = None, *, versions: bool = False) -> TableState:
     """Return a view as of `lsn`, by default as it is now; `versions`: of a history all versions, not the state.
 
-    ConfigError (TR-511) for what is no view in the warehouse, TR-567 for versions of one that has none. StateError for
+    ConfigError (TR-517) for what is no view in the warehouse, TR-567 for versions of one that has none. StateError for
     an LSN before the first state of the live generation that is kept (TR-561), or past what is applied (TR-562).
     """
     view = config.views.get(name)
     if view is None or view.target != "warehouse" or config.warehouse is None:
         raise ConfigError(
-            "TR-511",
+            "TR-517",
             f'there is no view "{name}" in the warehouse',
             hint="tailrace views list",
         )

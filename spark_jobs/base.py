@@ -6,14 +6,13 @@ snapshots are the states that queries are computed over: the topics do not keep 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from schemas.errors import StateError
+from schemas.errors import RebuildError, StateError
 from sinks.changes import Applied
 from sinks.iceberg import IcebergTarget
 from spark_jobs.batch import Batch, Report
@@ -56,11 +55,10 @@ class BaseTables:
             return applied
         try:
             applied = base.step(seen, Report(), LEASE_WAIT_S)
-        except StateError as error:
+        except RebuildError as error:
             base.forget()
-            # A base table has no name that a command takes; its views' rebuild makes it anew.
-            hint = re.sub(r"views rebuild \S+", f"views rebuild {self._view}", error.hint)
-            raise StateError(error.code, error.message, detail=error.detail, hint=hint) from None
+            # No command takes the name of a base table: it is rebuilt with any of the views that read it.
+            raise error.by_rebuilding(self._view) from None
         except Exception:
             base.forget()
             raise

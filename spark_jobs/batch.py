@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from schemas.config import Kafka
-from schemas.errors import StateError
+from schemas.errors import RebuildError, StateError
 from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from sinks.changes import DELETED, Applied, Target
@@ -199,12 +199,12 @@ def check_whole(view: Declared, kafka: Kafka, seen: SeenCut) -> None:
 def check_definition(view: Declared, applied: Applied) -> None:
     """Refuse to go on in what was built from another query, or of another shape."""
     if applied.definition != view.definition:
-        raise StateError(
+        raise RebuildError(
             "TR-548",
             f'view "{view.name}" was built from another query or key, or of another shape',
+            view=view.name,
             detail="What it holds cannot be turned into the rows of this one.",
-            hint=f"tailrace views rebuild {view.name}"
-            + (" (it loses its history; or give the new one another name)" if applied.history_from else ""),
+            after=" (it loses its history; or give the new one another name)" if applied.history_from else "",
         )
 
 
@@ -224,11 +224,12 @@ def _check_same_log(view: Declared, applied: Cut, cut: Cut) -> None:
         else f"It was made from system {applied.system_identifier}, epoch {applied.position.epoch}; the topics hold "
         f"system {cut.system_identifier}, epoch {cut.position.epoch}."
     )
+    message = f'view "{view.name}" cannot go on from {format_lsn(applied.flushed_lsn)}'
+    if view.shape == "current":
+        raise RebuildError("TR-525", message, view=view.name, detail=reason)
     raise StateError(
         "TR-525",
-        f'view "{view.name}" cannot go on from {format_lsn(applied.flushed_lsn)}',
+        message,
         detail=reason,
-        hint=f"tailrace views rebuild {view.name}"
-        if view.shape == "current"
-        else "Its LSNs and theirs are not of one line: let it stand, and declare another view, which begins anew.",
+        hint="Its LSNs and theirs are not of one line: let it stand, and declare another view, which begins anew.",
     )

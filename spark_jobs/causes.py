@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
+from schemas.error_codes import CODES
 from schemas.errors import SinkError, TailraceError
 from schemas.reasons import reason, without_classes
 
@@ -118,7 +119,9 @@ def _from_a_task(error: Exception) -> TailraceError | None:
     if found is None:
         return None
     code, message, detail, hint = found.groups()
-    return SinkError(code, message, detail=detail or "", hint=hint or "")
+    entry = CODES.get(code)
+    of_class = (entry.error if entry is not None else None) or SinkError
+    return of_class(code, message, detail=detail or "", hint=hint or "")
 
 
 def _in_python(error: Exception) -> str:

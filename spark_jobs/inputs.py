@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql.types import DataType
 
-from schemas.errors import StateError
+from schemas.errors import RebuildError, StateError
 from schemas.lsn import format_lsn
 from schemas.progress import Cut
 from sinks.changes import Applied
@@ -96,11 +96,11 @@ class Inputs:
         target, snapshot = self._target(name), self.snapshot(name, cut)
         if snapshot is None:
             what = "It was rebuilt" if is_view(name) else "Its base table was made anew"
-            raise StateError(
+            raise RebuildError(
                 "TR-551",
                 f'view "{self._view.name}": the state of "{name}" at {format_lsn(cut.flushed_lsn)} is gone',
+                view=self._view.name,
                 detail=f"{what} since this view was last brought forward.",
-                hint=f"tailrace views rebuild {self._view.name}",
             )
         return f"{target.table()} VERSION AS OF {snapshot}"
 

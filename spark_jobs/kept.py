@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
 from schemas.config import Config
-from schemas.errors import SinkError, StateError, TailraceError
+from schemas.errors import RebuildError, SinkError, StateError, TailraceError
 from schemas.topics import Topics
 from sinks.changes import Applied, Target
 from sinks.groups import Groups
@@ -221,10 +221,10 @@ class KeptView:
         age = now_ms() - level_ms
         moved = any(seen.cut.offsets.get(t) != applied.cut.offsets.get(t) for t in self.declared.topics_read)
         if age > limit and moved:
-            raise StateError(
+            raise RebuildError(
                 "TR-526",
                 f'view "{self.declared.name}" was not kept for longer than deletes stay on the topics',
+                view=self.declared.name,
                 detail=f"Last level with the topics {age // 60_000} min ago; kafka.delete_retention_ms is "
                 f"{limit // 60_000} min.",
-                hint=f"tailrace views rebuild {self.declared.name}",
             )

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from cdc.cli import config, dev, inspect, run, snapshot, table, version, views
+from cdc.cli import config, dev, explain, inspect, run, snapshot, table, version, views
 from cdc.cli.tree import App, usage_error
 
 app = App(
@@ -49,6 +49,7 @@ app.add_typer(table.app, name="table")
 app.add_typer(views.app, name="views")
 app.add_typer(dev.app, name="dev")
 app.add_typer(config.app, name="config")
+app.command()(explain.explain)
 app.command()(version.version)
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from cdc.cli import output
 from cdc.cli.options import ConfigFile
+from schemas.errors import DeadlineError
 
 STOP_SECONDS = 5.0
 """A stop in order is over by then, or it is given up; what was not confirmed is sent again at the next start."""
@@ -67,9 +68,11 @@ def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
     second = signal.sigtimedwait(_SIGNALS, STOP_SECONDS)
     if second is not None:
         end(128 + second.si_signo)
-    output.note(
-        f"ERROR  TR-800  not stopped in order within {STOP_SECONDS:.0f} s\n"
-        "DETAIL The slot keeps what Kafka has not committed; nothing is lost and nothing will be sent twice.\n"
-        "HINT   Start it again: tailrace run"
+    late = DeadlineError(
+        "TR-800",
+        f"not stopped in order within {STOP_SECONDS:.0f} s",
+        detail="The slot keeps what Kafka has not committed; nothing is lost and nothing will be sent twice.",
+        hint="Start it again: tailrace run",
     )
-    end(8)
+    output.note(str(late))
+    end(late.exit_code)

@@ -114,7 +114,7 @@ def mirror(settings: Path | None = None) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ElementTree.ParseError) as error:
-        raise ConfigError("TR-601", f"cannot read the Maven settings {path}", detail=str(error)) from error
+        raise ConfigError("TR-612", f"cannot read the Maven settings {path}", detail=str(error)) from error
     for found in tree.iterfind(".//{*}mirrors/{*}mirror"):
         covers = {name.strip() for name in (found.findtext("{*}mirrorOf") or "").split(",")}
         if covers & {"*", "central", "external:*"} and "!central" not in covers:

@@ -70,7 +70,7 @@ def jars(set_name: str) -> list[Path]:
     where it was.
     """
     if set_name not in JAR_SETS:
-        raise ConfigError("TR-601", f"no jar set {set_name!r}", detail=f"There are {', '.join(JAR_SETS)}.")
+        raise ConfigError("TR-613", f"no jar set {set_name!r}", detail=f"There are {', '.join(JAR_SETS)}.")
     cache = cache_folder()
     folder = cache / "jars" / f"{set_name}-{_fingerprint(JAR_SETS[set_name])}"
     there = _complete(folder)

@@ -116,7 +116,7 @@ def end(process: Process, *, politely: signal.Signals = signal.SIGTERM, seconds:
                 return
             time.sleep(0.02)
     raise ConfigError(
-        "TR-608",
+        "TR-614",
         f"process {process.pid} does not end",
         detail="SIGKILL was 10 s ago; it may wait for a disk.",
     )

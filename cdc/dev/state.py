@@ -66,7 +66,7 @@ def start_servers(
     state_dir = state_dir.absolute()
     if state_dir.exists() and any(state_dir.iterdir()) and not _is_ours(state_dir):
         raise ConfigError(
-            "TR-609",
+            "TR-615",
             f"{state_dir} is no state folder",
             detail=f"It has files and no {_FILE}; `tailrace dev down --purge` would delete them.",
             hint="tailrace dev up --state-dir FOLDER  # one that is empty, or does not exist",
@@ -174,7 +174,7 @@ def stop_servers(
     if not _is_ours(state_dir):
         if not purge:
             return []
-        raise ConfigError("TR-609", f"{state_dir} is no state folder", detail=f"It has no {_FILE}; left as it is.")
+        raise ConfigError("TR-615", f"{state_dir} is no state folder", detail=f"It has no {_FILE}; left as it is.")
     with locked(state_dir / _LOCK):
         servers = _State(state_dir).servers
         ended = _end([server for server in servers.values() if server.process not in keep])

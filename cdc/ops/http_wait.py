@@ -42,7 +42,7 @@ class WaitRoute:
         except ValueError:
             return _refusal(400, "TR-578", "lsn is text as PostgreSQL prints it, timeout a number of seconds")
         if not self._threads.available_tokens:
-            return _refusal(503, "TR-578", f"{_AT_ONCE} requests wait already")
+            return _refusal(503, "TR-585", f"{_AT_ONCE} requests wait already")
         try:
             applied = await run_sync(self._applied.wait, lsn, views, timeout_s, limiter=self._threads)
         except TailraceError as error:

@@ -69,7 +69,7 @@ class AppliedViews(Closes):
         """Wait for something new: read, or let the thread that reads already do it."""
         with self._news:
             if self._closed:
-                raise SinkError("TR-578", "the wait was ended: this process stops", hint="Repeat it.")
+                raise SinkError("TR-586", "the wait was ended: this process stops", hint="Repeat it.")
             if self._reading:
                 self._news.wait(_LOOK_S)
                 return

@@ -201,7 +201,7 @@ class _Reader:
     def _source(self, source: exp.Expr, how: How, on: tuple[exp.Expr, ...]) -> Source:
         for condition in on:
             if has_query(condition):
-                raise self._text.error("TR-543", "a subquery in ON cannot be kept up to date", condition)
+                raise self._text.error("TR-552", "a subquery in ON cannot be kept up to date", condition)
         if isinstance(source, exp.Table):
             return Source(source.alias, name_of(source), how, on)
         return Source(source.alias, self.node(source, source.alias), how, on)
@@ -215,7 +215,7 @@ class _Reader:
                 if not isinstance(node, exp.Query):
                     continue
                 if isinstance(part, exp.Qualify):
-                    raise self._text.error("TR-543", "a subquery in QUALIFY cannot be kept up to date", node)
+                    raise self._text.error("TR-552", "a subquery in QUALIFY cannot be kept up to date", node)
                 yield self._subquery(node)
 
     def _subquery(self, found: exp.Query) -> Source:
@@ -225,13 +225,13 @@ class _Reader:
         name = self._name("tailrace_subquery")
         if isinstance(parent, exp.All | exp.Any):
             raise self._text.error(
-                "TR-543", "a comparison with ALL or ANY of a subquery cannot be kept up to date", found
+                "TR-552", "a comparison with ALL or ANY of a subquery cannot be kept up to date", found
             )
         outer = [column for column in query.find_all(exp.Column) if _is_outer(column, query)]
         again = [column for column in outer if column.table in _defined(query)]
         if again:
             what = f'alias "{again[0].table}" for two sources, one in a subquery of the other,'
-            raise self._text.error("TR-543", f"{what} cannot be kept up to date", again[0], hint="Rename one.")
+            raise self._text.error("TR-553", f"{what} cannot be kept up to date", again[0], hint="Rename one.")
         if outer:
             return self._correlated(query, parent, outer, name)
         node = self.node(query, name)
@@ -249,7 +249,7 @@ class _Reader:
         """Take the conditions on the outer query out; what is left is joined to its combinations by them."""
         if isinstance(parent, exp.In):
             raise self._text.error(
-                "TR-543",
+                "TR-552",
                 "IN with a correlated subquery cannot be kept up to date",
                 outer[0],
                 hint="Write it as EXISTS.",
@@ -258,13 +258,13 @@ class _Reader:
         refused = ("group", "having", "qualify", "limit", "distinct", "order", "windows")
         plain = where is not None and query.args.get("from_") and not any(query.args.get(part) for part in refused)
         if not isinstance(query, exp.Select) or where is None or not plain:
-            raise self._text.error("TR-543", "a correlated subquery of this form cannot be kept up to date", outer[0])
+            raise self._text.error("TR-552", "a correlated subquery of this form cannot be kept up to date", outer[0])
         defined = _defined(query)
         tied = [part for part in conjuncts(where.this) if aliases(part) - defined]
         counted = sum(1 for part in tied for column in part.find_all(exp.Column) if column.table not in defined)
         if counted != len(outer) or any(has_query(part) for part in tied):
             raise self._text.error(
-                "TR-543",
+                "TR-552",
                 "a correlated subquery may name the outer query in its WHERE only",
                 outer[0],
                 hint="Write it as a join.",
@@ -272,7 +272,7 @@ class _Reader:
         nested = [found for part in query.expressions for found in part.find_all(exp.Query)]
         if nested:
             raise self._text.error(
-                "TR-543",
+                "TR-552",
                 "a subquery in the SELECT of a correlated subquery cannot be kept up to date",
                 nested[0],
                 hint="Write it as a join.",

@@ -98,7 +98,7 @@ def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> Non
 def _check_read(root: Node, tables: Sequence[str], text: QueryText) -> None:
     """A table whose changes nothing follows would make the view wrong without a word."""
     if lost := sorted(set(tables) - root.tables):
-        raise text.error("TR-543", f"a subquery over {', '.join(lost)} in this place cannot be kept up to date", 0)
+        raise text.error("TR-552", f"a subquery over {', '.join(lost)} in this place cannot be kept up to date", 0)
 
 
 def _check_key(root: Node, key: Sequence[str], keys: Keys, text: QueryText) -> None:

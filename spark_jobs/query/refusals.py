@@ -7,7 +7,6 @@ from typing import Final
 
 from sqlglot import exp
 
-from schemas.errors import ConfigError
 from spark_jobs.query.blocks import is_aggregate
 from spark_jobs.query.text import QueryText
 from spark_jobs.query.times import is_window
@@ -35,65 +34,73 @@ _SEVERAL_ROWS: Final = frozenset(("inline_outer", "variant_explode", "variant_ex
 _FULL_HINT: Final = 'refresh = "full" computes the whole query anew for each batch that touches its tables.'
 
 
+_PART: Final = "TR-543"
+"""The code for a part of a query that changes cannot be followed through."""
+_VARYING_RESULT: Final = "TR-554"
+"""The code for a function whose result is not determined by the rows."""
+_WINDOWS: Final = "TR-555"
+"""The code for windows on time that cannot be maintained."""
+
+Finding = tuple[str, str, exp.Expr, str]
+"""Code, part of the query in words, where it is, and the hint ("": a full refresh)."""
+
+
 def refuse(query: exp.Query, text: QueryText) -> None:
     """ConfigError for the first part of a query, as written, that changes of its tables cannot be followed through."""
-    for message, node, hint in _findings(query):
-        raise _refused(text, message, node, hint)
+    for code, message, node, hint in _findings(query):
+        raise text.error(code, f"{message} cannot be kept up to date", node, hint=hint or _FULL_HINT)
 
 
-def _refused(text: QueryText, message: str, node: exp.Expr, hint: str) -> ConfigError:
-    return text.error("TR-543", f"{message} cannot be kept up to date", node, hint=hint or _FULL_HINT)
-
-
-def _findings(query: exp.Query) -> Iterator[tuple[str, exp.Expr, str]]:
+def _findings(query: exp.Query) -> Iterator[Finding]:
     for node in query.walk():
         if isinstance(node, exp.Join):
             if node.side == "FULL":
-                yield "a FULL JOIN", node, ""
+                yield _PART, "a FULL JOIN", node, ""
             if node.args.get("method"):
-                yield f"a {node.args['method']} JOIN", node, "Write the condition out with ON or USING."
+                yield _PART, f"a {node.args['method']} JOIN", node, "Write the condition out with ON or USING."
             if node.side == "LEFT" and not (node.args.get("on") or node.args.get("using")):
-                yield "a LEFT JOIN without ON", node, "Write the condition out with ON or USING."
+                yield _PART, "a LEFT JOIN without ON", node, "Write the condition out with ON or USING."
         elif isinstance(node, exp.Select):
             yield from _clauses(node)
         elif isinstance(node, exp.SetOperation) and not isinstance(node, exp.Union):
-            yield node.key.upper(), node, "Write it with EXISTS or NOT EXISTS, or: " + _FULL_HINT
+            yield _PART, node.key.upper(), node, "Write it with EXISTS or NOT EXISTS, or: " + _FULL_HINT
         elif isinstance(node, exp.SetOperation) and (node.args.get("limit") or node.args.get("offset")):
-            yield "LIMIT", node.args.get("limit") or node, ""
+            yield _PART, "LIMIT", node.args.get("limit") or node, ""
         elif isinstance(node, exp.Lateral | exp.Pivot | exp.TableSample | exp.Values):
-            yield node.key.upper(), node, ""
+            yield _PART, node.key.upper(), node, ""
         elif isinstance(node, exp.UDTF | exp.Stack | exp.Inline) or _is_called(node, _SEVERAL_ROWS):
-            yield "a function that makes several rows of one", node, ""
+            yield _PART, "a function that makes several rows of one", node, ""
         elif isinstance(node, _VARYING) or _is_called(node, _VARYING_NAMES):
             what = f"{_name(node)}(), which gives another value each time it is asked,"
-            yield what, node, "Take a column of the row instead."
+            yield _VARYING_RESULT, what, node, "Take a column of the row instead."
         elif isinstance(node, ANY_ROW) and is_aggregate(node):
             hint = "Take min_by(value, order), max_by(value, order) or array_join(sort_array(collect_list(...)), ',')."
-            yield f"{_name(node)}(), whose result depends on the order of rows,", node, hint
+            yield _VARYING_RESULT, f"{_name(node)}(), whose result depends on the order of rows,", node, hint
         elif isinstance(node, exp.Any) and not isinstance(node.this, exp.Query):
-            yield "any(...) as an aggregate", node, "bool_or(...) is the same."
+            yield _PART, "any(...) as an aggregate", node, "bool_or(...) is the same."
         elif isinstance(node, exp.ArrayAgg | exp.ArrayUniqueAgg) and not _is_sorted(node):
-            yield "an array in no order", node, f"Sort it: sort_array({_name(node)}(...))."
+            yield _VARYING_RESULT, "an array in no order", node, f"Sort it: sort_array({_name(node)}(...))."
 
 
-def _clauses(select: exp.Select) -> Iterator[tuple[str, exp.Expr, str]]:
+def _clauses(select: exp.Select) -> Iterator[Finding]:
     for clause, name in (("limit", "LIMIT"), ("offset", "OFFSET"), ("sort", "SORT BY"), ("laterals", "LATERAL VIEW")):
         found = select.args.get(clause)
         if found:
-            yield name, found[0] if isinstance(found, list) else found, ""
+            yield _PART, name, found[0] if isinstance(found, list) else found, ""
     if select.args.get("order"):
-        yield "ORDER BY: a view has no order, it", select.args["order"], "Leave it out; who reads the view sorts."
+        hint = "Leave it out; who reads the view sorts."
+        yield _PART, "ORDER BY: a view has no order, it", select.args["order"], hint
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
-        yield "DISTINCT ON", distinct, "Write it with row_number()."
+        yield _PART, "DISTINCT ON", distinct, "Write it with row_number()."
     group = select.args.get("group")
     if group is not None:
         for part in ("rollup", "cube", "grouping_sets", "all", "totals"):
             if group.args.get(part):
-                yield f"GROUP BY {part.upper().replace('_', ' ')}", group, "Name what to group by."
+                yield _PART, f"GROUP BY {part.upper().replace('_', ' ')}", group, "Name what to group by."
         timed = [part for part in group.expressions if is_window(part)]
         if len(timed) > 1:
-            yield "GROUP BY two windows on time", timed[1], ""
+            yield _WINDOWS, "GROUP BY two windows on time", timed[1], ""
 
 
 def _is_called(node: exp.Expr, names: Collection[str]) -> bool:

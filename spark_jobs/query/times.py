@@ -56,7 +56,7 @@ def check_windows(query: exp.Query, text: QueryText) -> None:
         split = isinstance(call.parent, exp.Alias) and call.parent.alias == _COLUMN
         if is_window(call, "window") and len(call.expressions) > 2 and not split:
             what = "window() with a slide that its SELECT does not group by cannot be kept up to date"
-            raise text.error("TR-543", what, call, hint="Group by it.")
+            raise text.error("TR-555", what, call, hint="Group by it.")
 
 
 def _split(select: exp.Select, call: exp.Expr) -> None:

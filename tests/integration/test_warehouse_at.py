@@ -36,7 +36,7 @@ def test_as_of_an_lsn(servers: Servers, prefix: str, tmp_path: Path) -> None:
         found = tailrace.table("v", lsn, config=file)
         return found.lsn, sorted(found.scan.to_arrow().column("n").to_pylist())
 
-    with pytest.raises(TailraceError, match="TR-511"):
+    with pytest.raises(TailraceError, match="TR-517"):
         tailrace.table("s", config=file)
     catalog = load_catalog(
         "tailrace", type="sql", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/data"

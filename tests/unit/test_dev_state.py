@@ -58,7 +58,7 @@ def test_an_id_of_the_state_file_that_another_process_has_now_is_left_alone(tmp_
 
 def test_purge_refuses_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
-    with pytest.raises(ConfigError, match="no state folder"):
+    with pytest.raises(ConfigError, match=r"TR-615.*no state folder"):
         stop_servers(tmp_path, purge=True)
     assert os.listdir(tmp_path) == ["precious"]
     assert stop_servers(tmp_path / "none", purge=True) == []
@@ -84,7 +84,7 @@ def test_a_damaged_state_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "servers.json").write_text(text)
     with pytest.raises(ConfigError) as caught:
         status(tmp_path)
-    assert caught.value.code == "TR-609"
+    assert caught.value.code == "TR-615"
     assert "servers.json" in caught.value.message
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
+
 from schemas.config import Kafka
+from schemas.errors import SinkError
 from sinks.kafka import KafkaSink
 
 
@@ -17,3 +20,11 @@ def test_an_abandoned_producer_is_free() -> None:
     del sink
     gc.collect()
     assert left() is None
+
+
+def test_a_record_too_large_for_the_producer_is_not_a_row_too_large() -> None:
+    """TR-304 is about a row of a table; this record may be the pipeline's own."""
+    sink = KafkaSink(Kafka(bootstrap="127.0.0.1:1", prefix="x", max_message_bytes=1_048_576), None, "progress")
+    with pytest.raises(SinkError, match=r'TR-307.*topic "t".*\n.*2000000 bytes'):
+        sink.outbox.produce("t", 0, (b"key", b"v" * 2_000_000, []), sink._delivered)
+    sink.abandon()

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from schemas.config import Warehouse
-from schemas.errors import SinkError
+from schemas.errors import ConfigError, SinkError
 from schemas.reasons import reason, without_classes
 from sinks.catalog import properties, scrubbed, shown
 from spark_jobs.causes import cause, job_failed
@@ -86,6 +86,15 @@ def test_what_a_task_in_python_ended_with() -> None:
     python = Thrown("org.apache.spark.api.python.PythonException", text)
     found = job_failed(failed(Thrown("org.apache.spark.SparkException", f"Job aborted {text}", python)))
     assert (found.code, found.message, found.detail, found.hint) == (ours.code, ours.message, ours.detail, ours.hint)
+    assert type(found) is SinkError
+
+
+def test_an_error_of_a_task_keeps_the_exit_code_of_its_code() -> None:
+    refused = ConfigError("TR-533", 'column "tags" is of type map, for which an index has no field')
+    python = Thrown("org.apache.spark.api.python.PythonException", f"schemas.errors.ConfigError: {refused}\n")
+    assert job_failed(failed(python)).exit_code == 3
+    unknown = Thrown("org.apache.spark.api.python.PythonException", "ERROR  TR-999  of a later version\n")
+    assert (job_failed(failed(unknown)).code, job_failed(failed(unknown)).exit_code) == ("TR-999", 5)
 
 
 def test_errors_of_python() -> None:

@@ -1,0 +1,84 @@
+"""`tailrace explain`: what an error code means and what to do about it, from the registry of codes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdc.cli import output
+from cdc.cli.options import Json
+
+if TYPE_CHECKING:
+    from schemas.error_codes import ErrorCode
+
+
+def explain(
+    code: Annotated[
+        str | None, typer.Argument(metavar="CODE", help="As TR-204, tr-204 or 204; without one, all codes are listed.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Explain an error code: cause, remedy, whether it is retried, exit code."""
+    from schemas.error_codes import CODES
+
+    if code is None:
+        entries = list(CODES.values())
+        if json:
+            output.json([entry.to_dict() for entry in entries])
+            return
+        rows = [(entry.id, _number(entry), entry.retry.name.lower(), entry.title) for entry in entries]
+        output.table(("code", "exit", "retry", "title"), rows)
+        return
+    entry = _named(code)
+    if json:
+        output.json(entry.to_dict())
+        return
+    for line in _lines(entry, output.width()):
+        output.line(line)
+
+
+def _named(given: str) -> ErrorCode:
+    from difflib import get_close_matches
+
+    from schemas.error_codes import CODES, code
+    from schemas.errors import UsageError
+
+    wanted = given.upper()
+    wanted = f"TR-{wanted}" if wanted.isdigit() else wanted
+    if wanted in CODES:
+        return code(wanted)
+    nearest = get_close_matches(wanted, CODES, n=1)
+    listed = "All codes: tailrace explain"
+    raise UsageError(
+        "TR-005",
+        f'no error code "{given}"',
+        detail="Usage: tailrace explain [OPTIONS] [CODE]",
+        hint=f'Did you mean "tailrace explain {nearest[0]}"? {listed}' if nearest else listed,
+    )
+
+
+def _number(entry: ErrorCode) -> str:
+    return "-" if entry.exit_code is None else str(entry.exit_code)
+
+
+def _lines(entry: ErrorCode, width: int) -> Iterator[str]:
+    yield f"{entry.id}  {entry.title}"
+    parts = {
+        "Cause": entry.cause,
+        "Remedy": entry.remedy,
+        "Retried": entry.what_follows,
+        "Exit code": _number(entry),
+    }
+    for name, text in parts.items():
+        yield ""
+        yield from textwrap.wrap(
+            text,
+            width,
+            initial_indent=f"{name:<11}",
+            subsequent_indent=" " * 11,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )

@@ -1,0 +1,62 @@
+"""The registry of error codes: what each code means, whether it is retried, and what to do about it.
+
+`code` is the one lookup. There is a module for each hundred, and two for the views; a new code is an entry in one
+of them. `tests/unit/test_error_codes.py` compares the entries with the places that raise them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from schemas.error_codes import (
+    command_line,
+    configuration,
+    dev,
+    kafka,
+    queries,
+    source,
+    state,
+    verification,
+    views,
+)
+from schemas.error_codes.entry import ErrorCode, Retry
+
+__all__ = ["CODES", "ErrorCode", "Retry", "code", "is_refilled", "parks_table", "retry_of"]
+
+_MODULES: Final = (command_line, configuration, source, kafka, state, views, queries, dev, verification)
+
+
+def _by_id() -> dict[str, ErrorCode]:
+    entries = [entry for module in _MODULES for entry in module.CODES]
+    found = {entry.id: entry for entry in sorted(entries, key=lambda entry: entry.id)}
+    assert len(found) == len(entries), "two entries have the same id"
+    return found
+
+
+CODES: Final[Mapping[str, ErrorCode]] = MappingProxyType(_by_id())
+"""All codes by id, in the order of their ids."""
+
+
+def code(code_id: str) -> ErrorCode:
+    """Return the entry of a code such as "TR-204". KeyError if there is none."""
+    return CODES[code_id]
+
+
+def retry_of(code_id: str) -> Retry:
+    """Return the retry rule of a code; an unknown one is never retried, so that its error is seen."""
+    entry = CODES.get(code_id)
+    return entry.retry if entry is not None else Retry.NEVER
+
+
+def parks_table(code_id: str) -> bool:
+    """Return whether an error is about one table, so that the others can continue without it."""
+    entry = CODES.get(code_id)
+    return entry is not None and entry.parks_table
+
+
+def is_refilled(code_id: str) -> bool:
+    """Return whether a new slot and a reconciling read of all tables make right what an error is about."""
+    entry = CODES.get(code_id)
+    return entry is not None and entry.refill

@@ -1,0 +1,76 @@
+"""One entry of the registry of error codes, and the retry rules as data."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+
+from schemas.errors import TailraceError
+
+
+class Retry(Enum):
+    """Whether Tailrace tries again by itself; the value is the rule in words."""
+
+    NEVER = "Not by itself."
+    STANDBY = "The daemon waits as a standby until the slot is free."
+    LOCKED = "The daemon tries again until it succeeds, at a first start as well."
+    RESTART = (
+        "The daemon tries again for as long as the fault lasts, after pauses of up to 5 s, if it has streamed before;"
+        " at a first start the error ends it."
+    )
+    OUTAGE = (
+        "The daemon keeps its slot and tries again for as long as the outage lasts, if it has streamed before; at a"
+        " first start the error ends it."
+    )
+    BATCH = "`tailrace views follow` tries the view again after 5 s, later after up to 300 s; other commands end."
+    ROUND = "`tailrace views follow` tries the view again in its next round; other commands end."
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """What is known of one code in advance; the error itself has the names and the numbers."""
+
+    id: str
+    error: type[TailraceError] | None
+    """The class of the error; None for a warning and for an answer over HTTP."""
+    title: str
+    retry: Retry = Retry.NEVER
+    parks_table: bool = False
+    """The error is about one table: with ``source.on_table_error = "park"`` the others continue without it."""
+    refill: bool = False
+    """The topics lack changes or have others: `tailrace snapshot start --all --reconcile` makes them right again."""
+    _: KW_ONLY
+    cause: str
+    """How the fault comes about, and how to see it."""
+    remedy: str
+    """What to do: commands, SQL, settings."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a command that this error ends."""
+        return None if self.error is None else self.error.exit_code
+
+    @property
+    def what_follows(self) -> str:
+        """What Tailrace does after the error, in words: the retry rule, and whether a table is parked."""
+        if not self.parks_table:
+            return self.retry.value
+        return (
+            f"{self.retry.value} In mid-stream the table alone is parked, unless"
+            ' `source.on_table_error = "stop"`; `tailrace table resume` reads it again.'
+        )
+
+    def to_dict(self) -> dict[str, str | int | bool | None]:
+        """Return the entry for JSON; `retry` is the name of the rule in lower case."""
+        return {
+            "code": self.id,
+            "title": self.title,
+            "exit_code": self.exit_code,
+            "error": None if self.error is None else self.error.__name__,
+            "retry": self.retry.name.lower(),
+            "parks_table": self.parks_table,
+            "refill": self.refill,
+            "cause": self.cause,
+            "remedy": self.remedy,
+            "what_follows": self.what_follows,
+        }

@@ -1,0 +1,145 @@
+"""TR-4xx: the state on both sides does not fit together, so a person decides."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemas.error_codes.entry import ErrorCode
+from schemas.errors import StateError
+
+_REFILL: Final = "run `tailrace snapshot start --all --reconcile`, then `tailrace run`"
+
+CODES: Final = (
+    ErrorCode(
+        "TR-401",
+        StateError,
+        "The slot was confirmed further than the topics reach",
+        refill=True,
+        cause="The slot was advanced or recreated by hand, or another program has read from it. Changes between the end"
+        " of the topics and the slot's `confirmed_flush_lsn` are lost.",
+        remedy=f"Stop the other reader of the slot, then {_REFILL}.",
+    ),
+    ErrorCode(
+        "TR-402",
+        StateError,
+        "The slot is missing, but its topics exist",
+        refill=True,
+        cause="The slot was dropped, or a standby without it (or with a copy that was not complete) was promoted."
+        " See it"
+        " with `SELECT slot_name FROM pg_replication_slots;`.",
+        remedy=f"Check that `source.dsn` reaches the right server, then {_REFILL}.",
+    ),
+    ErrorCode(
+        "TR-403",
+        StateError,
+        "The server is not the one that the topics were filled from",
+        refill=True,
+        cause="The system identifier differs: `source.dsn` reaches another cluster, or the data was moved by"
+        " `pg_dump` or `pg_upgrade`. See it with `SELECT system_identifier FROM pg_control_system();`.",
+        remedy=f"Correct `source.dsn`. If the server was replaced on purpose, {_REFILL}, and rebuild the views.",
+    ),
+    ErrorCode(
+        "TR-404",
+        StateError,
+        "The publication is missing or was created again",
+        refill=True,
+        cause="A publication of the pipeline was dropped, dropped and created again, or created after the slot. Changes"
+        " in between are not in the stream.",
+        remedy=f"To fill the gap, {_REFILL}.",
+    ),
+    ErrorCode(
+        "TR-405",
+        StateError,
+        "The first snapshot of a table without a key was interrupted",
+        refill=True,
+        cause="Rows of such a table can only be told apart by a key, so the rest cannot be read beside the stream.",
+        remedy=f"To begin again, {_REFILL}: topics of tables without a key are emptied and filled again.",
+    ),
+    ErrorCode(
+        "TR-406",
+        StateError,
+        "A table has lost its key, or has got one",
+        parks_table=True,
+        cause="A primary key or replica identity was added or dropped, and the records on the topic have, or lack, a"
+        " key. Both kinds cannot be on one topic.",
+        remedy="Undo the change, or continue without the table: `tailrace table leave-out schema.table`. Another"
+        " `kafka.prefix` (and slot) copies all tables again.",
+    ),
+    ErrorCode(
+        "TR-407",
+        StateError,
+        "A table has changed so that readers of its topic cannot follow",
+        cause="A key or a type was changed in a way that Avro readers cannot resolve, and"
+        ' `source.on_schema_change = "stop"`. Nothing is lost: the slot keeps its place.',
+        remedy='Set `on_schema_change = "refill"` under `[source]` to empty the topic by a truncate record and read the'
+        ' table again, or send the column as text: `as_text = ["schema.table.column"]`.',
+    ),
+    ErrorCode(
+        "TR-421",
+        StateError,
+        "The server's timeline does not hold all that is on the topics",
+        refill=True,
+        cause="A standby was promoted that had not received all of the WAL, or the server is a former primary, or was"
+        " restored from before a promotion. DETAIL gives timelines and LSNs.",
+        remedy=f"Correct `source.dsn` if it does not reach the primary. If it does, {_REFILL}. From PostgreSQL 17 on,"
+        " `synchronized_standby_slots` on the primary prevents it.",
+    ),
+    ErrorCode(
+        "TR-422",
+        StateError,
+        "The server was restored from a backup that is older than the topics",
+        refill=True,
+        cause="The WAL of the server ends before the LSN of the topics, on the same timeline.",
+        remedy=f"Correct `source.dsn` if it does not reach the primary. If it does, {_REFILL}, and rebuild the views.",
+    ),
+    ErrorCode(
+        "TR-423",
+        StateError,
+        "The slot exists, but no position of it is stored",
+        cause="The progress topic was deleted, `kafka.prefix` was changed, or the slot belongs to another pipeline.",
+        remedy='Correct `kafka.prefix`, or choose another slot: `slot = "tailrace_2"` under `[source]`. A slot that'
+        " nobody needs is dropped by `SELECT pg_drop_replication_slot('name');`.",
+    ),
+    ErrorCode(
+        "TR-424",
+        StateError,
+        "A topic has lost records",
+        cause="The topic was deleted, recreated or truncated, or has other partitions than when it was filled. With"
+        " several brokers the daemon asks for ten seconds before it says so.",
+        remedy="Restore the topic, or do what the hint says: another `kafka.prefix` copies all tables again.",
+    ),
+    ErrorCode(
+        "TR-425",
+        StateError,
+        "The topics have records, but there is neither a slot nor a position",
+        cause="Topics of an earlier pipeline have the same prefix. Rows that were deleted since would stay on them.",
+        remedy='Choose another prefix (`prefix = "name_2"` under `[kafka]`), or delete the topics as in the hint.',
+    ),
+    ErrorCode(
+        "TR-426",
+        StateError,
+        "The publication was altered to leave out a kind of change",
+        cause="`publish` lacks a kind of change, and the topics are filled already: such changes since then are missing"
+        " and will not be sent.",
+        remedy="Run `ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete, truncate');`, and, unless there"
+        f" were none, {_REFILL}.",
+    ),
+    ErrorCode(
+        "TR-428",
+        StateError,
+        "Updates and deletes of captured tables are not published any more",
+        cause="A table was moved to the publication for tables without a key, or `source.publish` was set to"
+        ' "insert", while its topic has keys and promises the newest row of each. Changes since then are missing.',
+        remedy="Publish the table again and read it: `tailrace table remove schema.table`, then `tailrace table add"
+        ' schema.table`. To continue without it: `tables = [..., "!schema.table"]` under `[source]`. For logs of'
+        " inserts take another `kafka.prefix` (and slot).",
+    ),
+    ErrorCode(
+        "TR-430",
+        StateError,
+        "A person has parked the table",
+        cause="`tailrace table park` was run. It is shown by `tailrace table list` and `tailrace status`; no command"
+        " ends with it.",
+        remedy="Run `tailrace table resume schema.table`.",
+    ),
+)
