@@ -68,7 +68,7 @@ def test_a_folder_of_somebody_else_does_not_become_ours(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match="is no state folder") as caught:
         start_servers(tmp_path)
-    assert caught.value.code == "TR-609"
+    assert caught.value.code == "TR-615"
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -84,7 +84,7 @@ def test_a_damaged_state_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "servers.json").write_text(text)
     with pytest.raises(ConfigError) as caught:
         status(tmp_path)
-    assert caught.value.code == "TR-615"
+    assert caught.value.code == "TR-609"
     assert "servers.json" in caught.value.message
 
 
