@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 from py4j.java_gateway import java_import
@@ -11,6 +12,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from schemas.config import Config, Warehouse
+from sinks.catalog import sqlite_file
 from sinks.lease import lease_folder
 from spark_jobs.jvm import start_jvm
 from spark_jobs.lines import tracing
@@ -73,6 +75,7 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
         **({} if master is None else {"spark.master": master}),
         **settings(config, local=(master or config.spark.master).startswith("local")),
     }
+    _create_catalog_folder(config.warehouse)
     start_jvm(found)
     builder = SparkSession.Builder()
     for name, value in found.items():
@@ -85,6 +88,13 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
     # It prints what is raised as well, with what may be values.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = not tracing()
     return session
+
+
+def _create_catalog_folder(warehouse: Warehouse | None) -> None:
+    # SQLite creates the file of a database, not its folder.
+    file = sqlite_file(warehouse) if warehouse is not None else None
+    if file is not None:
+        Path(file).absolute().parent.mkdir(parents=True, exist_ok=True)
 
 
 def settings(config: Config, *, local: bool) -> dict[str, str]:
