@@ -22,6 +22,15 @@ def line(**values: Any) -> None:
     print(rendered(level, values, terminal=sys.stderr.isatty()) + "\n", end="", file=sys.stderr, flush=True)
 
 
+def result(text: str) -> None:
+    """Print a result on standard output; a reader that has gone (`| head`) is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def configure() -> None:
     """Let libraries that log by the standard library write records of the same form."""
     handler = logging.StreamHandler(sys.stderr)

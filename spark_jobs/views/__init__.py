@@ -14,7 +14,7 @@ import orjson
 from schemas.config import Config, View
 from schemas.errors import ConfigError
 from schemas.lsn import parse_lsn
-from schemas.topics import Topics
+from schemas.topics import Topics, without_escapes
 from spark_jobs.query.catalog import is_view, not_captured
 from spark_jobs.query.declared import Refresh
 from spark_jobs.query.parse import tables_of
@@ -142,7 +142,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             "TR-507",
             f'view "{view.name}": no schema of its table is known',
             detail=f'The schemas topic has none for topic "{shapes.topic}".',
-            hint=not_captured(shapes.topic.partition(".")[2], shapes.captured),
+            hint=not_captured(without_escapes(shapes.topic.partition(".")[2]), shapes.captured),
         )
     if not shapes.keys and view.shape != "log":
         raise ConfigError(

@@ -90,7 +90,7 @@ def test_a_row_too_large_for_kafka_stops(
     with running(path) as daemon:
         wait_for(config, lambda record: record.is_state)
         connection.execute("INSERT INTO doc SELECT 1, noise(20)")
-        assert daemon.process.wait(30) == 1
+        assert daemon.process.wait(30) == SinkError.exit_code
         said = daemon.log.read_text()
         assert "TR-304" in said
         assert "public.doc" in said

@@ -103,7 +103,6 @@ ERRORS = {
     "an unknown view": (("verify", "ordres"), 3, "TR-107"),
     "an unknown view to rebuild": (("views", "rebuild", "ordres"), 3, "TR-107"),
     "a view that is a query": (("verify", "joined"), 3, "TR-109"),
-    "no server at the DSN": (("run",), 4, "TR-201"),
     "a broker that is down": (("verify", "orders"), 5, "TR-330"),
 }
 
@@ -121,6 +120,63 @@ def test_an_error_is_three_lines_and_a_code(folder: Path, case: str) -> None:
     assert "Traceback" not in result.stderr
     assert "hunter2" not in result.stderr + result.stdout
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "broken", "code", "exit_code"),
+    [
+        (("run",), False, "TR-201", 4),
+        (("run",), True, "TR-105", 3),
+        (("views", "follow"), True, "TR-105", 3),
+    ],
+)
+def test_what_ends_a_service_is_a_record_of_its_log(
+    folder: Path, command: tuple[str, ...], broken: bool, code: str, exit_code: int
+) -> None:
+    """Whatever collects the log need not know another form; on a terminal it is three lines, as of all commands."""
+    if broken:
+        (folder / "tailrace.toml").write_text('[source]\ndsn = ""\nslto = "a"\n', encoding="utf-8")
+    ended = tailrace(*command, folder=folder)
+    assert (ended.returncode, ended.stdout) == (exit_code, "")
+    records = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert {"info", "warning"} >= {each["level"] for each in records[:-1]}
+    assert records[-1]["code"] == code
+    assert records[-1].keys() == {"code", "event", "detail", "hint", "level", "timestamp"}
+    assert records[-1]["level"] == "error"
+    assert "hunter2" not in ended.stderr
+
+
+def test_a_bug_in_a_service_is_a_record_of_its_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError("no one has thought of it")
+
+    monkeypatch.setattr("cdc.cli.run._run", fail)
+    code, printed = ran(monkeypatch, capsys, "run")
+    record = json.loads(printed)
+    assert (code, record["level"]) == (1, "critical")
+    assert "ZeroDivisionError: no one has thought of it" in record["exception"]
+
+
+def test_a_job_whose_reader_has_gone_says_nothing(folder: Path) -> None:
+    """As `tailrace views explain orders | head -0`."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "cdc.cli.main", "views", "explain", "orders"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 USAGE = {

@@ -1,0 +1,20 @@
+"""The error that ended a program of `tailrace dev`, out of its log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from schemas.errors import TailraceError
+
+
+def last_failure(log: Path) -> TailraceError | None:
+    """Return the error that `schemas.logform.failure` wrote as the last line of a log; None if it ends otherwise."""
+    try:
+        last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
+        found = json.loads(last)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or not {"code", "event"} <= found.keys():
+        return None
+    return TailraceError(found["code"], found["event"], detail=found.get("detail", ""), hint=found.get("hint", ""))
