@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -24,6 +25,9 @@ def line(**values: Any) -> None:
 
 def result(text: str) -> None:
     """Print a result on standard output; a reader that has gone (`| head`) is no error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # escaped like on standard error, if the locale's encoding does not have it
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         print(text, flush=True)
     except BrokenPipeError:

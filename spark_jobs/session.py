@@ -70,8 +70,9 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     found = {
         "spark.app.name": f"tailrace {config.kafka.prefix}",
-        # Made with the session, empty; by default it would be in the working directory.
-        "spark.sql.warehouse.dir": (lease_folder(config) / "spark").as_uri(),
+        # Made with the session, empty; by default it would be in the working directory. Not `as_uri()`: Hadoop's paths
+        # have no escapes, "%20" would be the name of another folder.
+        "spark.sql.warehouse.dir": f"file:{lease_folder(config) / 'spark'}",
         **({} if master is None else {"spark.master": master}),
         **settings(config, local=(master or config.spark.master).startswith("local")),
     }

@@ -124,8 +124,9 @@ def command_lines(session: int) -> Iterator[set[str]]:
 def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, tmp_path: Path) -> None:
     pipeline = filled(servers.bootstrap, prefix)
     # the catalog's folder is not there yet, as at the first start of all
-    catalog = f"jdbc:sqlite:file:{tmp_path}/new/c.db?token=hunter1"
-    sections = f'[warehouse]\nuri = "{catalog}"\nlocation = "{tmp_path}/wh"\n[spark.conf]\n"spark.hadoop.planted" = "hunter2"\n'
+    catalog = f"jdbc:sqlite:file:{tmp_path}/new one/c.db?token=hunter1"
+    sections = f'[warehouse]\nuri = "{catalog}"\nlocation = "{tmp_path}/wh"\n'
+    sections += '[spark.conf]\n"spark.hadoop.planted" = "hunter2"\n'
     sections += f'"spark.driver.extraJavaOptions" = "{SMALL_SPARK} -Dplanted=hunter3"\n'
     file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + _VIEWS)
     with following(file) as follow:
@@ -151,7 +152,8 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         assert len(alive_in(follow.pid)) == 3, "the command, the job, its JVM"
         follow.kill()
         wait_until(lambda: not alive_in(follow.pid), 15)
-    assert not (tmp_path / "spark-warehouse").exists()
+    folders = {each.name for each in tmp_path.iterdir() if each.is_dir()}
+    assert folders == {"new one", "wh"}, "no spark-warehouse, nothing with escapes"
 
     with pipeline.transaction() as tx:
         tx.put("t", {"id": 1, "n": 50})

@@ -69,6 +69,12 @@ def tailrace(*arguments: str, folder: Path = ROOT, **environ: str) -> subprocess
     )
 
 
+def run_raw(*arguments: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "cdc.cli.main", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=60, check=False)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "tailrace.toml").write_text(CONFIG, encoding="utf-8")
@@ -157,6 +163,18 @@ def test_a_bug_in_a_service_is_a_record_of_its_log(
     record = json.loads(printed)
     assert (code, record["level"]) == (1, "critical")
     assert "ZeroDivisionError: no one has thought of it" in record["exception"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_locale_without_a_character_is_no_reason_to_fail(folder: Path, encoding: str) -> None:
+    with (folder / "tailrace.toml").open("a", encoding="utf-8") as file:
+        file.write('[views.names]\ntable = "public.n\u00e4me\u0142"\n')
+    shown = run_raw("views", "list", folder=folder, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    name = {"ascii": b"public.n\\xe4me\\u0142", "latin-1": b"public.n\xe4me\\u0142"}
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert name.get(encoding, "public.n\u00e4me\u0142".encode()) in shown.stdout
+    as_json = run_raw("views", "list", "--json", folder=folder, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert json.loads(as_json.stdout)["names"]["table"] == "public.n\u00e4me\u0142"
 
 
 def test_a_job_whose_reader_has_gone_says_nothing(folder: Path) -> None:
