@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
 
 from schemas.errors import TailraceError
+
+_FIELDS: Final = {"code", "event", "detail", "hint", "level", "timestamp"}
 
 
 def last_failure(log: Path) -> TailraceError | None:
@@ -15,6 +18,7 @@ def last_failure(log: Path) -> TailraceError | None:
         found = json.loads(last)
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or not {"code", "event"} <= found.keys():
+    # records of single tables have a code, too, and more than these fields
+    if not isinstance(found, dict) or not {"code", "event"} <= found.keys() <= _FIELDS:
         return None
     return TailraceError(found["code"], found["event"], detail=found.get("detail", ""), hint=found.get("hint", ""))
