@@ -17,7 +17,6 @@ from schemas.secretfile import with_files
 
 ToastWay = Literal["cache", "reread"]
 Publish = Literal["all", "insert"]
-
 _NAME: Final = r"^[a-z_][a-z0-9_]{0,62}$"
 _PREFIX: Final = r"^[A-Za-z0-9_-]+$"
 PATTERNS: Final = {
