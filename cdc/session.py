@@ -84,12 +84,16 @@ class Session:
         try:
             self._go_on()
         except StateError as error:
-            if not recovery.is_mended(self._config, error):
-                raise
-            log.warning("a new slot, all tables read again: a person says so", code=error.code, error=error.message)
-            self._let_go()
-            self._recover()
-            self._stream = Stream(self._pipeline)
+            self._mend(error)
+
+    def _mend(self, error: StateError) -> None:
+        """Recover from what a person has seen, and has asked to mend; else raise it."""
+        if not recovery.is_mended(self._config, error):
+            raise error
+        log.warning("a new slot, all tables read again: a person says so", code=error.code, error=error.message)
+        self._let_go()
+        self._recover()
+        self._stream = Stream(self._pipeline)
 
     def _go_on(self) -> None:
         """Go on from what slot and topics hold, or begin. StateError if they do not fit together."""
@@ -236,7 +240,11 @@ class Session:
 
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
-        self._stream.run()
+        try:
+            self._stream.run()
+        except StateError as error:
+            self._mend(error)
+            self._stream.run()
 
     def outlast(self, error: TailraceError) -> None:
         """When Kafka or the registry has failed, keep the slot until it answers; what was on its way is given up."""

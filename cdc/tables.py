@@ -37,6 +37,10 @@ from sinks.registry import REFUSED, refused_together
 _OVERHEAD_BYTES = 1024
 
 
+_LARGE = frozenset({"text", "varchar", "bpchar", "bytea", "json", "jsonb", "xml", "hstore", "tsvector"})
+"""Types of which a single value may be too large for a record."""
+
+
 @dataclass(frozen=True, slots=True)
 class CapturedTable:
     """A table as of its newest Relation message.
@@ -67,9 +71,13 @@ class CapturedTable:
                 "TR-304",
                 f'a row of table "{self.name}" makes a record that is larger than Kafka may take',
                 detail=f"{error.reason}: that is kafka.max_message_bytes, less 1 KiB for what stands beside it.",
-                hint="Raise kafka.max_message_bytes, and memory.limit if it says so.\n"
-                '       exclude = ["{schema}.{table}.{column}"]  # under [source]: leaves a large column out\n'
-                '       on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues',
+                hint="\n       ".join(
+                    (
+                        "Raise kafka.max_message_bytes, and memory.limit if it says so.",
+                        *self._without_large_columns(),
+                        'on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues',
+                    )
+                ),
             )
         refused = [error, *others]
         names = {each.index: self.relation.columns[each.index].name for each in refused}
@@ -90,6 +98,16 @@ class CapturedTable:
             detail="; ".join(reasons) + ".",
             hint="\n       ".join(remedies),
         )
+
+    def _without_large_columns(self) -> list[str]:
+        """Return the line of the configuration that leaves a column out, of those that can be large."""
+        large = [
+            f'"{self.name}.{column.name}"'
+            for index, (column, kind) in enumerate(zip(self.columns, self.types, strict=True))
+            if (kind in _LARGE or kind.endswith("[]")) and index not in self.key_columns and not is_excluded(column)
+        ]
+        others = f", or {', '.join(large[1:])}" if large[1:] else ""
+        return [f"exclude = [{large[0]}]  # under [source]: leaves a large column out{others}"] if large else []
 
 
 class Tables:

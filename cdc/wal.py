@@ -15,7 +15,8 @@ from psycopg import OperationalError, pq
 from cdc import copydata
 from cdc.connect import connect_replication, connection_lost, server_refused
 from cdc.pgoutput import POSTGRES_EPOCH_US
-from schemas.errors import DecodeError
+from cdc.recovery import REFILL
+from schemas.errors import DecodeError, StateError
 
 _STATUS_INTERVAL_S = 1.5
 """A quarter of the `wal_sender_timeout` that we ask for, so that one late update does no harm."""
@@ -57,6 +58,8 @@ class Wal:
         self._level_lsn = 0
         self._closed = threading.Event()
         self._few = True
+        self._left_out: StateError | None = None
+        self._pgconn.notice_handler = self._look_at_notice
         self.server_wal_end = 0
         names = ",".join('"' + name.replace('"', '""') + '"' for name in publications).replace("'", "''")
         protocol = _newest_protocol(self._pgconn.server_version)
@@ -74,13 +77,15 @@ class Wal:
     def read(self, limit: int, messages: list[bytes]) -> bool:
         """Append up to `limit` XLogData messages that have come; False when there are no more for now. Never waits.
 
-        SourceError when the connection is lost.
+        SourceError when the connection is lost, StateError if the server has left out changes.
         """
         before = len(messages)
         with self._lock:
             try:
                 found = copydata.read(self._pgconn, limit, messages, self._keepalive)
                 self._few = len(messages) - before < _MANY
+                if self._left_out is not None:
+                    raise self._left_out
                 if found == copydata.ENDED:
                     result = self._pgconn.get_result()
                     if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
@@ -89,6 +94,20 @@ class Wal:
                 return bool(found == copydata.MORE)
             except OperationalError as error:
                 raise connection_lost(str(error), _CONNECTION) from None
+
+    def _look_at_notice(self, notice: pq.abc.PGresult) -> None:
+        """Note that a publication had been dropped or renamed at the moment of a change: it is in no stream.
+
+        From PostgreSQL 18 on the server warns of that, and continues. The warning is translated, its place is not.
+        """
+        if notice.error_field(pq.DiagnosticField.SOURCE_FUNCTION) == b"LoadPublications":
+            words = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+            self._left_out = StateError(
+                "TR-404",
+                "changes are missing in the stream: a publication was dropped or renamed for a while",
+                detail=f"PostgreSQL left them out: {words}.",
+                hint=REFILL,
+            )
 
     def _keepalive(self, raw: bytes) -> None:
         if len(raw) < 18:

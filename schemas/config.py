@@ -6,7 +6,7 @@ Order: flags, then environment (``TAILRACE__SECTION__KEY``), then the file, then
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -17,7 +17,15 @@ from schemas.secretfile import with_files
 
 ToastWay = Literal["cache", "reread"]
 Publish = Literal["all", "insert"]
-Name = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
+_NAME: Final = r"^[a-z_][a-z0-9_]{0,62}$"
+_PREFIX: Final = r"^[A-Za-z0-9_-]+$"
+PATTERNS: Final = {
+    _NAME: "lower-case letters, digits (not first) and _, at most 63 of them",
+    _PREFIX: "letters, digits, _ and - only",
+}
+"""The patterns of strings, in words."""
+
+Name = Annotated[str, Field(pattern=_NAME)]
 
 
 _PROCESS_BYTES = 100_663_296
@@ -160,7 +168,7 @@ class Kafka(Section):
     """Where the changes go."""
 
     bootstrap: str = Field("localhost:9092", description="bootstrap servers")
-    prefix: str = Field("tailrace", pattern=r"^[A-Za-z0-9_-]+$", description="topics are {prefix}.{schema}.{table}")
+    prefix: str = Field("tailrace", pattern=_PREFIX, description="topics are {prefix}.{schema}.{table}")
     partitions: int = Field(4, ge=1, le=1000, description="partitions of a new table's topic")
     replication_factor: int = Field(-1, ge=-1, description="of new topics; -1 is the broker's default")
     min_compaction_lag_ms: int = Field(21_600_000, ge=0, description="how long every version stays: the cuts' life")

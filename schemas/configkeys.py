@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from schemas.config import Config
+from schemas.config import PATTERNS, Config
 from schemas.dsn import DsnError
 from schemas.errors import ConfigError
 
@@ -68,6 +68,8 @@ def _sentence(error: ErrorDetails) -> str:
         return f'unknown key "{path}"'
     if error["type"] == "missing":
         return f'"{path}" is not set'
+    if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"] in PATTERNS:
+        return f'"{path}" is wrong: it may hold {PATTERNS[error["ctx"]["pattern"]]}'
     message = error["msg"].removeprefix("Value error, ")
     return f'"{path}" is wrong: {message[:1].lower()}{message[1:]}'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -98,6 +99,11 @@ class Topics:
 
 def _legal(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"_x{ord(c):02X}" for c in name)
+
+
+def without_escapes(name: str) -> str:
+    """Return the name of a table that `_legal` may have made of `name`, for people: the escapes of ASCII undone."""
+    return re.sub(r"_x([2-7][0-9A-F])", lambda found: chr(int(found[1], 16)), name)
 
 
 def _to_kafka(topic: str) -> str:

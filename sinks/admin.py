@@ -99,8 +99,17 @@ def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
                     f'topic "{spec.name}" has {name} = {found}, not {wanted}',
                     detail="The state of a key, or of a cut, could be lost with it.",
                     hint=f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
-                    f" --entity-name {spec.name} --add-config {name}={wanted}",
+                    f" --entity-name {spec.name} --add-config {name}={wanted}{_not_if_keyless(name, wanted)}",
                 )
+
+
+def _not_if_keyless(name: str, wanted: str) -> str:
+    if (name, wanted) != ("cleanup.policy", "compact"):
+        return ""
+    return (
+        "\n       Not if its table had no key until now, for then its records have none:"
+        '\n       prefix = "NEW"  # under [kafka], and another slot under [source]'
+    )
 
 
 def _result(future: Future[Any]) -> Any:

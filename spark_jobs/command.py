@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError
 from schemas.config import Config, View, Warehouse
 from schemas.configfile import load
 from schemas.errors import ConfigError
+from schemas.logform import failure
 from schemas.topics import Topics
 from sinks import bulk, catalog
 from sinks.kinds import quote
@@ -38,8 +39,11 @@ def parser(description: str) -> argparse.ArgumentParser:
     return arguments
 
 
-def run(main: Callable[[Config], None], path: Path | None) -> int:
-    """Run a job and return its exit code; an error is printed once, in PostgreSQL's form."""
+def run(main: Callable[[Config], None], path: Path | None, *, service: bool = False) -> int:
+    """Run a job and return its exit code; an error is printed once, in PostgreSQL's form.
+
+    Off a terminal that of a service, which logs for as long as it runs, is one more record of its log.
+    """
     # a script's own folder stands first on the path, so that our `events` would be taken for opensearch-py's
     sys.path[:] = [folder for folder in sys.path if Path(folder).absolute() != Path(__file__).parent]
     end_with_parent()
@@ -53,7 +57,7 @@ def run(main: Callable[[Config], None], path: Path | None) -> int:
         return 128 + signal.SIGINT
     except Exception as error:
         failed = named(error)
-        print(failed, file=sys.stderr, flush=True)
+        print(failure(failed, terminal=not service or sys.stderr.isatty()), file=sys.stderr, flush=True)
         return failed.exit_code
     return 0
 

@@ -20,6 +20,7 @@ from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
 from sinks.stored_queries import StoredQueries
 from spark_jobs.command import parser, run
+from spark_jobs.lines import result
 from spark_jobs.query.catalog import TableInfo, captured, table_of
 from spark_jobs.query.declared import DeclaredQuery, declare
 from spark_jobs.query.explain import explain
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     def job(config: Config) -> None:
         view = declare_view(config, given.view)
         if view.shape == "percolate":
-            print(explain_percolate(config, view, as_json=given.json))
+            result(explain_percolate(config, view, as_json=given.json))
             return
         if view.text is None:
             lines = [_OF_A_TABLE[view.shape]]
@@ -61,9 +62,9 @@ def main(arguments: Sequence[str]) -> int:
                 _check(config, view, query, stored)
             lines = [*explain(query), "", _CHECKED if given.check else _UNCHECKED]
         if given.json:
-            print(orjson.dumps({**_as_json(given.view, query), "checked": given.check}).decode())
+            result(orjson.dumps({**_as_json(given.view, query), "checked": given.check}).decode())
         else:
-            print("\n".join(lines))
+            result("\n".join(lines))
 
     return run(job, given.config)
 

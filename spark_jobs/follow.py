@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
                 raise
             line(event="ended in mid-batch", level="warning", error=named(error).message)
 
-    return run(job, given.config)
+    return run(job, given.config, service=True)
 
 
 def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:

@@ -22,6 +22,7 @@ from sinks.which_generation import before_in, check_drop
 from spark_jobs.command import opened, parser, run
 from spark_jobs.compare import Comparison, compare
 from spark_jobs.kept import KeptView, Shared
+from spark_jobs.lines import result
 from spark_jobs.open_view import open_view
 from spark_jobs.percolate import PercolateBatch
 from spark_jobs.swap import alone, catch_up, held, keep, live_of, staged_of, swap_in
@@ -131,7 +132,7 @@ def _refuse(found: Comparison) -> None:
 
 
 def _print(as_json: bool, value: dict[str, Any], lines: Iterable[str]) -> None:
-    print(orjson.dumps(value, default=str).decode() if as_json else "\n".join(lines), flush=True)
+    result(orjson.dumps(value, default=str).decode() if as_json else "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from schemas.reasons import without_classes
 from spark_jobs.lines import line, tracing
+from spark_jobs.submit import submit_files
 
 _NOISE: Final = re.compile(
     r"^(WARNING: (Using incubator modules|(A|Use|Please|sun|An) )|Setting default log level|To adjust logging level|"
@@ -30,12 +32,14 @@ def start_jvm(settings: Mapping[str, str]) -> None:
     """Start the JVM of this process with these settings of Spark, unless there is one."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None:
         return
-    conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(settings.items()))
+    given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     read, write = os.pipe()
     try:
-        gateway = launch_gateway(conf, {"stdout": write, "stderr": write})  # type: ignore[no-untyped-call]
+        with submit_files(settings) as files:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(files)} {given}"
+            gateway = launch_gateway(None, {"stdout": write, "stderr": write})  # type: ignore[no-untyped-call]
     finally:
+        os.environ["PYSPARK_SUBMIT_ARGS"] = given
         os.close(write)
         threading.Thread(target=_pass_on, args=(read,), name="jvm", daemon=True).start()
     SparkContext._ensure_initialized(gateway=gateway)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -20,6 +21,18 @@ def line(**values: Any) -> None:
     level = values.pop("level", "info")
     # in one piece: several views are maintained at once
     print(rendered(level, values, terminal=sys.stderr.isatty()) + "\n", end="", file=sys.stderr, flush=True)
+
+
+def result(text: str) -> None:
+    """Print a result on standard output; a reader that has gone (`| head`) is no error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # escaped like on standard error, if the locale's encoding does not have it
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def configure() -> None:

@@ -14,6 +14,8 @@ from spark_jobs.batch import Report
 from spark_jobs.lines import line
 
 EVERY_S: Final = 5.0
+_FIRST_S: Final = 1.0
+"""A person who waits sees sooner that something moves; then the pauses double, up to `EVERY_S`."""
 _TELLING: Final = 0.01
 """Of less than this nobody can tell how long the rest takes."""
 
@@ -32,8 +34,9 @@ def progress(session: SparkSession, view: str, records: int, report: Report) -> 
 
 
 def _tell(session: SparkSession, view: str, records: int, report: Report, ended: threading.Event) -> None:
-    stage, began, seen = "", time.monotonic(), 0
-    while not ended.wait(EVERY_S):
+    stage, began, seen, pause = "", time.monotonic(), 0, min(_FIRST_S, EVERY_S)
+    while not ended.wait(pause):
+        pause = min(EVERY_S, 2 * pause)
         now = "write" if "read" in report.milliseconds else "read"
         if now != stage:
             stage, began, seen = now, time.monotonic(), 0

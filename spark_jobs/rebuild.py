@@ -20,7 +20,7 @@ from sinks.changes import Applied
 from spark_jobs.command import opened, parser, run
 from spark_jobs.cuts import Cuts
 from spark_jobs.kept import KeptView, Shared
-from spark_jobs.lines import line
+from spark_jobs.lines import line, result
 from spark_jobs.open_view import open_view
 from spark_jobs.percolate import PercolateBatch
 from spark_jobs.plan import plan
@@ -64,7 +64,7 @@ def foretell(config: Config, names: Iterable[str], *, as_json: bool) -> None:
                 hint="tailrace status",
             )
         found = plan(config, name, seen.cut)
-        print(orjson.dumps(found.to_dict()).decode() if as_json else "\n".join(found.lines()), flush=True)
+        result(orjson.dumps(found.to_dict()).decode() if as_json else "\n".join(found.lines()))
 
 
 def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:

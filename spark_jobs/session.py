@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 from py4j.java_gateway import java_import
@@ -11,6 +12,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from schemas.config import Config, Warehouse
+from sinks.catalog import sqlite_file
 from sinks.lease import lease_folder
 from spark_jobs.jvm import start_jvm
 from spark_jobs.lines import tracing
@@ -68,11 +70,13 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     found = {
         "spark.app.name": f"tailrace {config.kafka.prefix}",
-        # Made with the session, empty; by default it would be in the working directory.
-        "spark.sql.warehouse.dir": (lease_folder(config) / "spark").as_uri(),
+        # Made with the session, empty; by default it would be in the working directory. Not `as_uri()`: Hadoop's paths
+        # have no escapes, "%20" would be the name of another folder.
+        "spark.sql.warehouse.dir": f"file:{lease_folder(config) / 'spark'}",
         **({} if master is None else {"spark.master": master}),
         **settings(config, local=(master or config.spark.master).startswith("local")),
     }
+    _create_catalog_folder(config.warehouse)
     start_jvm(found)
     builder = SparkSession.Builder()
     for name, value in found.items():
@@ -85,6 +89,13 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
     # It prints what is raised as well, with what may be values.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = not tracing()
     return session
+
+
+def _create_catalog_folder(warehouse: Warehouse | None) -> None:
+    # SQLite creates the file of a database, not its folder.
+    file = sqlite_file(warehouse) if warehouse is not None else None
+    if file is not None:
+        Path(file).absolute().parent.mkdir(parents=True, exist_ok=True)
 
 
 def settings(config: Config, *, local: bool) -> dict[str, str]:

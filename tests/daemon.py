@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import typer
 
 from schemas.config import Config
+from schemas.errors import TailraceError
 from schemas.lsn import parse_lsn
 from schemas.progress import Cut, PositionRecord
 from schemas.topics import Topics
@@ -41,7 +43,7 @@ def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str 
 
 
 def tailrace(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours to its end."""
+    """Run a command of ours to its end; an error that a service logs is given as a person sees it."""
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
         process = Forked(_command, list(arguments), stdout=stdout, stderr=stderr, cwd=cwd)
@@ -49,7 +51,17 @@ def tailrace(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> s
             code = process.wait(timeout)
         finally:
             process.kill()
-        return subprocess.CompletedProcess(arguments, code, stdout.read_text(), stderr.read_text())
+        return subprocess.CompletedProcess(arguments, code, stdout.read_text(), as_on_terminal(stderr.read_text()))
+
+
+def as_on_terminal(log: str) -> str:
+    """Return a log with the failures in it in three lines each."""
+    return "\n".join(_in_three_lines(text) if '"code": "TR-' in text else text for text in log.split("\n"))
+
+
+def _in_three_lines(text: str) -> str:
+    found = json.loads(text)
+    return str(TailraceError(found["code"], found["event"], detail=found.get("detail", ""), hint=found.get("hint", "")))
 
 
 def _command(arguments: list[str]) -> None:
@@ -62,7 +74,10 @@ def _command(arguments: list[str]) -> None:
 def _run(config: Path) -> None:
     from cdc.cli.run import run
 
-    run(config)
+    try:
+        run(config)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
 
 
 class Daemon:

@@ -58,10 +58,14 @@ def on_terminal(
     cwd: Path,
     module: str = "cdc.cli.main",
     interrupt_after_s: float | None = None,
+    interrupt_at: str | None = None,
     environment: Mapping[str, str] | None = None,
     seconds: float = 60,
 ) -> Seen:
-    """Run `main` of a module on a terminal until it ends; press Ctrl-C after a while, kill it after `seconds`."""
+    """Run `main` of a module on a terminal until it ends; press Ctrl-C after a while or at a text.
+
+    It is killed after `seconds`.
+    """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     process = subprocess.Popen(
@@ -94,6 +98,9 @@ def on_terminal(
             except OSError:  # the last one has closed it
                 break
             raw, last = raw + read, time.monotonic()
+            if interrupt_at is not None and not pressed and interrupt_at.encode() in raw:
+                os.write(master, b"\x03")
+                pressed = True
         return Seen(raw.decode(errors="replace"), process.wait(10), silent)
     finally:
         _kill(process)

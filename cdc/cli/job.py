@@ -105,8 +105,15 @@ def _event(line: str) -> dict[str, Any] | None:
 def _words(event: Mapping[str, Any]) -> str:
     """Write an event as a person reads it: the view, what happened, and the values that there are."""
     about = f"{event['view']}: " if "view" in event else ""
-    values = (f"{name} {value}" for name, value in event.items() if name not in _OF_THE_LOG and value not in (None, {}))
+    there = {name: value for name, value in event.items() if name not in _OF_THE_LOG and value not in (None, {})}
+    values = (_value(name, value) for name, value in there.items())
     return f"{about}{event['event']}  {'  '.join(values)}".rstrip()
+
+
+def _value(name: str, value: Any) -> str:
+    if name == "ms" and isinstance(value, dict):
+        return ", ".join(f"{step} {milliseconds / 1000:.1f} s" for step, milliseconds in value.items())
+    return f"{name} {value}"
 
 
 def _reader(stream: IO[bytes] | None, line: Callable[[str], None]) -> threading.Thread:

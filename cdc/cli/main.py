@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from cdc.cli import config, dev, explain, inspect, run, snapshot, table, version, views
+from cdc.cli import config, dev, explain, inspect, output, run, snapshot, table, version, views
 from cdc.cli.tree import App, usage_error
 
 app = App(
@@ -57,6 +57,7 @@ def main() -> None:
     """Run the command line: a known error in its three lines, anything else as the bug that it is."""
     from schemas.errors import TailraceError
 
+    output.print_what_cannot_be_encoded()
     try:
         # it returns a code if a command has ended with one, and prints nothing by itself
         sys.exit(app(prog_name="tailrace", standalone_mode=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -22,9 +23,20 @@ def line(text: str = "") -> None:
         raise typer.Exit(0) from None
 
 
+def print_what_cannot_be_encoded() -> None:
+    """Escape on standard output what its encoding lacks, as on standard error: a locale is no reason to fail."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def json(value: Any) -> None:
-    """Print a value as one line of JSON."""
-    line(json_text(value))
+    """Print a value as one line of JSON, of ASCII alone where the encoding is another than UTF-8."""
+    text = json_text(value)
+    if (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8"):
+        import json as standard
+
+        text = standard.dumps(standard.loads(text))
+    line(text)
 
 
 def json_text(value: Any) -> str:

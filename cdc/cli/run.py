@@ -8,10 +8,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from cdc.cli import output
 from cdc.cli.options import ConfigFile
-from schemas.errors import DeadlineError
 
 STOP_SECONDS = 5.0
 """A stop in order is over by then, or it is given up; what was not confirmed is sent again at the next start."""
@@ -21,6 +21,13 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def run(config: ConfigFile = None) -> None:
     """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C; a second one stops at once."""
+    from cdc.cli.service import logged_failure
+
+    with logged_failure():
+        _run(config)
+
+
+def _run(config: Path | None) -> None:
     from cdc.ops import http, log
     from cdc.ops.daemon_record import recorded
     from cdc.ops.health import Health
@@ -59,6 +66,19 @@ def _say_stopping() -> None:
         structlog.get_logger().info("stopping", at_most_s=STOP_SECONDS)
 
 
+def _say_not_stopped() -> None:
+    from schemas.errors import DeadlineError
+    from schemas.logform import failure
+
+    error = DeadlineError(
+        "TR-800",
+        f"not stopped in order within {STOP_SECONDS:.0f} s",
+        detail="The slot keeps what Kafka has not committed; nothing is lost and nothing will be sent twice.",
+        hint="Start it again: tailrace run",
+    )
+    output.note(failure(error, terminal=sys.stderr.isatty()))
+
+
 def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
     signal.sigwait(_SIGNALS)
     stop.set()
@@ -68,11 +88,7 @@ def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
     second = signal.sigtimedwait(_SIGNALS, STOP_SECONDS)
     if second is not None:
         end(128 + second.si_signo)
-    late = DeadlineError(
-        "TR-800",
-        f"not stopped in order within {STOP_SECONDS:.0f} s",
-        detail="The slot keeps what Kafka has not committed; nothing is lost and nothing will be sent twice.",
-        hint="Start it again: tailrace run",
-    )
-    output.note(str(late))
-    end(late.exit_code)
+    # the end of the log's reader is no reason to stay
+    with suppress(OSError, ValueError):
+        _say_not_stopped()
+    end(8)

@@ -71,7 +71,10 @@ def status(
 @app.command()
 def follow(config: ConfigFile = None) -> None:
     """Keep all views up to date until SIGTERM or Ctrl-C, in one Spark session."""
-    _run_job("follow", config, [])
+    from cdc.cli.service import logged_failure
+
+    with logged_failure():
+        _run_job("follow", config, [])
 
 
 @app.command()
@@ -233,6 +236,8 @@ def _show(started: Job, what: str, *, shown: bool) -> None:
 def _run(started: Job) -> None:
     from cdc.ops.spark import start
 
+    if on_terminal():
+        output.note("starting Spark; Ctrl-C ends the job")
     # in a group of its own: the terminal would send Ctrl-C, too, and a second one ends a job in mid-batch
     _ended(wait(start(started, process_group=0)))
 

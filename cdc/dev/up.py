@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.dev.configuration import demo_configuration
+from cdc.dev.failure import last_failure
 from cdc.dev.postgres import create_database
 from cdc.dev.process import alive, tail
 from cdc.dev.shop import create_shop
@@ -107,9 +108,12 @@ def _check_programs(state_dir: Path) -> None:
 
 
 def _died(name: str, log: Path) -> TailraceError:
+    """Return the error for a program that has ended: its own last one as the cause, with its hint."""
+    cause = last_failure(log)
+    hints = [cause.hint] if cause is not None and cause.hint else []
     return SinkError(
         "TR-611",
         f"{'the daemon' if name == 'daemon' else 'the views job'} has ended",
-        detail=tail(log),
-        hint=f"The whole log: {log}",
+        detail=tail(log) if cause is None else f"{cause.code} {cause.message}. {cause.detail}".rstrip(),
+        hint="\n       ".join([*hints, f"The whole log: {log}"]),
     )

@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,11 @@ def job(config: Config, script: str, arguments: Sequence[str]) -> Job:
         *_collector(config),
         *archive_options(java, [home / "jars", *connectors], write=script == "rebuild"),
     ]
-    conf = dict(spark.conf)
-    class_path = _class_path(spark.master, connectors, conf)
-    settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    # [spark.conf] is not in it: the job passes that on in a file, for there are passwords in it.
     submit = (
         *("--master", spark.master),
         *("--driver-memory", spark.driver_memory),
-        *class_path,
-        *settings,
+        *_class_path(spark.master, connectors, spark.conf),
         "pyspark-shell",
     )
     return Job(
@@ -104,15 +101,15 @@ def _collector(config: Config) -> tuple[str, ...]:
     return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
 
 
-def _class_path(master: str, connectors: Sequence[Path], conf: dict[str, str]) -> tuple[str, ...]:
+def _class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str]) -> tuple[str, ...]:
     """In one process they need only be on the class path; `--jars` would copy them to the executor inside.
 
-    What the user has there, a driver for the catalog, is taken out of `conf` and added: one would replace the other.
+    What the user has there, a driver for the catalog, is added: this argument goes over the setting.
     """
     files = [str(path) for path in connectors]
     if not master.startswith("local") or master.startswith("local-cluster"):
         return ("--jars", ",".join(files))
-    more = conf.pop("spark.driver.extraClassPath", None)
+    more = conf.get("spark.driver.extraClassPath")
     return ("--driver-class-path", os.pathsep.join([*files, *([more] if more else [])]))
 
 

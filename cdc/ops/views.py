@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from schemas.config import Config, View
 from schemas.errors import ConfigError
+from schemas.keyless import no_key
 from schemas.topics import Topics
 from sinks.progress import read_schemas
 
@@ -70,10 +71,4 @@ def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
         schema, _, table = view.table.partition(".")
         topic = topics.table(schema, table)
         if f"{topic}-value" in subjects and f"{topic}-key" not in subjects:
-            raise ConfigError(
-                "TR-508",
-                f'view "{name}": its table has no key',
-                detail=f'Topic "{topic}" is a log of events: which of them are of the same row, nothing tells.',
-                hint="Give the table a primary key (or REPLICA IDENTITY FULL and a key in source.keys) and start anew"
-                " with another kafka.prefix.",
-            )
+            raise no_key(name, topic)

@@ -11,7 +11,7 @@ from typing import Final
 from sqlglot import exp
 
 from schemas.evolution import column_names, key_column_names
-from schemas.topics import Topics
+from schemas.topics import Topics, without_escapes
 from sinks.schema_topic import StoredSchema
 
 
@@ -57,10 +57,11 @@ _LISTED: Final = 15
 
 
 def captured(prefix: str, stored: Iterable[StoredSchema]) -> dict[str, bool]:
-    """Return the captured tables, ``schema.table`` as their topics have it, and whether each has a key."""
+    """Return the captured tables, as ``schema.table``, and whether each has a key."""
     subjects = {found.subject for found in stored}
     names = sorted(name.removesuffix("-value") for name in subjects if name.endswith("-value"))
-    return {name.removeprefix(f"{prefix}."): f"{name}-key" in subjects for name in names if name.count(".") == 2}
+    tables = [name for name in names if name.count(".") == 2]
+    return {without_escapes(name.removeprefix(f"{prefix}.")): f"{name}-key" in subjects for name in tables}
 
 
 def not_captured(name: str, known: Mapping[str, bool]) -> str:

@@ -13,8 +13,9 @@ import orjson
 
 from schemas.config import Config, View
 from schemas.errors import ConfigError
+from schemas.keyless import no_key
 from schemas.lsn import parse_lsn
-from schemas.topics import Topics
+from schemas.topics import Topics, without_escapes
 from spark_jobs.query.catalog import is_view, not_captured
 from spark_jobs.query.declared import Refresh
 from spark_jobs.query.parse import tables_of
@@ -142,16 +143,10 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             "TR-507",
             f'view "{view.name}": no schema of its table is known',
             detail=f'The schemas topic has none for topic "{shapes.topic}".',
-            hint=not_captured(shapes.topic.partition(".")[2], shapes.captured),
+            hint=not_captured(without_escapes(shapes.topic.partition(".")[2]), shapes.captured),
         )
     if not shapes.keys and view.shape != "log":
-        raise ConfigError(
-            "TR-508",
-            f'view "{view.name}": its table has no key',
-            detail=f'Topic "{shapes.topic}" is a log of events: which of them are of the same row, nothing tells.',
-            hint="Give the table a primary key (or REPLICA IDENTITY FULL and a key in source.keys) and start anew with"
-            " another kafka.prefix.",
-        )
+        raise no_key(view.name, shapes.topic)
     if shapes.keys and view.text is None and view.key is not None and sorted(view.key) != sorted(shapes.key):
         raise ConfigError(
             "TR-509",

@@ -12,6 +12,7 @@ import pytest
 
 from cdc.dev.state import Servers
 from schemas.configfile import load
+from schemas.errors import SourceError
 from tests.daemon import running, wait_for, wait_for_state, write_config
 from tests.topics import latest, read_raw, read_topic
 
@@ -90,10 +91,11 @@ def test_a_row_too_large_for_kafka_stops(
     with running(path) as daemon:
         wait_for(config, lambda record: record.is_state)
         connection.execute("INSERT INTO doc SELECT 1, noise(20)")
-        assert daemon.process.wait(30) == 1
+        assert daemon.process.wait(30) == SourceError.exit_code
         said = daemon.log.read_text()
         assert "TR-304" in said
         assert "public.doc" in said
+        assert 'exclude = [\\"public.doc.body\\"]' in said
 
 
 def test_many_tables(

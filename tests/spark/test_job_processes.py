@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,40 @@ def wait_applied(config: Path, pipeline: Pipeline) -> None:
     wait_until(applied, 400)
 
 
+@contextmanager
+def command_lines(session: int) -> Iterator[set[str]]:
+    """Collect all arguments that processes of a session have during the block, as `ps` would show them."""
+    seen: set[str] = set()
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            for each in alive_in(session):
+                with suppress(psutil.Error):
+                    seen.update(each.cmdline())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, tmp_path: Path) -> None:
     pipeline = filled(servers.bootstrap, prefix)
-    sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
+    # the catalog's folder is not there yet, as at the first start of all
+    catalog = f"jdbc:sqlite:file:{tmp_path}/new one/c.db?token=hunter1"
+    sections = f'[warehouse]\nuri = "{catalog}"\nlocation = "{tmp_path}/wh"\n'
+    sections += '[spark.conf]\n"spark.hadoop.planted" = "hunter2"\n'
+    sections += f'"spark.driver.extraJavaOptions" = "{SMALL_SPARK} -Dplanted=hunter3"\n'
     file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + _VIEWS)
     with following(file) as follow:
-        wait_applied(file, pipeline)
+        with command_lines(follow.pid) as seen:
+            wait_applied(file, pipeline)
+        assert any("SparkSubmit" in each for each in seen)
+        assert not [each for each in seen if "hunter" in each]
         first = {each["view"]: each for each in logged(file) if each["event"] == "batch"}
         for _ in range(4):  # keepalives: the cut moves, and nothing is said
             time.sleep(1.2)
@@ -123,7 +152,8 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         assert len(alive_in(follow.pid)) == 3, "the command, the job, its JVM"
         follow.kill()
         wait_until(lambda: not alive_in(follow.pid), 15)
-    assert not (tmp_path / "spark-warehouse").exists()
+    folders = {each.name for each in tmp_path.iterdir() if each.is_dir()}
+    assert folders == {"new one", "wh"}, "no spark-warehouse, nothing with escapes"
 
     with pipeline.transaction() as tx:
         tx.put("t", {"id": 1, "n": 50})

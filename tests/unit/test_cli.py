@@ -69,6 +69,12 @@ def tailrace(*arguments: str, folder: Path = ROOT, **environ: str) -> subprocess
     )
 
 
+def run_raw(*arguments: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "cdc.cli.main", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=60, check=False)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "tailrace.toml").write_text(CONFIG, encoding="utf-8")
@@ -103,7 +109,6 @@ ERRORS = {
     "an unknown view": (("verify", "ordres"), 3, "TR-107"),
     "an unknown view to rebuild": (("views", "rebuild", "ordres"), 3, "TR-107"),
     "a view that is a query": (("verify", "joined"), 3, "TR-109"),
-    "no server at the DSN": (("run",), 4, "TR-201"),
     "a broker that is down": (("verify", "orders"), 5, "TR-330"),
 }
 
@@ -121,6 +126,75 @@ def test_an_error_is_three_lines_and_a_code(folder: Path, case: str) -> None:
     assert "Traceback" not in result.stderr
     assert "hunter2" not in result.stderr + result.stdout
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "broken", "code", "exit_code"),
+    [
+        (("run",), False, "TR-201", 4),
+        (("run",), True, "TR-105", 3),
+        (("views", "follow"), True, "TR-105", 3),
+    ],
+)
+def test_what_ends_a_service_is_a_record_of_its_log(
+    folder: Path, command: tuple[str, ...], broken: bool, code: str, exit_code: int
+) -> None:
+    """Whatever collects the log need not know another form; on a terminal it is three lines, as of all commands."""
+    if broken:
+        (folder / "tailrace.toml").write_text('[source]\ndsn = ""\nslto = "a"\n', encoding="utf-8")
+    ended = tailrace(*command, folder=folder)
+    assert (ended.returncode, ended.stdout) == (exit_code, "")
+    records = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert {"info", "warning"} >= {each["level"] for each in records[:-1]}
+    assert records[-1]["code"] == code
+    assert records[-1].keys() == {"code", "event", "detail", "hint", "level", "timestamp"}
+    assert records[-1]["level"] == "error"
+    assert "hunter2" not in ended.stderr
+
+
+def test_a_bug_in_a_service_is_a_record_of_its_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError("no one has thought of it")
+
+    monkeypatch.setattr("cdc.cli.run._run", fail)
+    code, printed = ran(monkeypatch, capsys, "run")
+    record = json.loads(printed)
+    assert (code, record["level"]) == (1, "critical")
+    assert "ZeroDivisionError: no one has thought of it" in record["exception"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_locale_without_a_character_is_no_reason_to_fail(folder: Path, encoding: str) -> None:
+    with (folder / "tailrace.toml").open("a", encoding="utf-8") as file:
+        file.write('[views.names]\ntable = "public.n\u00e4me\u0142"\n')
+    shown = run_raw("views", "list", folder=folder, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    name = {"ascii": b"public.n\\xe4me\\u0142", "latin-1": b"public.n\xe4me\\u0142"}
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert name.get(encoding, "public.n\u00e4me\u0142".encode()) in shown.stdout
+    as_json = run_raw("views", "list", "--json", folder=folder, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert json.loads(as_json.stdout)["names"]["table"] == "public.n\u00e4me\u0142"
+
+
+def test_a_job_whose_reader_has_gone_says_nothing(folder: Path) -> None:
+    """As `tailrace views explain orders | head -0`."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "cdc.cli.main", "views", "explain", "orders"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 USAGE = {

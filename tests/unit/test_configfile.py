@@ -133,6 +133,15 @@ def test_unknown_key(tmp_path: Path, text: str, path: str, meant: str) -> None:
     assert error.hint == f'Did you mean "{meant}"?'
 
 
+@pytest.mark.parametrize("text", ['publication = "the pub"\n', '[kafka]\nprefix = "a.b"\n'])
+def test_a_name_is_described_in_words_not_by_its_pattern(tmp_path: Path, text: str) -> None:
+    error = failure(tmp_path, f'[source]\ndsn = ""\n{text}')
+    assert error.code == "TR-104"
+    assert "letters, digits" in error.message
+    assert "[" not in error.message
+    assert "the pub" not in str(error)
+
+
 def test_unknown_key_with_nothing_like_it_lists_the_known(tmp_path: Path) -> None:
     assert "bootstrap" in failure(tmp_path, GOOD + "[kafka]\nzzz = 1\n").hint
 

@@ -15,6 +15,7 @@ from cdc.dev.classes import archive_options
 from cdc.dev.java import Java
 from cdc.ops.spark import _class_path, _collector
 from schemas.config import Config, Source, Spark
+from spark_jobs.submit import submit_files
 from tests.daemon import ROOT
 
 
@@ -59,11 +60,26 @@ def test_one_collector(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_driver_of_the_users_is_added_to_the_class_path() -> None:
-    conf = {"spark.driver.extraClassPath": "/x/driver.jar", "a": "b"}
+    conf = {"spark.driver.extraClassPath": "/x/driver.jar"}
     assert _class_path("local[2]", [Path("/a.jar")], conf) == ("--driver-class-path", "/a.jar:/x/driver.jar")
-    assert conf == {"a": "b"}
     assert _class_path("local[2]", [Path("/a.jar"), Path("/b.jar")], {}) == ("--driver-class-path", "/a.jar:/b.jar")
     assert _class_path("local-cluster[1,1,1]", [Path("/a.jar")], {}) == ("--jars", "/a.jar")
+
+
+def test_settings_for_spark_submit_are_in_files_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    settings = {"spark.x": " a=b\\c # é\U0001f600\nd", "spark.driver.extraJavaOptions": "-Da='b c' -Dd=\"e\\\\f\""}
+    with submit_files(settings) as arguments:
+        (folder,) = tmp_path.iterdir()
+        assert arguments == ("--properties-file", f"{folder}/spark.conf", "--load-spark-defaults")
+        assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "spark.conf").read_text() == (
+            "spark.x=\\ a\\=b\\\\c\\ \\#\\ \\u00e9\\ud83d\\ude00\\u000ad\n"
+            f"spark.driver.extraJavaOptions=@{folder}/java_options\n"
+        )
+        assert (folder / "java_options").read_text() == '"-Da=b c"\n"-Dd=e\\\\f"\n'
+    assert not list(tmp_path.iterdir())
 
 
 _SIGNALLED = """

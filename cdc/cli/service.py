@@ -1,0 +1,41 @@
+"""Commands that run for ever and log: the error that ends one is a record of its log, in the log's form."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from typer.exceptions import TyperException
+
+
+@contextmanager
+def logged_failure() -> Iterator[None]:
+    """Off a terminal print what ends the block as one line of JSON, and end with its exit code.
+
+    On a terminal it is raised, for `cdc.cli.main` to print it as for all other commands.
+    """
+    try:
+        yield
+    except (typer.Exit, typer.Abort, TyperException):
+        raise
+    except Exception as error:
+        if sys.stderr.isatty():
+            raise
+        print(_line(error), file=sys.stderr, flush=True)
+        raise typer.Exit(getattr(error, "exit_code", 1)) from None
+
+
+def _line(error: Exception) -> str:
+    from schemas.errors import TailraceError
+    from schemas.logform import failure, rendered
+
+    if isinstance(error, TailraceError):
+        return failure(error, terminal=False)
+    import traceback
+
+    from schemas.secret import without_remembered
+
+    stack = without_remembered("".join(traceback.format_exception(error)))
+    return rendered("critical", {"event": "a bug in tailrace: please report it", "exception": stack}, terminal=False)

@@ -1,0 +1,18 @@
+"""The refusal of a view whose table has no key, for the command and for the job."""
+
+from __future__ import annotations
+
+from schemas.errors import ConfigError
+
+
+def no_key(view: str, topic: str) -> ConfigError:
+    """Return TR-508: the topic keeps the form that it began with, so a key alone does not help."""
+    return ConfigError(
+        "TR-508",
+        f'view "{view}": its table has no key',
+        detail=f'Topic "{topic}" is a log of events: nothing tells which of them are of the same row.',
+        hint=f'shape = "log"  # under [views.{view}]: a row for each change, which needs no key\n'
+        "       Or give the table a primary key (or REPLICA IDENTITY FULL, a unique index, and its columns in\n"
+        "       source.keys), and begin on other topics, for these stay without keys:\n"
+        '       prefix = "NEW"  # under [kafka], and another slot under [source]',
+    )

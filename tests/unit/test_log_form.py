@@ -1,0 +1,37 @@
+"""The log's form where its default is not readable: errors of several lines, and the error that ends a program."""
+
+from __future__ import annotations
+
+import json
+
+from schemas.errors import ConfigError
+from schemas.logform import failure, rendered
+
+_ERROR = ConfigError("TR-999", "it is wrong", detail='By "this".', hint="do this\n       and that")
+
+
+def test_an_error_of_several_lines_is_printed_as_lines_on_a_terminal() -> None:
+    shown = rendered("error", {"event": "parked", "error": str(_ERROR), "again_in_s": 5}, terminal=True)
+    assert shown.splitlines()[1:] == str(_ERROR).splitlines()
+    assert "again_in_s" in shown
+    record = json.loads(rendered("error", {"event": "parked", "error": str(_ERROR)}, terminal=False))
+    assert (record["event"], record["error"]) == ("parked", str(_ERROR))
+
+
+def test_the_error_that_ends_a_program() -> None:
+    assert failure(_ERROR, terminal=True) == str(_ERROR)
+    record = json.loads(failure(_ERROR, terminal=False))
+    assert record.pop("timestamp")
+    assert record == {
+        "code": "TR-999",
+        "event": "it is wrong",
+        "detail": 'By "this".',
+        "hint": "do this\n       and that",
+        "level": "error",
+    }
+    assert json.loads(failure(ConfigError("TR-999", "it is wrong"), terminal=False)).keys() == {
+        "code",
+        "event",
+        "level",
+        "timestamp",
+    }
