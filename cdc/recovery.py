@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import psycopg
 
@@ -25,12 +24,6 @@ from schemas.lsn import Position
 from schemas.relation import Relation
 from sinks.outbox import Outbox
 from sinks.requests import RequestTail
-
-REFILL: Final = (
-    "tailrace snapshot start --all --reconcile  # a new slot; all tables are read again, what is gone is deleted\n"
-    "       tailrace run"
-)
-"""The hint of errors whose codes are registered with `refill`: the topics lack changes or rows, or have others."""
 
 
 def copy_anew(prefix: str, slot: str | None) -> str:

@@ -48,10 +48,11 @@ from cdc.catalog import Server
 from cdc.cut_topics import check_cut, check_unused
 from cdc.progress import new_origin
 from cdc.publication import Publications
-from cdc.recovery import REFILL, copy_anew
+from cdc.recovery import copy_anew
 from cdc.slot import Slot
 from cdc.timeline import Identity
 from schemas.config import Publish
+from schemas.error_codes import REFILL
 from schemas.errors import SourceError, StateError
 from schemas.lsn import format_lsn
 from schemas.progress import PositionRecord

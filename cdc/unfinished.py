@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cdc.captured import Captured
-from cdc.recovery import REFILL
 from cdc.stored_reads import StoredReads
 from cdc.table_registry import TableRegistry
 from cdc.windows import Windows
+from schemas.error_codes import REFILL
 from schemas.errors import StateError
 from schemas.layout import TableStatus
 

@@ -15,7 +15,7 @@ from psycopg import OperationalError, pq
 from cdc import copydata
 from cdc.connect import connect_replication, connection_lost, server_refused
 from cdc.pgoutput import POSTGRES_EPOCH_US
-from cdc.recovery import REFILL
+from schemas.error_codes import REFILL
 from schemas.errors import DecodeError, StateError
 
 _STATUS_INTERVAL_S = 1.5

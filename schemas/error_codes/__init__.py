@@ -56,6 +56,13 @@ def parks_table(code_id: str) -> bool:
     return entry is not None and entry.parks_table
 
 
+REFILL: Final = (
+    "tailrace snapshot start --all --reconcile  # a new slot; all tables are read again, what is gone is deleted\n"
+    "       tailrace run"
+)
+"""The hint of errors whose codes are registered with `refill`: the topics lack changes or rows, or have others."""
+
+
 def is_refilled(code_id: str) -> bool:
     """Return whether a new slot and a reconciling read of all tables make right what an error is about."""
     entry = CODES.get(code_id)
