@@ -7,8 +7,8 @@ all intervals therefore has exactly one right content: no time travel is needed 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,14 +75,19 @@ class Ledger:
             after = self._lsn()
             self.entries.append(Entry(what, before, after, began_ms, self._contents()))
 
-    def run(self, *statements: str, rolled_back: bool = False) -> None:
-        """Run one statement, or several in a transaction. psycopg.Error is the statement's."""
+    def run(
+        self, *statements: str, rolled_back: bool = False, before_each: Callable[[str], None] | None = None
+    ) -> None:
+        """Run one statement, or several in a transaction. psycopg.Error is the statement's.
+
+        `before_each` is called with each statement before it runs, inside the transaction.
+        """
         with self.statement("; ".join(statements) + ("; ROLLBACK" if rolled_back else "")) as connection:
-            if len(statements) == 1 and not rolled_back:
-                connection.execute(statements[0].encode())
-                return
-            with connection.transaction(force_rollback=rolled_back):
+            alone = len(statements) == 1 and not rolled_back
+            with nullcontext() if alone else connection.transaction(force_rollback=rolled_back):
                 for statement in statements:
+                    if before_each is not None:
+                        before_each(statement)
                     connection.execute(statement.encode())
 
     def leave(self, table: str, part: str) -> None:
