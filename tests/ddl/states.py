@@ -91,8 +91,10 @@ class States:
         A cut is a state of each table by itself: others may be in the middle of being read.
 
         A look at the catalog does not show what was altered and altered back before it, as an ATTACH PARTITION and a
-        DETACH, or a name that a table had for a moment. So a table may also be what it was after a later statement, or
-        nothing where there was none of its name, if that began before the record was written.
+        DETACH, or a name that a table had for a moment. So of a later statement that began before the record was
+        written, a topic may also be
+        - what its table was then, or what that one was at the cut, under another name perhaps,
+        - where no table had its name then: nothing, or what it had become until the cut.
         """
         reader = _Reader(self._lines)
         for offset, position in self.positions:
@@ -106,8 +108,10 @@ class States:
                 complete = (topic for topic in entry.tables if topic not in incomplete)
                 wrong = ((topic, reader.compare(topic, entry.tables[topic])) for topic in complete)
                 found.append([(topic, what) for topic, what in wrong if what])
-            undone = self._undone(ledger, position.here.flushed_lsn, offset)
-            found = [[each for each in wrong if not _is_any(reader, each[0], undone)] for wrong in found]
+            if all(found):
+                undone = self._undone(ledger, position.here.flushed_lsn, offset)
+                past = [entry for entry in ledger.entries if entry.before < position.here.flushed_lsn]
+                found = [[each for each in wrong if not _is_any(reader, each[0], past, undone)] for wrong in found]
             if found and all(found):
                 where = f"{format_lsn(position.here.flushed_lsn)} (progress offset {offset})"
                 after = f"{near[0].what} ({format_lsn(near[0].before)} to {format_lsn(near[0].after)})"
@@ -129,8 +133,17 @@ class States:
         return Record(offset, key, False, fields, None if envelope["op"] == "d" else envelope["after"])
 
 
-def _is_any(reader: _Reader, topic: str, entries: list[Entry]) -> bool:
-    return any(not reader.compare(topic, entry.tables.get(topic, _NO_TABLE)) for entry in entries)
+def _is_any(reader: _Reader, topic: str, past: list[Entry], undone: list[Entry]) -> bool:
+    """Whether a topic is what a look at the catalog makes of it that comes after one of the statements `undone`."""
+    for then in (entry.tables.get(topic) for entry in undone):
+        if then is None:
+            may_be = [_NO_TABLE, *(entry.tables[topic] for entry in past if topic in entry.tables)]
+        else:
+            near = [each for entry in past[-2:] for each in entry.tables.values()]
+            may_be = [then, *(each for each in near if each.oid == then.oid)]
+        if any(not reader.compare(topic, contents) for contents in may_be):
+            return True
+    return False
 
 
 def entries_at(entries: list[Entry], lsn: int) -> list[Entry]:
