@@ -46,6 +46,7 @@ SELECT json_build_object(
     FROM pg_inherits h CROSS JOIN pg_partition_ancestors(c.oid) a JOIN pg_publication_rel r ON r.prrelid = a.relid
     JOIN pg_publication p ON p.oid = r.prpubid
     WHERE c.relispartition AND h.inhrelid = c.oid AND p.pubname = ANY (%(publications)s)), {of_schema}, 0),
+  'toast', c.reltoastrelid::int8,
   'files', (
     WITH RECURSIVE part AS (
       SELECT c.oid AS oid, c.relkind AS kind, c.relfilenode AS file, 0::int8 AS entry

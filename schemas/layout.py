@@ -96,6 +96,8 @@ class Layout:
     this one, gives another number; a version that did not store that number stored 1.
     `types` are the forms of all types inside its columns'; None in a layout that was stored by a version that knew
     `labels` only: (oid, label) of the values of its columns' own enums.
+    `toast` is the oid of its TOAST table, 0 if it has none: an ALTER TABLE that rewrites the table makes another one;
+    VACUUM FULL, CLUSTER and TRUNCATE do not.
     """
 
     oid: int
@@ -105,6 +107,7 @@ class Layout:
     labels: tuple[tuple[int, str], ...] = ()
     member: int = 0
     types: tuple[TypeForm, ...] | None = ()
+    toast: int = 0
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
@@ -117,6 +120,7 @@ class Layout:
             tuple((oid, label) for oid, label in value.get("labels", ())),
             value["member"],
             None if types is None else tuple(TypeForm.from_dict(each) for each in types),
+            value.get("toast", 0),
         )
 
     @property
@@ -150,6 +154,16 @@ class Layout:
         before = {oid: file for oid, file, _ in self.files if oid != self.oid}
         return any(before.get(oid, file) != file for oid, file, _ in now.files)
 
+    def _logged_again(self, now: Layout) -> bool:
+        """Whether a table was SET UNLOGGED for a while, and so not published.
+
+        That is a rewrite by ALTER TABLE that has altered no column.
+        """
+        if 0 in (self.toast, now.toast) or self.toast == now.toast or not self.rewritten(now):
+            return False
+        versions = {each.number: each.version for each in self.attributes}
+        return all(versions.get(each.number) == each.version for each in now.attributes)
+
     def _altered_types(self, now: Layout) -> set[int]:
         """Return the oids of the types whose stored values may print differently under the later layout `now`."""
         if self.types is None:
@@ -176,7 +190,7 @@ class Layout:
         found = RowsAtRest.SAME
         if self.attached(now):
             found = RowsAtRest.DIFFER
-        if self._partition_rewritten(now) or self._attached_again(now):
+        if self._partition_rewritten(now) or self._attached_again(now) or self._logged_again(now):
             found = RowsAtRest.MISSING
         types, rewritten = self._altered_types(now), self.rewritten(now)
         known = {each.number: each for each in self.attributes}

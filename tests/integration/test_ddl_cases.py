@@ -333,6 +333,12 @@ ROWS = {
         _CHANGES,
     ),
     "rewritten": Case((_T,), ("VACUUM FULL t", "CLUSTER t USING t_pkey"), _CHANGES),
+    "unlogged_for_a_while": Case(
+        (_T,),
+        (("ALTER TABLE t SET UNLOGGED", "UPDATE t SET v = 'changed' WHERE id < 20", "DELETE FROM t WHERE id > 30",
+          "ALTER TABLE t SET LOGGED"),),
+        _CHANGES,
+    ),
     "truncated": Case((_T,), (("TRUNCATE t", "ALTER TABLE t ADD a int DEFAULT 7"),), ("INSERT INTO t VALUES (1)",)),
     "attached": Case((_PARTED,), (_ATTACH,), (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 202")),
     "attached_in_its_transaction": Case(
