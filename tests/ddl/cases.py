@@ -24,6 +24,8 @@ from tests.ddl.ledger import Ledger
 from tests.ddl.states import Difference, States
 from tests.servers import fresh_database
 
+_FIRST_STATE_S = 300.0
+_FLUSHED_S = 60.0
 _EQUAL_S = 30.0
 """So long nothing may come nearer to what it is to be."""
 
@@ -112,7 +114,7 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
         ledger.run("SELECT 'set up'")
         daemon = Daemon(path)
         try:
-            wait_for_state(config, ledger.connection)
+            wait_for_state(config, ledger.connection, _FIRST_STATE_S)
             if mode in ("stopped", "killed"):
                 daemon.stop() if mode == "stopped" else daemon.kill()
             patience = _STATE_S
@@ -198,7 +200,7 @@ def newest_differences(ledger: Ledger, config: Config, tables: Sequence[str] | N
     assert row is not None
     target = int(row[0])
     ledger.connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
-    wait_for(config, lambda record: record.here.flushed_lsn >= target and record.open is None, 15)
+    wait_for(config, lambda record: record.here.flushed_lsn >= target and record.open is None, _FLUSHED_S)
     expected = ledger.now() if tables is None else {topic: ledger.now()[topic] for topic in tables}
     states = States(config, expected)
     position = next(p for _, p in reversed(states.positions) if p.here.flushed_lsn >= target and p.open is None)
