@@ -5,6 +5,7 @@ One daemon for all, for a start costs more than a scenario; only those that pyte
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import time
 import uuid
@@ -23,6 +24,9 @@ from tests.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.ddl.ledger import Ledger
 from tests.ddl.states import Difference, States
 from tests.servers import fresh_database
+
+STOP_TIMED_OUT = 8
+"""The daemon's own exit code where it has not stopped in order."""
 
 _FIRST_STATE_S = 300.0
 _FLUSHED_S = 60.0
@@ -116,7 +120,7 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
         try:
             wait_for_state(config, ledger.connection, _FIRST_STATE_S)
             if mode in ("stopped", "killed"):
-                daemon.stop() if mode == "stopped" else daemon.kill()
+                stop(daemon) if mode == "stopped" else daemon.kill()
             patience = _STATE_S
             for name, case in cases.items():
                 if mode in ("idle", "followed") and not wait_for_any_state(config, patience):
@@ -127,7 +131,7 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
                     daemon = Daemon(path)
             if mode == "restarted":
                 time.sleep(_QUIET_S)
-                daemon.stop()
+                stop(daemon)
             if daemon.process.poll() is not None:
                 daemon = Daemon(path)
             _finish(ledger, config, daemon, outcome)
@@ -137,6 +141,15 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
             daemon.kill()
         _judge(ledger, config, outcome)
         return outcome
+
+
+def stop(daemon: Daemon) -> int:
+    """Stop a daemon, and kill one that a busy machine does not let stop in time; return its exit code."""
+    try:
+        return daemon.stop()
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        return STOP_TIMED_OUT
 
 
 def said(path: Path) -> str:
