@@ -83,7 +83,8 @@ class States:
         """Compare the topics at one cut with contents; return what is wrong by topic."""
         reader = _Reader(self._lines)
         reader.read_to(cut)
-        return {topic: wrong for topic in expected if (wrong := reader.compare(topic, expected[topic]))}
+        wrong = {topic: what for topic in expected if (what := reader.compare(topic, expected[topic]))}
+        return {topic: f"{what} ({self._read(topic, cut)})" for topic, what in wrong.items()}
 
     def check(self, ledger: Ledger) -> Iterator[Difference]:
         """Compare each cut past the first entry with the tables as of its LSN, but for those that it calls incomplete.
@@ -115,7 +116,14 @@ class States:
             if found and all(found):
                 where = f"{format_lsn(position.here.flushed_lsn)} (progress offset {offset})"
                 after = f"{near[0].what} ({format_lsn(near[0].before)} to {format_lsn(near[0].after)})"
-                yield from (Difference(topic, where, after, what) for topic, what in found[0])
+                for topic, what in found[0]:
+                    yield Difference(topic, where, after, f"{what} ({self._read(topic, position.here)})")
+
+    def _read(self, topic: str, cut: Cut) -> str:
+        """Tell a cut that ends too early from a record that is not there, or that no reader is given."""
+        lines = self._lines.get(topic, {})
+        last = {partition: records[-1].offset for partition, records in sorted(lines.items()) if records}
+        return f"the cut ends at {cut.offsets.get(topic, [])}, the last records read are {last}"
 
     def _undone(self, ledger: Ledger, lsn: int, offset: int) -> list[Entry]:
         """Return the entries past a cut that its writer may have seen the catalog of."""
