@@ -36,7 +36,6 @@ AT_REST = [
     (replace(LAYOUT, files=()), replace(LAYOUT, files=((8, 80, 5),)), Action.READ),  # ATTACH PARTITION
     (replace(LAYOUT, files=((8, 80, 0),)), replace(LAYOUT, files=((8, 81, 0),)), Action.RECONCILE),
     (replace(LAYOUT, files=((8, 80, 5),)), replace(LAYOUT, files=((8, 80, 6),)), Action.RECONCILE),  # DETACH and ATTACH
-    (replace(LAYOUT, through=(9, 5)), replace(LAYOUT, through=(9, 6)), Action.RECONCILE),  # SET SCHEMA, and back
     (replace(LAYOUT, toast=60), replace(LAYOUT, files=((7, 71, 0),), toast=61), Action.RECONCILE),  # SET UNLOGGED
     (with_type(ID, "sad"), with_type(ID, "glad"), Action.REFILL),
     (LAYOUT, replace(LAYOUT, files=((7, 71, 0),), attributes=(replace(ID, version=6), N)), Action.REFILL),  # USING
