@@ -11,7 +11,8 @@ Pure functions, one row of the table below for each line that they return from:
     columns that readers of old records cannot follow; another key   REFILL   or refused, as the configuration says
     a column whose form a person has chosen                          READ
     values of the key may read differently at rest                   REFILL
-    rows may be gone without a delete (a partition's TRUNCATE)       RECONCILE
+    rows may be gone without a delete: a partition's TRUNCATE, or
+    changes that were not published (detached, UNLOGGED, moved)      RECONCILE
     values may read differently at rest; rows came with a partition  READ
     columns, or how they lie, are others, but all rows read as ever  NOTE
     nothing of it, or it is to be read in any case                   NONE

@@ -22,6 +22,7 @@ _ASK_AGAIN_S: Final = 0.01
 # A partitioned table has no file of its own; its leaves' are found without pg_partition_tree, which locks them.
 # A partition that was made as one has its entry in pg_inherits from the command that made its columns (three steps of
 # the command counter in PostgreSQL 18); one that was attached, from a later one, though perhaps of one transaction.
+# Entries on the way to a leaf are added up: one that is made again, at any level, makes another sum.
 # Types of the system's own contain none that can be altered.
 _LAYOUT: LiteralString = """
 SELECT (
@@ -45,14 +46,15 @@ SELECT json_build_object(
     FROM pg_inherits h CROSS JOIN pg_partition_ancestors(c.oid) a JOIN pg_publication_rel r ON r.prrelid = a.relid
     JOIN pg_publication p ON p.oid = r.prpubid
     WHERE c.relispartition AND h.inhrelid = c.oid AND p.pubname = ANY (%(publications)s)), {of_schema}, 0),
+  'toast', c.reltoastrelid::int8,
   'files', (
     WITH RECURSIVE part AS (
-      SELECT c.oid AS oid, c.relkind AS kind, c.relfilenode AS file, false AS attached
-      UNION ALL SELECT p.oid, p.relkind, p.relfilenode, part.attached OR h.xmin <> a.xmin
-        OR h.cmin::text::int - a.cmin::text::int > 4
+      SELECT c.oid AS oid, c.relkind AS kind, c.relfilenode AS file, 0::int8 AS entry
+      UNION ALL SELECT p.oid, p.relkind, p.relfilenode, part.entry
+        + CASE WHEN h.xmin <> a.xmin OR h.cmin::text::int - a.cmin::text::int > 4 THEN h.xmin::text::int8 ELSE 0 END
       FROM part JOIN pg_inherits h ON h.inhparent = part.oid JOIN pg_class p ON p.oid = h.inhrelid
       JOIN pg_attribute a ON a.attrelid = p.oid AND a.attname = 'ctid' WHERE part.kind = 'p')
-    SELECT coalesce(json_agg(json_build_array(oid::int8, file::int8, attached) ORDER BY oid), '[]')
+    SELECT coalesce(json_agg(json_build_array(oid::int8, file::int8, entry) ORDER BY oid), '[]')
     FROM part WHERE kind = 'r'),
   'key', (
     SELECT coalesce(json_agg(k ORDER BY k), '[]') FROM pg_index i, unnest(i.indkey::int2[]) k

@@ -24,6 +24,10 @@ _SAME_TEXT: Final = frozenset({25, 1043})
 """text and varchar: between them, without a rewrite, every value prints the same."""
 
 
+_ATTACHED: Final = 1
+"""The entry of an attached partition as a version stored it that knew no number; no transaction has it as its xid."""
+
+
 class RowsAtRest(IntEnum):
     """How rows that were read under one layout may read under a later one; each form includes those before it."""
 
@@ -87,30 +91,36 @@ class Layout:
     `member` is the oid of its entry in the publication: one that was taken out and put in again has another, and so has
     one whose row filter or column list is another. Where its schema is published, or a table that it is a partition of,
     it is a number that another entry of that, and each move into it, makes another; it is 0 where all tables are.
-    `files` are (oid, relfilenode, attached) of it or of its leaves; `attached`: it had rows of its own, perhaps, before
-    it became a part of this table. `types` are the forms of all types inside its columns'; None in a layout that was
-    stored by a version that knew `labels` only: (oid, label) of the values of its columns' own enums.
+    `files` are (oid, relfilenode, entry) of it or of its leaves. `entry` is 0 where the leaf was made as a partition.
+    Where it was attached it had rows of its own, perhaps, and each ATTACH PARTITION of it, or of a table between it and
+    this one, gives another number; a version that did not store that number stored 1.
+    `types` are the forms of all types inside its columns'; None in a layout that was stored by a version that knew
+    `labels` only: (oid, label) of the values of its columns' own enums.
+    `toast` is the oid of its TOAST table, 0 if it has none: an ALTER TABLE that rewrites the table makes another one;
+    VACUUM FULL, CLUSTER and TRUNCATE do not.
     """
 
     oid: int
-    files: tuple[tuple[int, int, bool], ...]
+    files: tuple[tuple[int, int, int], ...]
     key: tuple[int, ...]
     attributes: tuple[Attribute, ...]
     labels: tuple[tuple[int, str], ...] = ()
     member: int = 0
     types: tuple[TypeForm, ...] | None = ()
+    toast: int = 0
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
         types = value.get("types")
         return cls(
             value["oid"],
-            tuple((oid, file, attached) for oid, file, attached in value["files"]),
+            tuple((oid, file, int(entry)) for oid, file, entry in value["files"]),
             tuple(value["key"]),
             tuple(Attribute.from_dict(attribute) for attribute in value["attributes"]),
             tuple((oid, label) for oid, label in value.get("labels", ())),
             value["member"],
             None if types is None else tuple(TypeForm.from_dict(each) for each in types),
+            value.get("toast", 0),
         )
 
     @property
@@ -131,12 +141,28 @@ class Layout:
     def attached(self, now: Layout) -> bool:
         """Whether a table with rows of its own has become a partition."""
         before = {oid for oid, _, _ in self.files}
-        return any(attached and oid not in before for oid, _, attached in now.files)
+        return any(entry != 0 and oid not in before for oid, _, entry in now.files)
+
+    def _attached_again(self, now: Layout) -> bool:
+        """Whether a partition was none for a while: no change of its rows from that time is in the WAL's stream."""
+        before = {oid: entry for oid, _, entry in self.files}
+        again = ((before.get(oid, entry), entry) for oid, _, entry in now.files)
+        return any(was not in (entry, _ATTACHED) for was, entry in again)
 
     def _partition_rewritten(self, now: Layout) -> bool:
         """Whether a partition has another file: its TRUNCATE is not in the WAL's stream when the root is published."""
         before = {oid: file for oid, file, _ in self.files if oid != self.oid}
         return any(before.get(oid, file) != file for oid, file, _ in now.files)
+
+    def _logged_again(self, now: Layout) -> bool:
+        """Whether a table was SET UNLOGGED for a while, and so not published.
+
+        That is a rewrite by ALTER TABLE that has altered no column.
+        """
+        if 0 in (self.toast, now.toast) or self.toast == now.toast or not self.rewritten(now):
+            return False
+        versions = {each.number: each.version for each in self.attributes}
+        return all(versions.get(each.number) == each.version for each in now.attributes)
 
     def _altered_types(self, now: Layout) -> set[int]:
         """Return the oids of the types whose stored values may print differently under the later layout `now`."""
@@ -164,7 +190,7 @@ class Layout:
         found = RowsAtRest.SAME
         if self.attached(now):
             found = RowsAtRest.DIFFER
-        if self._partition_rewritten(now):
+        if self._partition_rewritten(now) or self._attached_again(now) or self._logged_again(now):
             found = RowsAtRest.MISSING
         types, rewritten = self._altered_types(now), self.rewritten(now)
         known = {each.number: each for each in self.attributes}

@@ -19,7 +19,7 @@ import psycopg
 import typer
 
 from schemas.config import Config
-from schemas.errors import TailraceError
+from schemas.errors import SinkError, TailraceError
 from schemas.lsn import parse_lsn
 from schemas.progress import Cut, PositionRecord
 from schemas.topics import Topics
@@ -149,8 +149,15 @@ def wait_for(config: Config, condition: object, seconds: float = 60) -> Position
     assert callable(condition)
     deadline = time.monotonic() + seconds
     with PositionTail(config.kafka, Topics(config.kafka.prefix), config.source.slot) as tail:
+        record = None
         while time.monotonic() < deadline:
-            record = tail.newest(0.05)
+            try:
+                record = tail.newest(0.05)
+            except SinkError:
+                # a busy broker takes longer to elect the leader of a new topic than readers wait for it
+                if time.monotonic() > deadline:
+                    raise
+                continue
             if record is not None and condition(record):
                 return record
     raise AssertionError(f"not within {seconds} s; the newest record is {record}")

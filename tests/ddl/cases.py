@@ -5,6 +5,7 @@ One daemon for all, for a start costs more than a scenario; only those that pyte
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import time
 import uuid
@@ -24,7 +25,14 @@ from tests.ddl.ledger import Ledger
 from tests.ddl.states import Difference, States
 from tests.servers import fresh_database
 
+STOP_TIMED_OUT = 8
+"""The daemon's own exit code where it has not stopped in order."""
+
+_FIRST_STATE_S = 300.0
+_FLUSHED_S = 60.0
 _EQUAL_S = 30.0
+"""So long nothing may come nearer to what it is to be."""
+
 _STATE_S = 8.0
 _QUIET_S = 7.0
 """Longer than the daemon takes from one look at the catalog to the next."""
@@ -110,9 +118,9 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
         ledger.run("SELECT 'set up'")
         daemon = Daemon(path)
         try:
-            wait_for_state(config, ledger.connection)
+            wait_for_state(config, ledger.connection, _FIRST_STATE_S)
             if mode in ("stopped", "killed"):
-                daemon.stop() if mode == "stopped" else daemon.kill()
+                stop(daemon) if mode == "stopped" else daemon.kill()
             patience = _STATE_S
             for name, case in cases.items():
                 if mode in ("idle", "followed") and not wait_for_any_state(config, patience):
@@ -123,7 +131,7 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
                     daemon = Daemon(path)
             if mode == "restarted":
                 time.sleep(_QUIET_S)
-                daemon.stop()
+                stop(daemon)
             if daemon.process.poll() is not None:
                 daemon = Daemon(path)
             _finish(ledger, config, daemon, outcome)
@@ -133,6 +141,15 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
             daemon.kill()
         _judge(ledger, config, outcome)
         return outcome
+
+
+def stop(daemon: Daemon) -> int:
+    """Stop a daemon, and kill one that a busy machine does not let stop in time; return its exit code."""
+    try:
+        return daemon.stop()
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        return STOP_TIMED_OUT
 
 
 def said(path: Path) -> str:
@@ -176,15 +193,17 @@ def _finish(ledger: Ledger, config: Config, daemon: Daemon, outcome: Outcome) ->
     """Wait until all topics are what their tables are, and look whether anything is written then."""
     deadline = time.monotonic() + _EQUAL_S
     while True:
-        outcome.never = newest_differences(ledger, config)
+        before, outcome.never = outcome.never, newest_differences(ledger, config)
         assert daemon.process.poll() is None, f"the daemon has stopped with exit code {daemon.process.poll()}"
+        if len(outcome.never) < len(before):
+            deadline = time.monotonic() + _EQUAL_S
         if not outcome.never or time.monotonic() > deadline:
             break
         time.sleep(0.5)
-    before = States(config, ledger.now()).counts()
+    counts = States(config, ledger.now()).counts()
     time.sleep(_QUIET_S)
     after = States(config, ledger.now()).counts()
-    outcome.grown = {topic: count - before[topic] for topic, count in after.items() if count != before[topic]}
+    outcome.grown = {topic: count - counts[topic] for topic, count in after.items() if count != counts[topic]}
     outcome.never |= newest_differences(ledger, config)
 
 
@@ -194,7 +213,7 @@ def newest_differences(ledger: Ledger, config: Config, tables: Sequence[str] | N
     assert row is not None
     target = int(row[0])
     ledger.connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
-    wait_for(config, lambda record: record.here.flushed_lsn >= target and record.open is None, 15)
+    wait_for(config, lambda record: record.here.flushed_lsn >= target and record.open is None, _FLUSHED_S)
     expected = ledger.now() if tables is None else {topic: ledger.now()[topic] for topic in tables}
     states = States(config, expected)
     position = next(p for _, p in reversed(states.positions) if p.here.flushed_lsn >= target and p.open is None)

@@ -7,8 +7,8 @@ all intervals therefore has exactly one right content: no time travel is needed 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,14 +26,15 @@ Texts = tuple[str | None, ...]
 class Contents:
     """A published table with a key, as PostgreSQL prints it.
 
-    `rows` are by the texts of `key`. `left` are keys of partitions that were detached or dropped: their rows may stay
-    on the topic.
+    `rows` are by the texts of `key`, `oid` is the table's. `left` are keys of partitions that were detached or dropped:
+    their rows may stay on the topic.
     """
 
     columns: tuple[str, ...]
     key: tuple[str, ...]
     rows: dict[Key, Texts]
     left: frozenset[Key] = frozenset()
+    oid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,19 @@ class Ledger:
             after = self._lsn()
             self.entries.append(Entry(what, before, after, began_ms, self._contents()))
 
-    def run(self, *statements: str, rolled_back: bool = False) -> None:
-        """Run one statement, or several in a transaction. psycopg.Error is the statement's."""
+    def run(
+        self, *statements: str, rolled_back: bool = False, before_each: Callable[[str], None] | None = None
+    ) -> None:
+        """Run one statement, or several in a transaction. psycopg.Error is the statement's.
+
+        `before_each` is called with each statement before it runs, inside the transaction.
+        """
         with self.statement("; ".join(statements) + ("; ROLLBACK" if rolled_back else "")) as connection:
-            if len(statements) == 1 and not rolled_back:
-                connection.execute(statements[0].encode())
-                return
-            with connection.transaction(force_rollback=rolled_back):
+            alone = len(statements) == 1 and not rolled_back
+            with nullcontext() if alone else connection.transaction(force_rollback=rolled_back):
                 for statement in statements:
+                    if before_each is not None:
+                        before_each(statement)
                     connection.execute(statement.encode())
 
     def leave(self, table: str, part: str) -> None:
@@ -111,7 +117,7 @@ class Ledger:
     def _contents(self) -> dict[str, Contents]:
         known = self.entries[-1].tables if self.entries else {}
         found = {}
-        for schema, table, names, row_filter, key in self.connection.execute(_PUBLISHED, [self._publications]):
+        for schema, table, oid, names, row_filter, key in self.connection.execute(_PUBLISHED, [self._publications]):
             if not key:
                 continue
             topic = self._topics.table(schema, table)
@@ -124,6 +130,7 @@ class Ledger:
                 tuple(key),
                 {tuple(row[place] for place in places): row for row in rows},
                 self._left.get(topic, frozenset()),
+                oid,
             )
             assert len(contents.rows) == len(rows), f"{table}: the key is none"
             # the same object for the same contents: whoever compares them need not do so again
@@ -138,7 +145,7 @@ class Ledger:
 
 
 _PUBLISHED = """
-SELECT p.schemaname, p.tablename, p.attnames, p.rowfilter, array(
+SELECT p.schemaname, p.tablename, c.oid, p.attnames, p.rowfilter, array(
   SELECT a.attname FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k (n, place)
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.n
   WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts AND i.indimmediate

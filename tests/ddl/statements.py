@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import psycopg
@@ -31,10 +32,12 @@ CREATE TABLE part_1 PARTITION OF parted FOR VALUES FROM (0) TO (1000);
 CREATE TABLE part_2 PARTITION OF parted FOR VALUES FROM (1000) TO (2000) PARTITION BY RANGE (id);
 CREATE TABLE part_3 PARTITION OF part_2 FOR VALUES FROM (1000) TO (1500);
 CREATE TABLE part_4 PARTITION OF part_2 FOR VALUES FROM (1500) TO (2000);
+CREATE TABLE twin (id int PRIMARY KEY, v text);
+CREATE TABLE twin_too (id int PRIMARY KEY, v text);
 CREATE TABLE bare (a int, b text);
 """
 
-LISTED = "plain, combo, keyed, big, parted"
+LISTED = "plain, combo, keyed, big, parted, twin, twin_too"
 """Tables with a key that a publication by list has at the start."""
 
 _NAMES = ("plain", "combo", "keyed", "big", "other", "old", "new")
@@ -203,10 +206,13 @@ class Generator:
 
     # names
 
+    def _free_name(self, schema: str) -> str:
+        taken = {each.name for each in self.tables() if each.schema == schema}
+        return self._pick.choice([name for name in _NAMES if name not in taken] or [f"table_{len(taken)}"])
+
     def _rename(self) -> Statements:
         table = self._any()
-        taken = {each.name for each in self.tables() if each.schema == table.schema}
-        name = self._pick.choice([name for name in _NAMES if name not in taken])
+        name = self._free_name(table.schema)
         return [f"ALTER TABLE {table.at} RENAME TO {name}"]
 
     def _move(self) -> Statements:
@@ -217,20 +223,24 @@ class Generator:
         tables = [each for each in self.tables() if each.key and each.schema == "public"]
         if len(tables) < 2:
             return self._rename()
-        one, other = self._pick.sample(tables, 2)
-        return [
-            f"ALTER TABLE {one.at} RENAME TO between",
-            f"ALTER TABLE {other.at} RENAME TO {one.name}",
-            f"ALTER TABLE between RENAME TO {other.name}",
+        return _exchanged(*self._pick.sample(tables, 2))
+
+    def _swap_alike(self) -> Statements:
+        """Swap two tables that nothing but their oids and their rows tells apart."""
+        tables = [each for each in self.tables() if each.key and not each.parted]
+        pairs = [
+            (one, other)
+            for one, other in combinations(tables, 2)
+            if (one.schema, one.columns, one.key) == (other.schema, other.columns, other.key)
         ]
+        return _exchanged(*self._pick.choice(pairs)) if pairs else self._rotate()
 
     def _publish(self, at: str) -> Statements:
         return [f"ALTER PUBLICATION tailrace ADD TABLE {at}"] if self._listed else []
 
     def _rotate(self) -> Statements:
         table = self._keyed()
-        taken = {each.name for each in self.tables() if each.schema == table.schema}
-        name = self._pick.choice([name for name in _NAMES if name not in taken])
+        name = self._free_name(table.schema)
         filled = self._inserts(table, 5) if self._pick.random() < 0.5 else []
         return [
             f"ALTER TABLE {table.at} RENAME TO {name}",
@@ -455,6 +465,20 @@ class Generator:
         name = self._pick.choice(parts)
         return [f"ALTER TABLE {parted.at} DETACH PARTITION {name}"]
 
+    def _out_for_a_while(self) -> Statements:
+        parted = self._parted()
+        parts = [name for name in self._parts() if name in _RANGES]
+        if parted is None or not parts:
+            return self._attach()
+        name = self._pick.choice(parts)
+        low, high = _RANGES[name]
+        changed = f"UPDATE {name} t SET {self._set(parted)} WHERE hashtext(t::text) % 3 = 0"
+        return [
+            f"ALTER TABLE {parted.at} DETACH PARTITION {name}",
+            self._pick.choice((changed, f"DELETE FROM {name} t WHERE hashtext(t::text) % 3 = 0")),
+            f"ALTER TABLE {parted.at} ATTACH PARTITION {name} FOR VALUES FROM ({low}) TO ({high})",
+        ]
+
     def _drop_part(self) -> Statements:
         parts = [name for name in self._parts() if name in _RANGES and name != "part_2"]
         return [f"DROP TABLE {self._pick.choice(parts)}"] if parts else self._attach()
@@ -489,11 +513,20 @@ class Generator:
         return ("none",) if row is None else row
 
 
+def _exchanged(one: Table, other: Table) -> Statements:
+    return [
+        f"ALTER TABLE {one.at} RENAME TO between",
+        f"ALTER TABLE {other.at} RENAME TO {one.name}",
+        f'ALTER TABLE "{one.schema}".between RENAME TO {other.name}',
+    ]
+
+
 _KINDS: dict[str, tuple[Callable[[Generator], Statements], ...]] = {
     "names": (
         Generator._rename, Generator._rename, Generator._move, Generator._swap, Generator._rotate, Generator._recreate,
         Generator._replace,
     ),
+    "twins": (Generator._swap_alike,),
     "columns": (
         Generator._add, Generator._add, Generator._drop, Generator._drop_and_add, Generator._rename_column,
         Generator._swap_columns, Generator._retype, Generator._retype, Generator._same_type,
@@ -505,8 +538,8 @@ _KINDS: dict[str, tuple[Callable[[Generator], Statements], ...]] = {
     "types": (Generator._rename_value, Generator._add_value, Generator._attribute, Generator._attribute),
     "files": (Generator._truncate, Generator._rewrite),
     "partitions": (
-        Generator._attach, Generator._attach, Generator._detach, Generator._drop_part, Generator._truncate_part,
-        Generator._rewrite_part,
+        Generator._attach, Generator._attach, Generator._detach, Generator._out_for_a_while, Generator._drop_part,
+        Generator._truncate_part, Generator._rewrite_part,
     ),
     "publications": (Generator._unpublish, Generator._publish_again, Generator._publish_again),
 }  # fmt: skip

@@ -83,7 +83,8 @@ class States:
         """Compare the topics at one cut with contents; return what is wrong by topic."""
         reader = _Reader(self._lines)
         reader.read_to(cut)
-        return {topic: wrong for topic in expected if (wrong := reader.compare(topic, expected[topic]))}
+        wrong = {topic: what for topic in expected if (what := reader.compare(topic, expected[topic]))}
+        return {topic: f"{what} ({self._read(topic, cut)})" for topic, what in wrong.items()}
 
     def check(self, ledger: Ledger) -> Iterator[Difference]:
         """Compare each cut past the first entry with the tables as of its LSN, but for those that it calls incomplete.
@@ -91,8 +92,10 @@ class States:
         A cut is a state of each table by itself: others may be in the middle of being read.
 
         A look at the catalog does not show what was altered and altered back before it, as an ATTACH PARTITION and a
-        DETACH, or a name that a table had for a moment. So a table may also be what it was after a later statement, or
-        nothing where there was none of its name, if that began before the record was written.
+        DETACH, or a name that a table had for a moment. So of a later statement that began before the record was
+        written, a topic may also be
+        - what its table was then, or what that one was at the cut, under another name perhaps,
+        - where no table had its name then: nothing, or what it had become until the cut.
         """
         reader = _Reader(self._lines)
         for offset, position in self.positions:
@@ -106,12 +109,21 @@ class States:
                 complete = (topic for topic in entry.tables if topic not in incomplete)
                 wrong = ((topic, reader.compare(topic, entry.tables[topic])) for topic in complete)
                 found.append([(topic, what) for topic, what in wrong if what])
-            undone = self._undone(ledger, position.here.flushed_lsn, offset)
-            found = [[each for each in wrong if not _is_any(reader, each[0], undone)] for wrong in found]
+            if all(found):
+                undone = self._undone(ledger, position.here.flushed_lsn, offset)
+                past = [entry for entry in ledger.entries if entry.before < position.here.flushed_lsn]
+                found = [[each for each in wrong if not _is_any(reader, each[0], past, undone)] for wrong in found]
             if found and all(found):
                 where = f"{format_lsn(position.here.flushed_lsn)} (progress offset {offset})"
                 after = f"{near[0].what} ({format_lsn(near[0].before)} to {format_lsn(near[0].after)})"
-                yield from (Difference(topic, where, after, what) for topic, what in found[0])
+                for topic, what in found[0]:
+                    yield Difference(topic, where, after, f"{what} ({self._read(topic, position.here)})")
+
+    def _read(self, topic: str, cut: Cut) -> str:
+        """Tell a cut that ends too early from a record that is not there, or that no reader is given."""
+        lines = self._lines.get(topic, {})
+        last = {partition: records[-1].offset for partition, records in sorted(lines.items()) if records}
+        return f"the cut ends at {cut.offsets.get(topic, [])}, the last records read are {last}"
 
     def _undone(self, ledger: Ledger, lsn: int, offset: int) -> list[Entry]:
         """Return the entries past a cut that its writer may have seen the catalog of."""
@@ -129,8 +141,17 @@ class States:
         return Record(offset, key, False, fields, None if envelope["op"] == "d" else envelope["after"])
 
 
-def _is_any(reader: _Reader, topic: str, entries: list[Entry]) -> bool:
-    return any(not reader.compare(topic, entry.tables.get(topic, _NO_TABLE)) for entry in entries)
+def _is_any(reader: _Reader, topic: str, past: list[Entry], undone: list[Entry]) -> bool:
+    """Whether a topic is what a look at the catalog makes of it that comes after one of the statements `undone`."""
+    for then in (entry.tables.get(topic) for entry in undone):
+        if then is None:
+            may_be = [_NO_TABLE, *(entry.tables[topic] for entry in past if topic in entry.tables)]
+        else:
+            near = [each for entry in past[-2:] for each in entry.tables.values()]
+            may_be = [then, *(each for each in near if each.oid == then.oid)]
+        if any(not reader.compare(topic, contents) for contents in may_be):
+            return True
+    return False
 
 
 def entries_at(entries: list[Entry], lsn: int) -> list[Entry]:

@@ -142,6 +142,10 @@ def test_renames_into_and_out_of_the_patterns(
         source.execute("DELETE FROM shop.audit_orders WHERE id = 50; ALTER TABLE shop.audit_orders RENAME TO orders")
         source.execute("UPDATE shop.orders SET note = 'again'")
         wait_for_state(config, source)
+        # out with a change, in again with none
+        source.execute("ALTER TABLE shop.items SET SCHEMA hr; UPDATE hr.items SET note = 'quiet'")
+        source.execute("ALTER TABLE hr.items SET SCHEMA shop")
+        wait_for_state(config, source)
         _assert_equal(source, servers, config, "shop.orders", "shop.items", "shop.other")
         _assert_nothing_of_others(servers, config, daemon)
         assert daemon.stop() == 0
@@ -303,6 +307,39 @@ def _assert_captured_equal(source: psycopg.Connection[Any], servers: Servers, co
 def _lines(daemon: Daemon) -> list[dict[str, Any]]:
     return [json.loads(line) for line in daemon.log.read_text().splitlines() if line.startswith("{")]
 
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("what", ["schemas", "all tables"])
+def test_tables_that_are_not_published_for_a_while(
+    tmp_path: Path,
+    servers: Servers,
+    database: str,
+    prefix: str,
+    source: psycopg.Connection[Any],
+    what: str,
+    apart: bool,
+) -> None:
+    """Nothing tells the stream of changes of that time, nor the table's oid, file and columns the look afterwards."""
+    _publish(source, _PUBLICATIONS[what])
+    path = _config(tmp_path, servers, database, prefix, '["shop.*"]')
+    config = load(path)
+    steps = ["ALTER TABLE shop.items SET UNLOGGED", "UPDATE shop.items SET note = 'changed'; DELETE FROM shop.items "
+             "WHERE id = 1", "ALTER TABLE shop.items SET LOGGED"]  # fmt: skip
+    if what == "schemas":
+        steps = ["CREATE SCHEMA aside; ALTER TABLE shop.items SET SCHEMA aside; ALTER PUBLICATION tailrace DROP TABLES "
+                 "IN SCHEMA shop", "UPDATE shop.orders SET note = 'changed'; DELETE FROM aside.items WHERE id = 1",
+                 "ALTER TABLE aside.items SET SCHEMA shop; ALTER PUBLICATION tailrace ADD TABLES IN SCHEMA shop"
+                ]  # fmt: skip
+    with running(path) as daemon:
+        wait_for_state(config, source)
+        for step in steps if apart else ["BEGIN; " + "; ".join(steps) + "; COMMIT"]:
+            source.execute(step.encode())
+            if apart:
+                wait_for_state(config, source)
+        wait_for_state(config, source)
+        _assert_equal(source, servers, config, "shop.items", "shop.orders")
+        assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize(

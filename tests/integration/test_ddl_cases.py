@@ -16,6 +16,7 @@ from tests.ddl.cases import Case, Outcome, play
 _T = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT g, 'row ' || g FROM generate_series(1, 40) g"
 _MOOD = "CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad')"
 _CHANGES = ("INSERT INTO t (id) VALUES (101)", "DELETE FROM t WHERE id = 7", "UPDATE t SET id = -9 WHERE id = 9")
+_CHANGES_BELOW_20 = ("INSERT INTO t (id) VALUES (-50)", *_CHANGES[1:])
 
 
 def _two(first: str, second: str) -> str:
@@ -332,6 +333,12 @@ ROWS = {
         _CHANGES,
     ),
     "rewritten": Case((_T,), ("VACUUM FULL t", "CLUSTER t USING t_pkey"), _CHANGES),
+    "unlogged_for_a_while": Case(
+        (_T,),
+        (("ALTER TABLE t SET UNLOGGED", "UPDATE t SET v = 'changed' WHERE id < 20", "DELETE FROM t WHERE id > 30",
+          "ALTER TABLE t SET LOGGED"),),
+        _CHANGES,
+    ),
     "truncated": Case((_T,), (("TRUNCATE t", "ALTER TABLE t ADD a int DEFAULT 7"),), ("INSERT INTO t VALUES (1)",)),
     "attached": Case((_PARTED,), (_ATTACH,), (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 202")),
     "attached_in_its_transaction": Case(
@@ -347,14 +354,29 @@ ROWS = {
           "INSERT INTO t SELECT g, 'made' FROM generate_series(300, 320) g"),),
         (*_CHANGES, "UPDATE t SET v = 'x' WHERE id = 302"),
     ),
-    "detached": Case((_PARTED,), ("leave t t2", "ALTER TABLE t DETACH PARTITION t2"), _CHANGES),
+    "detached": Case((_PARTED,), ("leave t t2", "ALTER TABLE t DETACH PARTITION t2"), _CHANGES_BELOW_20),
     "detached_and_attached": Case(
         (_PARTED,),
         ("leave t t2", "ALTER TABLE t DETACH PARTITION t2", "UPDATE t2 SET v = 'changed'", "DELETE FROM t2 WHERE id < "
          "25", "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (20) TO (200)"),
         _CHANGES,
     ),
-    "partition_dropped": Case((_PARTED,), ("leave t t2", "DROP TABLE t2"), _CHANGES),
+    "detached_and_attached_at_once": Case(
+        (_PARTED,),
+        (("ALTER TABLE t DETACH PARTITION t2", "UPDATE t2 SET v = 'changed'", "DELETE FROM t2 WHERE id < 25",
+          "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (20) TO (200)"),),
+        _CHANGES,
+    ),
+    "partition_of_partition_out_for_a_while": Case(
+        ("CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+         "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (-100) TO (200) PARTITION BY RANGE (id);"
+         "CREATE TABLE t2 PARTITION OF t1 FOR VALUES FROM (-100) TO (200);"
+         "INSERT INTO t SELECT g, 'row' FROM generate_series(1, 40) g",),
+        (("ALTER TABLE t DETACH PARTITION t1", "UPDATE t1 SET v = 'changed'", "DELETE FROM t1 WHERE id < 25",
+          "ALTER TABLE t ATTACH PARTITION t1 FOR VALUES FROM (-100) TO (200)"),),
+        _CHANGES,
+    ),
+    "partition_dropped": Case((_PARTED,), ("leave t t2", "DROP TABLE t2"), _CHANGES_BELOW_20),
     "partition_truncated": Case((_PARTED,), ("TRUNCATE t2",), _CHANGES),
     "partition_truncated_and_filled": Case(
         (_PARTED,), (("TRUNCATE t2", "INSERT INTO t SELECT g, 'new' FROM generate_series(25, 30) g"),), _CHANGES

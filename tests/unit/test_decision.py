@@ -31,12 +31,14 @@ AT_REST = [
     # how the table lay, how it lies, what is done
     (LAYOUT, LAYOUT, Action.NONE),
     (LAYOUT, replace(LAYOUT, attributes=(ID, N, Attribute(3, "m", 25, -1, False, 6))), Action.NOTE),
-    (LAYOUT, replace(LAYOUT, files=((7, 71, False),)), Action.NOTE),  # VACUUM FULL
+    (LAYOUT, replace(LAYOUT, files=((7, 71, 0),)), Action.NOTE),  # VACUUM FULL
     (with_type(N, "sad"), with_type(N, "glad"), Action.READ),
-    (replace(LAYOUT, files=()), replace(LAYOUT, files=((8, 80, True),)), Action.READ),  # ATTACH PARTITION
-    (replace(LAYOUT, files=((8, 80, False),)), replace(LAYOUT, files=((8, 81, False),)), Action.RECONCILE),
+    (replace(LAYOUT, files=()), replace(LAYOUT, files=((8, 80, 5),)), Action.READ),  # ATTACH PARTITION
+    (replace(LAYOUT, files=((8, 80, 0),)), replace(LAYOUT, files=((8, 81, 0),)), Action.RECONCILE),
+    (replace(LAYOUT, files=((8, 80, 5),)), replace(LAYOUT, files=((8, 80, 6),)), Action.RECONCILE),  # DETACH and ATTACH
+    (replace(LAYOUT, toast=60), replace(LAYOUT, files=((7, 71, 0),), toast=61), Action.RECONCILE),  # SET UNLOGGED
     (with_type(ID, "sad"), with_type(ID, "glad"), Action.REFILL),
-    (LAYOUT, replace(LAYOUT, files=((7, 71, False),), attributes=(replace(ID, version=6), N)), Action.REFILL),  # USING
+    (LAYOUT, replace(LAYOUT, files=((7, 71, 0),), attributes=(replace(ID, version=6), N)), Action.REFILL),  # USING
 ]
 
 REPLACED = [

@@ -153,6 +153,44 @@ def test_a_partition_with_another_file_may_have_been_truncated() -> None:
     assert BEFORE.rows_at_rest(own, names, names, names, ["id"]) is RowsAtRest.SAME, "the stream has a table's own"
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        (0, 0, RowsAtRest.SAME),
+        (700, 700, RowsAtRest.SAME),
+        (0, 700, RowsAtRest.MISSING),  # made as a partition, taken out, put in again
+        (700, 701, RowsAtRest.MISSING),
+        (1, 701, RowsAtRest.SAME),  # stored by a version that knew only that it was attached
+    ],
+)
+def test_a_partition_that_was_out_for_a_while(before: int, now: int, found: RowsAtRest) -> None:
+    """Its rows may have been changed or deleted meanwhile, and nothing of that is in the stream of the table."""
+    names = [each.name for each in ATTRIBUTES]
+    root = Layout(1, ((2, 900, 0), (3, 901, before)), (1,), ATTRIBUTES)
+    again = replace(root, files=((2, 900, 0), (3, 901, now)))
+    assert root.rows_at_rest(again, names, names, names, ["id"]) is found
+
+
+def test_a_layout_of_a_version_that_knew_only_that_a_partition_was_attached() -> None:
+    stored = {"oid": 1, "files": [[2, 900, False], [3, 901, True]], "key": [1], "attributes": [], "member": 0}
+    assert Layout.from_dict(stored).files == ((2, 900, 0), (3, 901, 1))
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        (Layout(1, ((1, 901, 0),), (1,), ATTRIBUTES, toast=70), RowsAtRest.SAME),  # VACUUM FULL, TRUNCATE
+        (Layout(1, ((1, 901, 0),), (1,), ATTRIBUTES, toast=71), RowsAtRest.MISSING),  # SET UNLOGGED, SET LOGGED
+        (Layout(1, ((1, 900, 0),), (1,), ATTRIBUTES, toast=71), RowsAtRest.SAME),
+        (Layout(1, ((1, 901, 0),), (1,), altered(2, version=501), toast=71), RowsAtRest.DIFFER),  # USING
+    ],
+)
+def test_a_table_that_was_unlogged_for_a_while(now: Layout, found: RowsAtRest) -> None:
+    names = [each.name for each in ATTRIBUTES]
+    assert replace(BEFORE, toast=70).rows_at_rest(now, names, names, names, ["id"]) is found
+    assert BEFORE.rows_at_rest(now, names, names, names, ["id"]) is not RowsAtRest.MISSING, "not known before"
+
+
 def test_a_column_that_was_there_and_is_published_now() -> None:
     assert BEFORE.rows_at_rest(BEFORE, ["id", "name", "n"], ["id", "n"], {"id", "n"}, ["id"]) is RowsAtRest.DIFFER
     assert BEFORE.rows_at_rest(BEFORE, ["id", "n"], ["id", "name", "n"], {"id", "name", "n"}, []) is RowsAtRest.SAME
@@ -212,7 +250,7 @@ def test_a_layout_of_a_version_that_knew_labels_only() -> None:
 WHOLE = TableState(
     3,
     7,
-    replace(inside(MOOD, PAIR), labels=((70, "sad"),)),
+    replace(inside(MOOD, PAIR), labels=((70, "sad"),), toast=70),
     2**63,
     ("id", "n"),
     status=TableStatus.PARKED,
