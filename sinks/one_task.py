@@ -32,3 +32,9 @@ def in_one_task(session: SparkSession, *, few: bool) -> Iterator[None]:
         # not unset: that would be Spark's own default
         for name, value in before.items():
             session.conf.set(name, value)
+
+
+def set_one_task(session: SparkSession) -> None:
+    """Have all that is planned in a session go through one partition and be run as planned."""
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from schemas.config import Config
@@ -22,13 +21,19 @@ from spark_jobs.causes import is_jvm_gone
 from spark_jobs.command import opened, parser, run, stopping
 from spark_jobs.cuts import SeenCut
 from spark_jobs.kept import KeptView, Shared
+from spark_jobs.lanes import Lanes, Turn
 from spark_jobs.lines import line, named
 from spark_jobs.open_view import open_view
-from spark_jobs.upkeep import Upkeep
+from spark_jobs.records import MANY_RECORDS
+from spark_jobs.source import records_between
+from spark_jobs.upkeep import Upkeep, UpkeepThread
 from spark_jobs.views.lower import in_order
 from spark_jobs.waiting import Waiting, waits_for_tables
 
 _SAME_MOMENT_S: Final = 2.0
+
+_SLICE_S: Final = 0.1
+"""How soon it is noticed that a batch has ended, a view waits no longer, or a signal has come."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,43 +64,54 @@ def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, unt
     """Apply to each view each new state cut of its tables; with `until`, end once all are at or past it.
 
     In a round all of them are from one look at the progress topic: views of which no table is incomplete get one cut,
-    and what they read of a topic is read once. The others stand still.
+    and what they read of a topic is read once. The others stand still. A view is in no round while its batch of an
+    earlier one still runs: `spark_jobs.lanes` says how long the others wait for it.
     """
-    upkeep = Upkeep(shared)
-    levels = in_levels(views)
     interval = shared.config.spark.trigger_interval_ms / 1000
-
-    def turn(view: KeptView) -> None:
-        if stop.is_set() or view.parked:
-            return
-        seen = newest[view.declared.name]
-        if seen is not None:
-            keep(view, seen, stop)
-            if view.stands_for(seen.waits_for):
-                line(event="waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
-        elif tables := shared.cuts.waits_for(view.declared):
-            said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."))
-
-    def place(view: KeptView) -> tuple[object, ...]:
-        """Older cuts first: what is done for them is on the way of the others; then those that are quick."""
-        seen = newest[view.declared.name]
-        # they would wait longer for the others than the others for them
-        return seen.cut.order if seen is not None else (), view.took_ms
-
+    views = [view for level in in_levels(views) for view in level]
     # a batch of few changes is planned and committed for longer than it runs: another uses what it leaves idle
-    with ThreadPoolExecutor(shared.config.spark.views_at_once, "views") as pool:
+    lanes = Lanes(shared.records, shared.config.spark.views_at_once, lambda turn: take(shared, turn, stop))
+    with lanes, UpkeepThread(Upkeep(shared), shared.session) as upkeep:
         while not stop.is_set():
             began = time.monotonic()
-            shared.cuts.look(wait=max(interval, 0.1))
-            newest = {view.declared.name: shared.cuts.seen(view.declared) for view in views}
-            for level in levels:
-                list(pool.map(turn, sorted(level, key=place)))
-            if any(newest.values()):
-                shared.records.release()
-                upkeep.turn(stop)
+            shared.cuts.look(wait=max(interval, 0.1) if lanes.idle else _SLICE_S)
+            turns = [Turn(view, shared.cuts.seen(view.declared)) for view in lanes.ready(views)]
+            lanes.begin(sorted(turns, key=_place))
+            while not stop.is_set() and not lanes.ready(views):
+                lanes.wait(_SLICE_S)
+            if any(turn.seen for turn in turns):
+                upkeep.begin(stop)
             if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
-                return
-            stop.wait(max(0.0, interval - (time.monotonic() - began)))
+                break
+            while not stop.is_set() and (left := began + interval - time.monotonic()) > 0:
+                lanes.wait(min(left, _SLICE_S))
+        lanes.end()
+
+
+def _place(turn: Turn) -> tuple[object, ...]:
+    """Older cuts first: what is done for them is on the way of the others; then those that are quick."""
+    # they would wait longer for the others than the others for them
+    view, seen = turn.view, turn.seen
+    if seen is None:
+        return (), 0, view.took_ms
+    known = view.applied.cut.offsets if view.applied else {}
+    news = sum(records_between(known.get(t, []), seen.cut.offsets.get(t, [])) for t in view.declared.topics)
+    return seen.cut.order, news // MANY_RECORDS, view.took_ms
+
+
+def take(shared: Shared, turn: Turn, stop: threading.Event) -> bool:
+    """Run one batch of a view, or say what it waits for; return whether there was anything to do."""
+    view, seen = turn.view, turn.seen
+    if stop.is_set() or view.parked:
+        return False
+    if seen is not None:
+        worked = keep(view, seen, stop)
+        if view.stands_for(seen.waits_for):
+            line(event="waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
+        return worked
+    if tables := shared.cuts.waits_for(view.declared):
+        said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."))
+    return False
 
 
 def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
@@ -109,8 +125,8 @@ def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
     return [levels[number] for number in sorted(levels)]
 
 
-def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> None:
-    """Run one batch of a view and say what it did; a failure parks this view, not the others.
+def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> bool:
+    """Run one batch of a view and say what it did; return whether it did anything. A failure parks this view alone.
 
     What reads a view that is parked waits for it. With `stop` set, or without a JVM, it is raised: this job ends.
     """
@@ -119,16 +135,19 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> 
         view.step(seen, report)
     except Waiting as error:
         said(view, error)
-        return
+        return False
     except Exception as error:
         failed = named(error)
         if is_jvm_gone(failed) or (stop is not None and stop.is_set()):
             raise failed from None
         pause = view.park(failed)
         line(event="parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
-        return
+        return False
     applied = view.applied
-    if applied is not None and (before is None or before.cut.offsets != applied.cut.offsets or report.replaced):
+    if applied is None:
+        return False  # another process holds the lease
+    worked = before is None or before.cut.offsets != applied.cut.offsets or report.replaced
+    if worked:
         line(
             event="batch",
             view=view.declared.name,
@@ -139,6 +158,7 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> 
             **({"late": report.late} if report.late else {}),
             ms=report.milliseconds,
         )
+    return worked
 
 
 def said(view: KeptView, error: Waiting) -> None:

@@ -44,6 +44,8 @@ class Inputs:
         self._shared: Final = shared
         self._view: Final = view
         self._bases: Final = BaseTables(shared, view)
+        self._reached: dict[str, Applied] = {}
+        """Where the views that are read were at the last `advance`: they may have moved on by now."""
 
     def advance(self, seen: SeenCut) -> SeenCut:
         """Bring all inputs to one cut, this one or a newer one, and return it.
@@ -52,8 +54,8 @@ class Inputs:
         all inputs yet: then one table is incomplete, and others' views have gone on.
         """
         while True:
-            reached = [self._step(self._lower(name), seen) for name in self._view.views]
-            reached += self._bases.advance(self._view.topics_read, seen)
+            self._reached = {name: self._step(self._lower(name), seen) for name in self._view.views}
+            reached = [*self._reached.values(), *self._bases.advance(self._view.topics_read, seen)]
             # Another process may have gone further; none of them goes back.
             furthest = max(applied.cut.order for applied in reached)
             if furthest <= seen.cut.order:
@@ -132,9 +134,7 @@ class Inputs:
         return self._shared.views[name]
 
     def _stands(self, name: str) -> Applied:
-        applied = self._lower(name).applied
-        assert applied is not None  # `advance` has been called
-        return applied
+        return self._reached[name]
 
     def _step(self, lower: KeptView, seen: SeenCut) -> Applied:
         applied = lower.applied

@@ -98,6 +98,11 @@ class KeptView:
         return self._applied
 
     @property
+    def busy(self) -> bool:
+        """Whether a batch is under way."""
+        return self._lock.locked()
+
+    @property
     def parked(self) -> bool:
         """Whether the last batch failed and it is too early to try again.
 

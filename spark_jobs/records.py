@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from itertools import count
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
 from schemas.config import Kafka
 from schemas.errors import SinkError
 from schemas.topics import Topics
-from sinks.one_task import in_one_task
+from sinks.one_task import set_one_task
 from sinks.progress import read_schemas
 from sinks.schema_topic import StoredSchema
 from sinks.temp_views import drop_global_temp_view
@@ -22,7 +24,9 @@ from spark_jobs.latest import Facts, facts, marked, newest, newest_marks
 from spark_jobs.shapes import TableShapes, table_shapes
 from spark_jobs.source import FEW_RECORDS, records, records_between
 
-_MANY: Final = 100_000
+R = TypeVar("R")
+
+MANY_RECORDS: Final = 100_000
 """Records of a span from which on its values stay where they were read."""
 
 
@@ -48,59 +52,106 @@ class Every:
         return session.table(f"global_temp.{self.name}")
 
 
-class Records:
-    """What all views share: the cached spans of one round, the schemas, the session that holds the cache.
+class _Once:
+    """What is made by the first thread that needs it; the others wait for that alone, not for what else is made."""
 
-    Views that are kept at the same time take turns here: what one has read is there for the next.
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[object, Any] = {}
+        self._locks: dict[object, threading.Lock] = {}
+
+    def get(self, what: object, make: Callable[[], R]) -> R:
+        with self._lock:
+            its_own = self._locks.setdefault(what, threading.Lock())
+        with its_own:
+            if what not in self._made:
+                self._made[what] = make()
+            found: R = self._made[what]
+            return found
+
+
+class Spans:
+    """What one round has in Spark's cache, for the views that are in it.
+
+    A later round has its own, also while a long batch of this one still runs: what a plan in the cache reads must be
+    there for as long as that plan.
+    """
+
+    def __init__(self) -> None:
+        self.once = _Once()
+        self.cached: list[DataFrame] = []
+        self.names: list[str] = []
+
+
+class Records:
+    """What all views share: the cached spans of each round, the schemas, the sessions that read the topics.
+
+    Views that are maintained at the same time and need the same span read it once. Spans of few records are read one
+    after the other, and so are those of many; one of few never waits for one of many.
     """
 
     def __init__(self, session: SparkSession, kafka: Kafka) -> None:
-        self._session = session
+        self.session = session
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
-        self._spans: dict[object, Latest | None] = {}
-        self._wholes: dict[object, Every | None] = {}
-        self._made: dict[object, str] = {}
-        self._cached: list[DataFrame] = []
-        self._names: list[str] = []
+        self._few = session.newSession()
+        set_one_task(self._few)
+        self._reading = {True: threading.Lock(), False: threading.Lock()}
+        self._outside = Spans()
+        self._thread = threading.local()
         self._stored: list[StoredSchema] = []
         self._shapes: dict[str, TableShapes] = {}
-        self._count = 0
+        self._numbers = count(1)
         self._lock = threading.RLock()
+
+    @contextmanager
+    def within(self, spans: Spans) -> Iterator[None]:
+        """Let what this thread reads in the block belong to a round."""
+        self._thread.spans = spans
+        try:
+            yield
+        finally:
+            self._thread.spans = None
+
+    @property
+    def _spans(self) -> Spans:
+        return getattr(self._thread, "spans", None) or self._outside
 
     def latest(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Latest | None:
         """Return the newest record of each key in a span, all read when this returns; None if it is empty."""
-        with self._lock:
-            span = (topic, tuple(start), tuple(end))
-            if span not in self._spans:
-                raw, count = records(self._session, self._kafka, topic, start, end), records_between(start, end)
-                with in_one_task(self._session, few=count < FEW_RECORDS):
-                    self._spans[span] = None if raw is None else self._read(raw, count)
-            return self._spans[span]
+        size = records_between(start, end)
+        few = size < FEW_RECORDS
+        session = self._few if few else self.session
+
+        def read() -> Latest | None:
+            with self._reading[few]:
+                raw = records(session, self._kafka, topic, start, end)
+                return None if raw is None else self._read(raw, size)
+
+        return self._spans.once.get(("latest", topic, tuple(start), tuple(end)), read)
 
     def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:
         """Return all records of a span, read when this returns; None if it is empty. What is too large goes to disk."""
-        with self._lock:
-            span = (topic, tuple(start), tuple(end))
-            if span not in self._wholes:
-                raw = records(self._session, self._kafka, topic, start, end, ("timestamp", "headers"))
-                self._wholes[span] = None if raw is None else self._read_whole(raw)
-            return self._wholes[span]
+        few = records_between(start, end) < FEW_RECORDS
+
+        def read() -> Every | None:
+            with self._reading[few]:
+                raw = records(self.session, self._kafka, topic, start, end, ("timestamp", "headers"))
+                return None if raw is None else self._read_whole(raw)
+
+        return self._spans.once.get(("every", topic, tuple(start), tuple(end)), read)
 
     def once(self, what: object, make: Callable[[], DataFrame]) -> str:
         """Return the name of a global view: who asks for `what` first in a round has it made."""
-        with self._lock:
-            if what not in self._made:
-                self._made[what] = f"global_temp.{self._named(make())}"
-            return self._made[what]
+        return self._spans.once.get(("made", what), lambda: f"global_temp.{self._named(make())}")
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Put a frame into Spark's cache until the round ends."""
-        self._cached.append(frame.persist())
+        self._spans.cached.append(frame.persist())
         return frame
 
-    def _read(self, raw: DataFrame, count: int) -> Latest:
-        if count < _MANY:
+    def _read(self, raw: DataFrame, size: int) -> Latest:
+        if size < MANY_RECORDS:
             frame = self.keep(newest(raw))
         else:
             whole = self.keep(raw)
@@ -114,23 +165,19 @@ class Records:
         return None if known is None else Every(name, known)
 
     def _named(self, frame: DataFrame) -> str:
-        self._count += 1
-        name = f"tailrace_span_{self._count}"
+        name = f"tailrace_span_{next(self._numbers)}"
         frame.createOrReplaceGlobalTempView(name)
-        self._names.append(name)
+        self._spans.names.append(name)
         return name
 
-    def release(self) -> None:
-        """Let go of the cached spans; called after each round."""
-        for name in self._names:
-            drop_global_temp_view(self._session, name)
-        self._names.clear()
-        self._wholes.clear()
-        for frame in self._cached:
+    def release(self, spans: Spans | None = None) -> None:
+        """Let go of what a round has in the cache, once all of its batches have ended; by default outside of rounds."""
+        if spans is None:
+            spans, self._outside = self._outside, Spans()
+        for name in spans.names:
+            drop_global_temp_view(self.session, name)
+        for frame in spans.cached:
             frame.unpersist()
-        self._spans.clear()
-        self._made.clear()
-        self._cached.clear()
 
     def forget_shapes(self) -> None:
         """Read the topic of schemas anew for who asks next."""
@@ -150,7 +197,7 @@ class Records:
             known = self._shapes.get(topic)
             if known is None or not ids <= known.newest:
                 self._stored = read_schemas(self._kafka, self._topics)
-                known = self._shapes[topic] = table_shapes(self._session, topic, self._stored)
+                known = self._shapes[topic] = table_shapes(self.session, topic, self._stored)
             if missing := sorted(ids - known.ids):
                 raise SinkError(
                     "TR-523",

@@ -43,6 +43,9 @@ _SETTINGS: Final = {
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     # The 100 classes of the default are fewer than one round of six views compiles: each batch would compile all anew.
     "spark.sql.codegen.cache.maxEntries": "2000",
+    # Each view's jobs are in a pool of their own (`spark_jobs.lanes`): a core that becomes free takes a task of the one
+    # that has the fewest running. By default the tasks of a large job come before those of all that started later.
+    "spark.scheduler.mode": "FAIR",
     # Each span of a topic is read by consumers of its own, which are not used again, nor is what they fetched ahead: of
     # five minutes, as by default, that is a hundred MiB.
     "spark.kafka.consumer.cache.timeout": "10s",

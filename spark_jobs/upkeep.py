@@ -1,7 +1,7 @@
-"""Keep the tables of views and base tables small: compaction and expiry between the rounds of `follow`.
+"""Keep the tables of views and base tables small: compaction and expiry beside the batches of `follow`.
 
 One table at a time, under its lease, and only as long as all of it together has taken no more than its share of the
-time; so a round is held up by one table's turn at most, and SIGTERM by one procedure.
+time; so a table's batch is held up by its own turn at most, and SIGTERM by one procedure.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
+from pyspark.sql import SparkSession
+
+from schemas.closes import Closes
 from schemas.errors import TailraceError
 from schemas.progress import Cut
 from schemas.topics import Topics
@@ -19,11 +23,37 @@ from sinks.upkeep import commits_since_compaction, compact, expire
 from sinks.views_topic import ViewRecord, now_ms, read_views
 from spark_jobs.base import NAMESPACE
 from spark_jobs.kept import KeptView, Shared
+from spark_jobs.lanes import POOL
 from spark_jobs.lines import line, named
 from spark_jobs.views import declare
 
 _BASE_KEEP_MS: Final = 600_000
 """Base tables are for batches, which say what they need; this covers a view's first batch, which has said nothing."""
+
+
+class UpkeepThread(Closes):
+    """Upkeep in a thread of its own. Its jobs are in a pool of their own, as a view's are (`spark_jobs.lanes`)."""
+
+    def __init__(self, upkeep: Upkeep, session: SparkSession) -> None:
+        self._upkeep = upkeep
+        self._session = session
+        self._pool = ThreadPoolExecutor(1, "upkeep")
+        self._turn: Future[None] | None = None
+
+    def begin(self, stop: threading.Event) -> None:
+        """Begin a turn, unless one is under way. What the one before raised is raised here."""
+        if self._turn is not None and not self._turn.done():
+            return
+        if self._turn is not None:
+            self._turn.result()
+        self._turn = self._pool.submit(self._run, stop)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _run(self, stop: threading.Event) -> None:
+        self._session.sparkContext.setLocalProperty(POOL, "upkeep")
+        self._upkeep.turn(stop)
 
 
 class Upkeep:
@@ -44,7 +74,8 @@ class Upkeep:
         if not due or stop.is_set() or self._spent_s > warehouse.upkeep_share * (time.monotonic() - self._began):
             return
         began = time.monotonic()
-        self._look_after(self._tables()[max(due)[1]], stop)
+        if (view := self._tables().get(max(due)[1])) is not None:
+            self._look_after(view, stop)
         self._spent_s += time.monotonic() - began
 
     def _tables(self) -> dict[str, KeptView]:
@@ -55,8 +86,10 @@ class Upkeep:
     def _counted(self) -> Iterator[tuple[str, int]]:
         """Count a commit for each table whose newest snapshot is another one than in the round before."""
         for name, view in self._tables().items():
-            assert view.applied is not None
-            snapshot = view.applied.snapshot_id
+            applied = view.applied
+            if applied is None:
+                continue  # its batch has failed since
+            snapshot = applied.snapshot_id
             if name not in self._commits:
                 try:
                     self._commits[name] = snapshot, commits_since_compaction(_target(view).snapshots())
@@ -79,7 +112,8 @@ class Upkeep:
                 view.forget()
             try:
                 report |= compact(_target(view))
-                if not stop.is_set():
+                # what the first batch of a view reads is recorded nowhere yet
+                if not stop.is_set() and not any(map(self._begins, self._readers(view))):
                     report |= expire(_target(view), *self._needed(view))
             except Exception as error:
                 # It is tried again after as many commits; nothing that is applied depends on it.
@@ -98,6 +132,11 @@ class Upkeep:
         keep_ms = _BASE_KEEP_MS if is_base else config.warehouse.keep_s * 1000
         slowest = min(needed, key=lambda cut: cut.order, default=None)
         return now_ms() - keep_ms, slowest, _generations(records)
+
+    def _begins(self, name: str) -> bool:
+        """Whether the first batch of a view is under way in this job."""
+        view = self._shared.views.get(name)
+        return view is not None and view.applied is None and view.busy
 
     def _readers(self, view: KeptView) -> Iterator[str]:
         """Give the declared views that read a table of the warehouse for their batches."""

@@ -1,12 +1,16 @@
 """How long changes of one table take to its view before, while and after another table is read again.
 
+Four phases: `before`; `during`, while the table is read; `catch_up`, until the view that joins it shows the newest
+state; `after`.
+
     python -m tests.bench.reread [--rows 5000000] [--read-seconds 120] [--seconds 60] [--warm-up 120] [--rate 20]
         [--output FILE]
 
 The large table has `--rows` rows; an ALTER TABLE has all of them read again, at a rate at which that takes about
 `--read-seconds`. Meanwhile rows of a small table are changed, one a transaction. Two views are followed: one of the
 small table, and one that joins it with the large one, which stands still as long as that is incomplete. A view shows a
-transaction once its record on the views topic names an LSN at or past it. In the end both are compared with PostgreSQL.
+transaction once its record on the views topic names an LSN at or past it. What `status` and the job say of the join
+meanwhile is in the report, and the load average at the end of each phase. In the end both are compared with PostgreSQL.
 """
 
 from __future__ import annotations
@@ -19,19 +23,23 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 
+from cdc.cli.status_page import status_lines
 from cdc.dev.postgres import create_database
 from cdc.dev.state import Servers
+from cdc.ops.read_status import read_status
 from schemas.config import Config
 from schemas.configfile import load
 from schemas.lsn import parse_lsn
+from schemas.progress import PositionRecord
 from schemas.topics import Topics
 from sinks.progress import PositionTail
 from tests.bench.follow import Committed, Watch, check, latencies, percentiles, wait_for_views
@@ -59,10 +67,10 @@ class Load:
         self._tail = tail
         self._pause = 1 / rate
 
-    def run(self, seconds: float, *, until_complete: bool = False) -> None:
-        """Commit for so long, or until no table is incomplete, at most for ten times as long."""
+    def run(self, seconds: float, until: Callable[[PositionRecord | None], bool] | None = None) -> None:
+        """Commit for so long, or until `until` of the newest position record, at most for ten times as long."""
         began = time.time()
-        deadline = began + seconds * (10 if until_complete else 1)
+        deadline = began + seconds * (1 if until is None else 10)
         while (now := time.time()) < deadline:
             self._connection.execute(
                 "UPDATE small SET n = n + 1 WHERE id = %s", (1 + len(self.committed) * 7 % _SMALL_ROWS,)
@@ -70,11 +78,10 @@ class Load:
             row = self._connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
             assert row is not None
             self.committed.append((parse_lsn(row[0]), time.time()))
-            record = self._tail.newest()
-            if until_complete and record is not None and not record.incomplete_tables:
+            if until is not None and until(self._tail.newest()):
                 return
             time.sleep(max(0.0, now + self._pause - time.time()))
-        assert not until_complete, "the large table is not complete yet"
+        assert until is None, "it has not come to its end"
 
 
 def measure(servers: Servers, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -103,14 +110,18 @@ def measure(servers: Servers, folder: Path, arguments: argparse.Namespace) -> di
                 try:
                     wait_for_views(process, lambda: watch.reached(first, _NAMES), 600)
                     changes = Load(connection, tail, arguments.rate)
-                    phases = _phases(config, connection, changes, arguments)
+                    phases = _phases(config, connection, changes, watch, arguments)
                     last = wait_for_state(config, connection).flushed_lsn
                     wait_for_views(process, lambda: watch.reached(last, _NAMES), 300)
                 finally:
                     process.terminate()
             for name in _NAMES:
                 check(connection, config, name)
-    return {"read_bytes_per_s": limit, **_figures(changes.committed, phases, watch)}
+        said = _said((folder / "follow.log").read_bytes())
+    return {"read_bytes_per_s": limit, **_figures(changes.committed, phases, watch), **said}
+
+
+_SPANS = ("before", "during", "catch_up", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,44 +129,80 @@ class _Phases:
     """Where each phase begins among the commits, and where the last one ends; when the large table was incomplete."""
 
     starts: Sequence[int]
+    loads: Sequence[float]
     altered: float
     complete: float
+    status: Sequence[str]
 
 
 def _phases(
-    config: Config, connection: psycopg.Connection[Any], changes: Load, arguments: argparse.Namespace
+    config: Config, connection: psycopg.Connection[Any], changes: Load, watch: Watch, arguments: argparse.Namespace
 ) -> _Phases:
+    starts: list[int] = []
+    loads: list[float] = []
+
+    def end_phase() -> None:
+        starts.append(len(changes.committed))
+        loads.append(os.getloadavg()[0])
+
     changes.run(arguments.warm_up)
-    starts = [len(changes.committed)]
+    end_phase()
     changes.run(arguments.seconds)
-    starts.append(len(changes.committed))
+    end_phase()
     altered = time.time()
     connection.execute("ALTER TABLE large ADD note text DEFAULT 'note'")
     wait_for(config, lambda record: record.incomplete_tables)
-    changes.run(arguments.read_seconds, until_complete=True)
+    changes.run(arguments.read_seconds / 4)
+    status = [text.strip() for text in status_lines(read_status(config)) if "waits for" in text]
+    changes.run(arguments.read_seconds, lambda record: record is not None and not record.incomplete_tables)
     complete = time.time()
-    starts.append(len(changes.committed))
+    end_phase()
+    first = changes.committed[-1][0]
+    changes.run(arguments.seconds, lambda _: watch.reached(first, ["joined"]))
+    end_phase()
     changes.run(arguments.seconds)
-    starts.append(len(changes.committed))
-    return _Phases(starts, altered, complete)
+    end_phase()
+    return _Phases(starts, loads, altered, complete, status)
 
 
 def _figures(committed: Committed, phases: _Phases, watch: Watch) -> dict[str, Any]:
     """Return the latencies of the small table's view in each phase, and how long the join stood still."""
     shown = watch.seen["small"]
-    parts = [committed[begin:end] for begin, end in pairwise(phases.starts)]
-    spans = dict(zip(("before", "during", "after"), parts, strict=True))
     joined = [at for at, _ in watch.seen["joined"] if at > phases.altered]
     moved = [at for at in joined if at < phases.complete]
+    figures = {}
+    for name, (begin, end), average in zip(_SPANS, pairwise(phases.starts), phases.loads[1:], strict=True):
+        span = committed[begin:end]
+        batches = sum(span[0][1] <= at <= span[-1][1] for at, _ in shown)
+        seconds = round(span[-1][1] - span[0][1], 1)
+        figures[name] = {
+            **(percentiles(latencies(span, shown, 0)) if len(span) > 1 else {}),
+            "seconds": seconds,
+            "batches": batches,
+            "load_average": round(average, 1),
+        }
     return {
         "read_s": round(phases.complete - phases.altered, 1),
-        "small": {name: percentiles(latencies(span, shown, 0)) for name, span in spans.items()},
+        "small": figures,
         "joined": {
             "last_moved_s_after_the_alter": round(max(moved) - phases.altered, 1) if moved else None,
             "moved_again_s_after_the_read": round(
                 min(at for at in joined if at >= phases.complete) - phases.complete, 1
             ),
         },
+        "status": phases.status,
+    }
+
+
+def _said(log: bytes) -> dict[str, Any]:
+    """Return what the job has said of the join: what it waited for, and its longest batch."""
+    events = [orjson.loads(text) for text in log.splitlines() if text.startswith(b"{")]
+    own = [event for event in events if event.get("view") == "joined"]
+    batches = [event for event in own if event["event"] == "batch"]
+    longest: dict[str, Any] = max(batches[1:], key=lambda event: sum(event["ms"].values()), default={})
+    return {
+        "waiting": [event for event in own if event["event"] == "waiting"],
+        "longest_batch": {name: longest.get(name) for name in ("rows", "ms")},
     }
 
 
