@@ -239,8 +239,8 @@ def test_another_registry_is_refused(
         wait_for_state(load(path), connection)
     _store(servers, Topics(prefix), StoredSchema(900_000, f"{prefix}.x-value", '"long"', registered=True))
     _assert_refused(path, "TR-346", "does not have our schema 900000")
-    (key,) = _ids(load(path), "key")
-    _store(servers, Topics(prefix), StoredSchema(key, f"{prefix}.x-value", '"long"', registered=True))
+    (value,) = _ids(load(path), "value")
+    _store(servers, Topics(prefix), StoredSchema(value, f"{prefix}.x-value", '"long"', registered=True))
     _assert_refused(path, "TR-346", "It has another under that id")
 
 
