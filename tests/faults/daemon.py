@@ -147,14 +147,14 @@ def main(arguments: list[str]) -> None:
     if len(arguments) > 1:
         point, when, number = arguments[1].split(":")
         install(Killer(point, when, int(number)))
+    import typer
+
     from cdc.cli.run import run
-    from schemas.errors import TailraceError
 
     try:
         run(Path(arguments[0]))
-    except TailraceError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
+    except typer.Exit as ended:  # the error is in the log
+        sys.exit(ended.exit_code)
 
 
 if __name__ == "__main__":
