@@ -214,7 +214,7 @@ def test_targets_that_cannot_be_reached(servers: Servers, prefix: str, tmp_path:
             assert not {"hunter2", "s3cr3t", "Error:", "Exception", "Traceback"} & set(done.stderr.split())
             assert "hunter2" not in done.stderr
             assert "s3cr3t" not in done.stderr
-            assert done.stderr.startswith("ERROR  TR-5"), done.stderr
+            assert done.stderr.startswith("ERROR  TR-104" if location == " " else "ERROR  TR-5"), done.stderr
             assert len(done.stderr.splitlines()) == 3
 
 
