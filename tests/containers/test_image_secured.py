@@ -66,6 +66,6 @@ def test_an_unknown_ca_is_refused(secured: Secured, side: str, exit_code: int, e
         ended = container.get_wrapped_container().wait(timeout=30)["StatusCode"]
         said = "".join(part.decode() for part in container.get_logs())
     assert ended == exit_code, said
-    assert f"ERROR  {error}" in said
+    assert f'"code": "{error}"' in said
     assert "certificate verify failed" in said
     assert [secret for secret in SECRETS if secret in said] == []
