@@ -39,7 +39,7 @@ def folder(servers: Servers, prefix: str, tmp_path: Path) -> Iterator[Path]:
     sections = _SECTIONS.format(folder=tmp_path, java=SMALL_SPARK)
     write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections)
     yield tmp_path
-    wait_until(lambda: not _processes_of(tmp_path), 15)
+    wait_until(lambda: not _processes_of(tmp_path), 60)  # a JVM that is starting up ends late
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
