@@ -12,9 +12,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
 import typer.main
 from jinja2 import Environment, StrictUndefined
-from pydantic import SecretStr
+from pydantic import SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -175,8 +176,6 @@ def _type(field: FieldInfo) -> str:
 
 
 def _schema_of(field: FieldInfo) -> dict[str, Any]:
-    from pydantic import TypeAdapter
-
     annotation: Any = field.annotation
     return TypeAdapter(annotation).json_schema()
 
@@ -192,8 +191,6 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    import orjson
-
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

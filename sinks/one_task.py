@@ -24,8 +24,8 @@ def in_one_task(session: SparkSession, *, few: bool) -> Iterator[None]:
     For few rows a task costs more than what it does, and to plan anew after each stage is to run each as a job.
     """
     before = {name: str(session.conf.get(name)) for name in _SETTINGS} if few else {}
-    for name in before:
-        session.conf.set(name, _SETTINGS[name])
+    if few:
+        set_one_task(session)
     try:
         yield
     finally:
