@@ -32,7 +32,7 @@ from schemas.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
 from schemas.types import type_name, value_type
 from sinks.admin import TopicSpec, ensure_topics
 from sinks.outbox import Destination
-from sinks.registry import REFUSED, refused_together
+from sinks.registry import Refusal, SchemaRefused
 
 _OVERHEAD_BYTES = 1024
 
@@ -297,18 +297,16 @@ class Tables:
     def _ids(self, relation: Relation, topic: str, new: Subjects) -> tuple[int, int]:
         """Return the ids of the schemas of keys, 0 without keys, and of values. StateError with all that is refused."""
         ids: list[int] = []
-        refused: list[StateError] = []
+        refused: list[Refusal] = []
         for subject, schema in ((f"{topic}-key", new.key), (f"{topic}-value", new.value)):
             try:
                 ids.append(self._schema_ids.id_of(subject, schema) if schema else 0)
-            except StateError as error:
-                if error.code != REFUSED:
-                    raise
-                refused.append(error)
+            except SchemaRefused as error:
+                refused += error.refusals
+        if refused and self._stops:
+            raise SchemaRefused(refused)
         if refused:
-            # where the daemon does not stop for it
-            resume = None if self._stops else f"tailrace table resume {relation.qualified_name}"
-            raise refused_together(refused, resume)
+            raise SchemaRefused(refused, f"tailrace table resume {relation.qualified_name}")
         key_id, value_id = ids
         return key_id, value_id
 

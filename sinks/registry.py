@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -33,16 +34,39 @@ _ANSWER_S: Final = 3
 _NO_SUCH_SCHEMA: Final = 40403
 """The registry's own code: a 404 alone may be a proxy's."""
 
-REFUSED: Final = "TR-345"
-"""The registry's rules are against a schema."""
-
-_CONTINUE: Final = "tailrace run"
-"""The line of that error's hint that goes on; where a table is parked, another command does."""
-
 _JSON: Final = "application/vnd.schemaregistry.v1+json"
 _NOT_FOUND: Final = 404
 _INCOMPATIBLE: Final = 409
 _INVALID: Final = 422
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A subject whose rule is against a schema: what happened, and the calls that lift and restore the rule."""
+
+    message: str
+    detail: str
+    lift: str
+    restore: str
+
+
+class SchemaRefused(StateError):
+    """The registry's rules are against schemas of one table; `proceed` is the command that continues with them."""
+
+    def __init__(self, refusals: Sequence[Refusal], proceed: str = "tailrace run") -> None:
+        lines = [
+            "If the subject's readers can take it, lift its rule for as long as the change needs:",
+            *(each.lift for each in refusals),
+            proceed,
+            *(f"{each.restore}  # then, when the table is copied" for each in refusals),
+        ]
+        super().__init__(
+            "TR-345",
+            "; ".join(each.message for each in refusals),
+            detail=" ".join(each.detail for each in refusals),
+            hint="\n       ".join(lines),
+        )
+        self.refusals = tuple(refusals)
 
 
 class Registry:
@@ -126,19 +150,20 @@ class Registry:
             hint=reach_hint("registry", self._settings, "/subjects", status, what),
         )
 
-    def _refused(self, subject: str, error: SchemaRegistryError) -> StateError:
+    def _refused(self, subject: str, error: SchemaRegistryError) -> SchemaRefused:
         """Return the error for a schema that the registry refuses, with the calls that let it pass.
 
         The rule is not lifted by us: somebody has set it for the readers of the topic.
         """
-        return StateError(
-            REFUSED,
-            f'the registry refuses a schema of subject "{subject}"',
-            detail=f"{error.http_status_code} {(error.error_message or '')[:600]}",
-            hint="If the subject's readers can take it, lift its rule for as long as the change needs:\n"
-            f"       {self._curl(subject, 'NONE')}\n"
-            f"       {_CONTINUE}\n"
-            f"       {self._curl(subject, self._level(subject))}  # then, when the table is copied",
+        return SchemaRefused(
+            [
+                Refusal(
+                    f'the registry refuses a schema of subject "{subject}"',
+                    f"{error.http_status_code} {(error.error_message or '')[:600]}",
+                    lift=self._curl(subject, "NONE"),
+                    restore=self._curl(subject, self._level(subject)),
+                )
+            ]
         )
 
     def _level(self, subject: str) -> str | None:
@@ -171,17 +196,6 @@ class Registry:
         if level is not None:
             what = f"-X PUT -H 'Content-Type: {_JSON}' --data '{{\"compatibility\": \"{level}\"}}'"
         return f"curl{given} {what} {self._settings.urls[0].rstrip('/')}/config/{subject}"
-
-
-def refused_together(errors: Sequence[StateError], command: str | None) -> StateError:
-    """Return one error for the subjects of a table that the registry refuses; `command` goes on in place of a start."""
-    heads, lifts, goes_on, restores = zip(*(each.hint.split("\n       ") for each in errors), strict=True)
-    return StateError(
-        REFUSED,
-        "; ".join(each.message for each in errors),
-        detail=" ".join(each.detail for each in errors),
-        hint="\n       ".join([heads[0], *lifts, command or goes_on[0], *restores]),
-    )
 
 
 def another_registry(message: str, detail: str) -> StateError:

@@ -29,6 +29,7 @@ def _is_error(found: object) -> bool:
 _CLASSES: Final[dict[str, type[TailraceError] | None]] = {
     **{each.__name__: each for each in vars(errors).values() if _is_error(each)},
     "Waiting": StateError,  # spark_jobs.waiting
+    "SchemaRefused": StateError,  # sinks.registry
     # functions and methods whose first argument is a code, and the class of the error that they make
     "error": ConfigError,  # QueryText.error
     "_error": UsageError,  # cdc.cli.tree
