@@ -30,10 +30,12 @@ def test_the_log_is_json_and_short(tmp_path: Path, prefix: str) -> None:
             source.execute("INSERT INTO t VALUES (1)")
             time.sleep(30)
             lines = [json.loads(line) for line in daemon.log.read_text().splitlines()][len(started) :]
-            assert 1 <= len(lines) <= 20
+            assert [line for line in lines if line["level"] in ("warning", "error")]
+            assert len(lines) <= 20
+            # none where the broker went in mid-commit: the session has ended then and says the outage itself
             said = [line for line in lines if line.get("kind") == "FAIL"]
-            assert 1 <= len(said) <= 4
-            assert sum(line["lines"] for line in said) > len(said)
+            assert len(said) <= 4
+            assert all(line["lines"] > 1 for line in said)
             start_servers(state_dir, search=False)
             wait_for_state(config, source)
             assert daemon.stop() == 0
