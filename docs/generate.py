@@ -19,17 +19,17 @@ from pydantic import SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from cdc.cli.main import app
-from cdc.ops.metrics import DESCRIPTIONS
-from schemas.config import Config, Section
-from schemas.error_codes import CODES
+from tailrace.cdc.cli.main import app
+from tailrace.cdc.daemon.metrics import DESCRIPTIONS
+from tailrace.schemas.config.model import Config, Section
+from tailrace.schemas.error_codes import CODES
 
 _FOLDER = Path(__file__).parent / "reference"
 
 _TEMPLATES = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
 _CONFIGURATION = """\
-<!-- Made by docs/generate.py from schemas/config.py. Do not edit. -->
+<!-- Made by docs/generate.py from schemas/config/model.py. Do not edit. -->
 # Configuration
 
 Settings of `tailrace.toml`. Flags override environment variables (`TAILRACE__SECTION__KEY`), these override the file,
@@ -76,7 +76,7 @@ Every command takes `--config FILE`, `--help` and `--version`. {{ epilog }}
 """
 
 _METRICS = """\
-<!-- Made by docs/generate.py from cdc/ops/metrics.py. Do not edit. -->
+<!-- Made by docs/generate.py from cdc/daemon/metrics.py. Do not edit. -->
 # Metrics
 
 `tailrace run` answers `GET /metrics` on `health.listen` in Prometheus' text format. Times are Unix timestamps in

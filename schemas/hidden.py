@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 
-from schemas.types import Kind, ValueType
+from tailrace.schemas.types import Kind, ValueType
 
 # An SQL_ASCII database may send what is no UTF-8; it is masked, too, and not refused with its value at hand.
 _ERRORS = "surrogateescape"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.errors import ConfigError
+from tailrace.schemas.errors import ConfigError
 
 
 def no_key(view: str, topic: str) -> ConfigError:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from schemas.types import ValueType
+    from tailrace.schemas.types import ValueType
 
 
 class ReplicaIdentity(StrEnum):
@@ -23,7 +23,7 @@ class ReplicaIdentity(StrEnum):
 class Column:
     """A column as the WAL names it; `is_key` marks a part of the replica identity.
 
-    `option` is what the configuration makes of its values, in place of its type's own form (`schemas.columns`).
+    `option` is what the configuration makes of its values, in place of its type's own form (`schemas.config.columns`).
     """
 
     name: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from schemas.relation import Column
+from tailrace.schemas.relation import Column
 
 RENDERING: Final = {
     "datestyle": "ISO, YMD",
@@ -26,7 +26,7 @@ RENDERING: Final = {
 
 
 class Kind(IntEnum):
-    """How the text of a value becomes Avro bytes; `schemas.rowcodec` has a branch for each."""
+    """How the text of a value becomes Avro bytes; `schemas.encode.row_codec` has a branch for each."""
 
     STRING = 0
     INT = 1

@@ -12,11 +12,11 @@ import mmap
 try:
     import cython
 except ModuleNotFoundError:
-    from schemas import cython_shim as cython
+    from tailrace.schemas.encode import cython_shim as cython
 
 from psycopg import OperationalError, pq
 
-from schemas.shared_library import function_address
+from tailrace.schemas.encode.shared_library import function_address
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -10,8 +10,8 @@ from typing import Any, Self
 import psycopg
 from psycopg import pq, sql
 
-from schemas.config import Snapshot
-from schemas.relation import Relation
+from tailrace.schemas.config.model import Snapshot
+from tailrace.schemas.relation import Relation
 
 
 @dataclass(frozen=True, slots=True)

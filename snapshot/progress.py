@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from snapshot.plan import Chunk
+from tailrace.snapshot.plan import Chunk
 
 
 @dataclass(frozen=True, slots=True)

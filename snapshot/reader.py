@@ -15,9 +15,9 @@ from typing import Final
 import psycopg
 from psycopg import pq, sql
 
-from schemas.relation import Relation
-from snapshot.copystream import DRAINED, ENDED, read_lines
-from snapshot.plan import Chunk, copy_statement
+from tailrace.schemas.relation import Relation
+from tailrace.snapshot.copystream import DRAINED, ENDED, read_lines
+from tailrace.snapshot.plan import Chunk, copy_statement
 
 BATCH_BYTES = 262_144
 """How much of a COPY is taken at once; a row more at most."""

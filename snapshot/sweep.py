@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.envelope import TRUNCATE_KEY
-from snapshot.topic import Record, read_to
+from tailrace.schemas.envelope import TRUNCATE_KEY
+from tailrace.snapshot.topic import Record, read_to
 
 _CLOSE_S: Final = 2.0
 _SCHEMA: Final = "CREATE TABLE old (partition INTEGER, key BLOB, PRIMARY KEY (partition, key)) WITHOUT ROWID"

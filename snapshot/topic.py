@@ -12,10 +12,10 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from fastavro import parse_schema, schemaless_reader
 
-from schemas.envelope import FRAMING_SIZE, POSITION_HEADER, schema_id_of
-from schemas.errors import SinkError
-from schemas.lsn import Position
-from snapshot.forms import without_logical_types
+from tailrace.schemas.envelope import FRAMING_SIZE, POSITION_HEADER, schema_id_of
+from tailrace.schemas.errors import SinkError
+from tailrace.schemas.lsn import Position
+from tailrace.snapshot.verify.value_kinds import without_logical_types
 
 _BATCH = 5000
 NOT_OURS: Final = "TR-331"

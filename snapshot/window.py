@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from schemas.layout import Layout, RowsAtRest
-from schemas.relation import Relation
-from snapshot.plan import Chunk
-from snapshot.reader import Lines
+from tailrace.schemas.records.layout import Layout, RowsAtRest
+from tailrace.schemas.relation import Relation
+from tailrace.snapshot.plan import Chunk
+from tailrace.snapshot.reader import Lines
 
 _XID = 2**32
 

@@ -13,12 +13,12 @@ import orjson
 import psycopg
 from psycopg import sql
 
-from schemas.layout import Layout
-from schemas.lsn import WAL_END, parse_lsn
-from schemas.relation import Relation
-from snapshot.plan import Chunk
-from snapshot.reader import read_chunk
-from snapshot.window import Look, Plan, VisibleXids, Window, moved
+from tailrace.schemas.lsn import WAL_END, parse_lsn
+from tailrace.schemas.records.layout import Layout
+from tailrace.schemas.relation import Relation
+from tailrace.snapshot.plan import Chunk
+from tailrace.snapshot.reader import read_chunk
+from tailrace.snapshot.window import Look, Plan, VisibleXids, Window, moved
 
 _IDLE_S = 5.0
 _REST = 50

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from schemas.error_codes import CODES
-from schemas.errors import SinkError, TailraceError
-from schemas.reasons import reason, without_classes
+from tailrace.schemas.error_codes import CODES
+from tailrace.schemas.errors import SinkError, TailraceError
+from tailrace.schemas.reasons import reason, without_classes
 
 _CHAIN: Final = 20
 """Causes that are looked at: a chain may be a circle."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import typer
 
-from cdc.cli import main as cli
+from tailrace.cdc.cli import main as cli
 
 
 def commands() -> Iterator[tuple[str, ...]]:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc.dev import java
-from cdc.dev.jars import jars
-from cdc.dev.lock import locked
-from cdc.dev.process import Process, free_ports, spawn, tail, wait_until
-from cdc.dev.server import Server, stop
+from tailrace.cdc.dev.process import Process, free_ports, spawn, tail, wait_until
+from tailrace.cdc.dev.server import Server, stop
+from tailrace.cdc.launch import java
+from tailrace.cdc.launch.jars import jars
+from tailrace.cdc.launch.lock import locked
 
 JAVA = range(21, 100)
 _START_S = 120.0

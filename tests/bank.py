@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from schemas.config import Config
+from tailrace.schemas.config.model import Config
 from tests.daemon import wait_for_state
 from tests.topics import assert_once_in_order, latest, read_topic
 

@@ -13,9 +13,9 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from cdc.dev import java
-from cdc.dev.state import Servers, start_servers, stop_servers
-from schemas.errors import ConfigError
+from tailrace.cdc.dev.state import Servers, start_servers, stop_servers
+from tailrace.cdc.launch import java
+from tailrace.schemas.errors import ConfigError
 from tests import apicurio
 from tests.servers import fresh_database
 from tests.spread import Spread

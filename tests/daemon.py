@@ -18,12 +18,12 @@ from typing import Any
 import psycopg
 import typer
 
-from schemas.config import Config
-from schemas.errors import SinkError, TailraceError
-from schemas.lsn import parse_lsn
-from schemas.progress import Cut, PositionRecord
-from schemas.topics import Topics
-from sinks.progress import PositionTail
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import SinkError, TailraceError
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import PositionTail
 from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent
@@ -65,14 +65,14 @@ def _in_three_lines(text: str) -> str:
 
 
 def _command(arguments: list[str]) -> None:
-    from cdc.cli.main import main
+    from tailrace.cdc.cli.main import main
 
     sys.argv[1:] = arguments
     main()
 
 
 def _run(config: Path) -> None:
-    from cdc.cli.run import run
+    from tailrace.cdc.cli.run import run
 
     try:
         run(config)

@@ -20,15 +20,15 @@ from pathlib import Path
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
-        "cdc.cli.main",
-        "cdc.ops.health",
-        "cdc.ops.http",
-        "cdc.ops.log",
-        "cdc.ops.notify",
-        "cdc.ops.verify",
-        "cdc.service",
-        "cdc.slot_watch",
-        "schemas.configfile",
+        "tailrace.cdc.cli.main",
+        "tailrace.cdc.health.health",
+        "tailrace.cdc.daemon.http",
+        "tailrace.cdc.daemon.log",
+        "tailrace.cdc.daemon.notify",
+        "tailrace.cdc.operations.verify",
+        "tailrace.cdc.daemon.service",
+        "tailrace.cdc.daemon.slot_watch",
+        "tailrace.schemas.config.file",
     ]
 )
 

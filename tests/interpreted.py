@@ -10,25 +10,25 @@ from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
 _COMPILED = (
-    *(f"schemas.{name}" for name in ("values", "varint", "buffer", "putvalue", "interpreted", "rowcodec", "partition")),
-    "schemas.encoder",
-    "sinks.direct",
-    "sinks.outbox",
-    "snapshot.copystream",
-    "cdc.copydata",
-    "cdc.rows",
+    *(f"tailrace.schemas.encode.{name}" for name in ("values", "varint", "buffer", "put_value", "interpreted")),
+    *(f"tailrace.schemas.encode.{name}" for name in ("row_codec", "partition", "encoder")),
+    "tailrace.sinks.kafka.direct",
+    "tailrace.sinks.kafka.outbox",
+    "tailrace.snapshot.copystream",
+    "tailrace.cdc.wal.copydata",
+    "tailrace.cdc.changes.row_path",
     # not compiled themselves, but they use what is
-    "cdc.refusals",
-    "cdc.unchanged",
-    "cdc.transaction",
-    "cdc.snapshot_rows",
+    "tailrace.cdc.changes.dead_letters",
+    "tailrace.cdc.changes.toast_completion",
+    "tailrace.cdc.changes.assembler",
+    "tailrace.cdc.backfill.snapshot_rows",
 )
 
 
 def interpreted() -> dict[str, ModuleType]:
     """Return all modules that may be compiled, as plain Python, importing each other's plain form."""
-    importlib.import_module("cdc.transaction")
-    importlib.import_module("cdc.snapshot_rows")
+    importlib.import_module("tailrace.cdc.changes.assembler")
+    importlib.import_module("tailrace.cdc.backfill.snapshot_rows")
     compiled = {name: sys.modules.pop(name) for name in _COMPILED if name in sys.modules}
     try:
         for name in _COMPILED:

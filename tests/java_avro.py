@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cdc.dev.java import SPARK, find_java
+from tailrace.cdc.launch.java import SPARK, find_java
 
 _SOURCE = Path(__file__).parent / "java" / "ReadAvro.java"
 _HEAD = struct.Struct(">bII")

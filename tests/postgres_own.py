@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc.dev import postgres
-from cdc.dev.server import Server, stop
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.server import Server, stop
 
 
 @contextmanager

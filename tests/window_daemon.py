@@ -21,10 +21,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from cdc.cli.run import run
-from cdc.delivery import Delivery
-from cdc.windows import Windows
-from snapshot.window_reader import WindowReader
+from tailrace.cdc.backfill.windows import Windows
+from tailrace.cdc.changes.delivery import Delivery
+from tailrace.cdc.cli.run import run
+from tailrace.snapshot.window_reader import WindowReader
 
 TABLES = {
     "by_int": "id int PRIMARY KEY",

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.cli import output
-from cdc.cli.display import Display
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.display import Display
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from schemas.requests import Outcome, Request
+    from tailrace.schemas.records.requests import Outcome, Request
 
 Timeout = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the daemon's answer; the request stays.")
@@ -22,8 +22,8 @@ TIMEOUT_S = 15.0
 
 def ask(request: Request, timeout: float, config: Path | None, json: bool) -> None:
     """Send a request and print what became of it. ConfigError (TR-130) if the daemon refuses a part of it."""
-    from schemas.configfile import load
-    from sinks.requests import Ask
+    from tailrace.schemas.config.file import load
+    from tailrace.sinks.control.requests import Ask
 
     loaded = load(config)
     with Display("waiting for the daemon's answer", json=json), Ask(loaded.kafka, loaded.source.slot) as asked:
@@ -45,7 +45,7 @@ def ask(request: Request, timeout: float, config: Path | None, json: bool) -> No
 
 
 def _refuse(refused: list[Outcome], request: Request) -> None:
-    from schemas.errors import ConfigError
+    from tailrace.schemas.errors import ConfigError
 
     if refused:
         hints = dict.fromkeys(each.hint for each in refused if each.hint)

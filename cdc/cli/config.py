@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cdc.cli import output
-from cdc.cli.options import ConfigFile, Json
-from cdc.cli.tree import App
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.tree import App
 
 app = App(help="Show the configuration and its reference.")
 
@@ -12,8 +12,8 @@ app = App(help="Show the configuration and its reference.")
 @app.command()
 def show(config: ConfigFile = None, json: Json = False) -> None:
     """Print every setting in force and where it comes from; passwords and other secrets are hidden."""
-    from schemas.configfile import read
-    from schemas.secret import shown
+    from tailrace.schemas.config.file import read
+    from tailrace.schemas.config.secret import shown
 
     loaded = read(config)
     values = shown(loaded.config)
@@ -28,7 +28,7 @@ def show(config: ConfigFile = None, json: Json = False) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of tailrace.toml, for editors."""
-    from schemas.config import Config
+    from tailrace.schemas.config.model import Config
 
     output.json(Config.model_json_schema())
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cdc.cli import output
-from cdc.cli.display import Display
-from cdc.cli.options import Json
-from cdc.cli.tree import App
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.display import Display
+from tailrace.cdc.cli.options import Json
+from tailrace.cdc.cli.tree import App
 
 app = App(help="Run everything on this machine, with a demo shop.")
 
@@ -28,8 +28,8 @@ def up(
     state_dir: StateDir = STATE_DIR,
 ) -> None:
     """Start what does not run, and return when the views have caught up. Safe to repeat."""
-    from cdc.dev.state import ended_on_failure
-    from cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views
+    from tailrace.cdc.dev.state import ended_on_failure
+    from tailrace.cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views
 
     with ended_on_failure(state_dir, output.note, but_for=(NOT_CAUGHT_UP,)), Display("starting servers") as display:
         file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note)
@@ -45,9 +45,9 @@ def up(
 
 
 def _stay(file: Path, state_dir: Path) -> None:
-    from cdc.cli.inspect import watch_status
-    from cdc.dev.state import stop_servers
-    from schemas.configfile import load
+    from tailrace.cdc.cli.inspect import watch_status
+    from tailrace.cdc.dev.state import stop_servers
+    from tailrace.schemas.config.file import load
 
     try:
         watch_status(load(file), as_json=False)
@@ -63,7 +63,7 @@ def down(
     state_dir: StateDir = STATE_DIR,
 ) -> None:
     """End everything that `up` has started, by process id."""
-    from cdc.dev.state import stop_servers
+    from tailrace.cdc.dev.state import stop_servers
 
     with Display("stopping"):
         ended = stop_servers(state_dir, purge)
@@ -73,7 +73,7 @@ def down(
 @app.command()
 def status(json: Json = False, state_dir: StateDir = STATE_DIR) -> None:
     """Show which of it runs, on which ports, with how much memory."""
-    from cdc.dev import state
+    from tailrace.cdc.dev import state
 
     found = state.status(state_dir)
     if json:

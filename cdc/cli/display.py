@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
-from cdc.cli import output
+from tailrace.cdc.cli import output
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.cli import output
-from cdc.cli.options import Json
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.options import Json
 
 if TYPE_CHECKING:
-    from schemas.error_codes import ErrorCode
+    from tailrace.schemas.error_codes import ErrorCode
 
 
 def explain(
@@ -22,7 +22,7 @@ def explain(
     json: Json = False,
 ) -> None:
     """Explain an error code: cause, remedy, whether it is retried, exit code."""
-    from schemas.error_codes import CODES
+    from tailrace.schemas.error_codes import CODES
 
     if code is None:
         entries = list(CODES.values())
@@ -43,8 +43,8 @@ def explain(
 def _named(given: str) -> ErrorCode:
     from difflib import get_close_matches
 
-    from schemas.error_codes import CODES, code
-    from schemas.errors import UsageError
+    from tailrace.schemas.error_codes import CODES, code
+    from tailrace.schemas.errors import UsageError
 
     wanted = given.upper()
     wanted = f"TR-{wanted}" if wanted.isdigit() else wanted

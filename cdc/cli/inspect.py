@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.cli import output
-from cdc.cli.display import Display
-from cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.display import Display
+from tailrace.cdc.cli.options import ConfigFile, Json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from schemas.config import Config
+    from tailrace.schemas.config.model import Config
 
 
 def status(
@@ -22,9 +22,9 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Ask again every second, until Ctrl-C.")] = False,
 ) -> None:
     """Show positions, slot, lag and views. A server that is down is shown as such; a parked table is exit code 7."""
-    from cdc.cli.status_page import status_lines
-    from cdc.ops.read_status import read_status
-    from schemas.configfile import load
+    from tailrace.cdc.cli.status_page import status_lines
+    from tailrace.cdc.operations.read_status import read_status
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     if watch:
@@ -46,9 +46,9 @@ def watch_status(config: Config, *, as_json: bool) -> None:
     import sys
     import time
 
-    from cdc.cli.status_page import status_lines
-    from cdc.ops.read_lag import WaitingChanges
-    from cdc.ops.read_status import read_status
+    from tailrace.cdc.cli.status_page import status_lines
+    from tailrace.cdc.operations.read_lag import WaitingChanges
+    from tailrace.cdc.operations.read_status import read_status
 
     waiting = WaitingChanges()
     try:
@@ -75,8 +75,8 @@ def tail(
     from contextlib import suppress
     from itertools import islice
 
-    from cdc.ops.tail import tail as changes
-    from schemas.configfile import load
+    from tailrace.cdc.operations.tail import tail as changes
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     with suppress(KeyboardInterrupt), Display(f"waiting for changes of {table}", json=json) as display:
@@ -108,9 +108,9 @@ def verify(
             raise typer.BadParameter("--log looks at the topics of all tables; leave out the views.")
         _verify_log(config, json, limit)
         return
-    from cdc.cli.verify_report import lines, summary
-    from cdc.ops.verify import verify as compare
-    from schemas.configfile import load
+    from tailrace.cdc.cli.verify_report import lines, summary
+    from tailrace.cdc.operations.verify import verify as compare
+    from tailrace.schemas.config.file import load
 
     results = []
     loaded = load(config)
@@ -129,9 +129,9 @@ def verify(
 
 
 def _verify_log(config: Path | None, json: bool, limit: int) -> None:
-    from cdc.cli.log_report import lines, summary
-    from cdc.ops.verify_log import verify_log
-    from schemas.configfile import load
+    from tailrace.cdc.cli.log_report import lines, summary
+    from tailrace.cdc.operations.verify_log import verify_log
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     with Display("asking Kafka", json=json) as display:
@@ -162,11 +162,11 @@ def wait(
     json: Json = False,
 ) -> None:
     """Wait until views show everything that was committed before an LSN; print the LSN that each has applied."""
-    from cdc.connect import connect
-    from cdc.ops.read_status import wal_lsn
-    from cdc.ops.wait import AppliedViews
-    from schemas.configfile import load
-    from schemas.lsn import format_lsn, parse_lsn
+    from tailrace.cdc.operations.read_status import wal_lsn
+    from tailrace.cdc.operations.wait import AppliedViews
+    from tailrace.cdc.postgres.connect import connect
+    from tailrace.schemas.config.file import load
+    from tailrace.schemas.lsn import format_lsn, parse_lsn
 
     try:
         given = None if lsn is None else parse_lsn(lsn)

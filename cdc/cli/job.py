@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from cdc.cli.display import Display
+from tailrace.cdc.cli.display import Display
 
 if TYPE_CHECKING:
-    from cdc.ops.spark import Job
+    from tailrace.cdc.launch.spark_job import Job
 
 _LAST_WORDS_S: Final = 5.0
 """So long its last lines are waited for when it has ended: what it has started holds the pipe, too."""
@@ -24,7 +24,7 @@ _OF_THE_LOG: Final = ("event", "view", "level", "timestamp", "logger")
 
 def run_shown(started: Job, what: str) -> int:
     """Run a job to its end with a display in place of its lines; return its exit code, negative for a signal."""
-    from cdc.ops.spark import start
+    from tailrace.cdc.launch.spark_job import start
 
     with Display(what) as display:
         process = start(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdc.ops.verify_log import LogProof
-from schemas.errors import FoundError
-from schemas.lsn import format_lsn
+from tailrace.cdc.operations.verify_log import LogProof
+from tailrace.schemas.errors import FoundError
+from tailrace.schemas.lsn import format_lsn
 
 
 def lines(proof: LogProof) -> Iterator[str]:

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from cdc.cli import config, dev, explain, inspect, output, run, snapshot, table, version, views
-from cdc.cli.tree import App, usage_error
+from tailrace.cdc.cli import config, dev, explain, inspect, output, run, snapshot, table, version, views
+from tailrace.cdc.cli.tree import App, usage_error
 
 app = App(
     name="tailrace",
@@ -55,7 +55,7 @@ app.command()(version.version)
 
 def main() -> None:
     """Run the command line: a known error in its three lines, anything else as the bug that it is."""
-    from schemas.errors import TailraceError
+    from tailrace.schemas.errors import TailraceError
 
     output.print_what_cannot_be_encoded()
     try:
@@ -75,7 +75,7 @@ def main() -> None:
     except Exception:
         import traceback
 
-        from schemas.secret import without_remembered
+        from tailrace.schemas.config.secret import without_remembered
 
         print(without_remembered(traceback.format_exc()), file=sys.stderr)
         print(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from cdc.cli import output
-from cdc.cli.options import ConfigFile
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.options import ConfigFile
 
 STOP_SECONDS = 5.0
 """A stop in order is over by then, or it is given up; what was not confirmed is sent again at the next start."""
@@ -21,20 +21,20 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def run(config: ConfigFile = None) -> None:
     """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C; a second one stops at once."""
-    from cdc.cli.service import logged_failure
+    from tailrace.cdc.cli.service import logged_failure
 
     with logged_failure():
         _run(config)
 
 
 def _run(config: Path | None) -> None:
-    from cdc.ops import http, log
-    from cdc.ops.daemon_record import recorded
-    from cdc.ops.health import Health
-    from cdc.ops.notify import notifying
-    from cdc.service import Service
-    from cdc.slot_watch import SlotWatch
-    from schemas.configfile import load
+    from tailrace.cdc.daemon import http, log
+    from tailrace.cdc.daemon.daemon_record import recorded
+    from tailrace.cdc.daemon.notify import notifying
+    from tailrace.cdc.daemon.service import Service
+    from tailrace.cdc.daemon.slot_watch import SlotWatch
+    from tailrace.cdc.health.health import Health
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     log.configure()
@@ -67,8 +67,8 @@ def _say_stopping() -> None:
 
 
 def _say_not_stopped() -> None:
-    from schemas.errors import DeadlineError
-    from schemas.logform import failure
+    from tailrace.schemas.errors import DeadlineError
+    from tailrace.schemas.log_form import failure
 
     error = DeadlineError(
         "TR-800",

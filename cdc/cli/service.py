@@ -28,14 +28,14 @@ def logged_failure() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    from schemas.errors import TailraceError
-    from schemas.logform import failure, rendered
+    from tailrace.schemas.errors import TailraceError
+    from tailrace.schemas.log_form import failure, rendered
 
     if isinstance(error, TailraceError):
         return failure(error, terminal=False)
     import traceback
 
-    from schemas.secret import without_remembered
+    from tailrace.schemas.config.secret import without_remembered
 
     stack = without_remembered("".join(traceback.format_exception(error)))
     return rendered("critical", {"event": "a bug in tailrace: please report it", "exception": stack}, terminal=False)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.cli import output, snapshot_plan
-from cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
-from cdc.cli.display import Display
-from cdc.cli.options import ConfigFile, Json
-from cdc.cli.tree import App
+from tailrace.cdc.cli import output, snapshot_plan
+from tailrace.cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
+from tailrace.cdc.cli.display import Display
+from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.tree import App
 
 if TYPE_CHECKING:
-    from schemas.requests import Request
+    from tailrace.schemas.records.requests import Request
 
 app = App(help="Read tables again while the stream goes on; see, pause and resume reads.")
 
@@ -45,7 +45,7 @@ def start(
     json: Json = False,
 ) -> None:
     """Read tables again. With --all --reconcile also after a slot was lost: it is made anew, topics become right."""
-    from schemas.requests import Request
+    from tailrace.schemas.records.requests import Request
 
     names = table_names(tables)
     if bool(names) == all_tables:
@@ -61,7 +61,7 @@ def start(
 @app.command()
 def pause(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
     """Read no more chunks until `resume`; the stream goes on."""
-    from schemas.requests import Request
+    from tailrace.schemas.records.requests import Request
 
     ask(Request("pause", table_names(tables)), timeout, config, json)
 
@@ -69,7 +69,7 @@ def pause(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile
 @app.command()
 def resume(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
     """Go on with reads that were paused; chunks that were read are not read again."""
-    from schemas.requests import Request
+    from tailrace.schemas.records.requests import Request
 
     ask(Request("resume", table_names(tables)), timeout, config, json)
 
@@ -77,7 +77,7 @@ def resume(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFil
 @app.command()
 def cancel(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
     """End reads that `start` has begun; rows that were sent stay. A topic that lacks rows must be read to the end."""
-    from schemas.requests import Request
+    from tailrace.schemas.records.requests import Request
 
     ask(Request("cancel", table_names(tables)), timeout, config, json)
 
@@ -85,8 +85,8 @@ def cancel(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFil
 @app.command()
 def status(config: ConfigFile = None, json: Json = False) -> None:
     """Show each table's newest run: how far it is, what was asked, and requests that nobody has taken up."""
-    from cdc.ops.snapshots import read_snapshots
-    from schemas.configfile import load
+    from tailrace.cdc.operations.snapshots import read_snapshots
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     with Display("asking Kafka", json=json):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from cdc.cli import output
-from cdc.cli.display import Display
-from cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.display import Display
+from tailrace.cdc.cli.options import ConfigFile, Json
 
 
 def plan(config: ConfigFile = None, json: Json = False) -> None:
     """Show the tables in the order of reading, with chunks, bytes and estimated rows; nothing is changed."""
-    from cdc.ops.snapshot_plan import plan as planned
-    from schemas.configfile import load
+    from tailrace.cdc.operations.snapshot_plan import plan as planned
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     with Display("asking PostgreSQL", json=json):

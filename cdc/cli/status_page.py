@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from cdc.cli.output import bytes_text, duration_text, lag_text
-from cdc.membership import shown
-from cdc.ops.status import DaemonStatus, SourceStatus, Status, TopicsStatus, ViewStatus
-from cdc.ops.table_waits import sentence
-from schemas.lsn import format_lsn
-from sinks.views_topic import WAITS_FOR_TABLE
+from tailrace.cdc.cli.output import bytes_text, duration_text, lag_text
+from tailrace.cdc.operations.status import DaemonStatus, SourceStatus, Status, TopicsStatus, ViewStatus
+from tailrace.cdc.operations.table_waits import sentence
+from tailrace.cdc.postgres.membership import shown
+from tailrace.schemas.lsn import format_lsn
+from tailrace.sinks.control.views_topic import WAITS_FOR_TABLE
 
 _INDENT: Final = " " * 9
 _LEAST_WIDTH: Final = 40

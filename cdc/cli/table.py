@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.cli import output
-from cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
-from cdc.cli.display import Display
-from cdc.cli.options import ConfigFile, Json
-from cdc.cli.tree import App
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
+from tailrace.cdc.cli.display import Display
+from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.tree import App
 
 if TYPE_CHECKING:
-    from cdc.ops.tables import Change
-    from schemas.requests import Action
+    from tailrace.cdc.operations.tables import Change
+    from tailrace.schemas.records.requests import Action
 
 app = App(help="Captured tables: list, add, remove, park, resume.")
 
@@ -24,8 +24,8 @@ Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.t
 @app.command("list")
 def list_tables(config: ConfigFile = None, json: Json = False) -> None:
     """Show each table's status; of a parked one also why, since when, and what mends it."""
-    from cdc.ops.table_states import read_tables
-    from schemas.configfile import load
+    from tailrace.cdc.operations.table_states import read_tables
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     with Display("asking Kafka", json=json):
@@ -47,8 +47,8 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
 @app.command()
 def add(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
     """Publish tables that source.tables takes. A running daemon reads their rows, then follows their changes."""
-    from cdc.ops import tables as ops
-    from schemas.configfile import load
+    from tailrace.cdc.operations import tables as ops
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     with Display("asking PostgreSQL", json=json):
@@ -59,8 +59,8 @@ def add(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
 @app.command()
 def remove(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
     """Publish tables no more. Their topics stay as they are; added again, a table is read again."""
-    from cdc.ops import tables as ops
-    from schemas.configfile import load
+    from tailrace.cdc.operations import tables as ops
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     with Display("asking PostgreSQL", json=json):
@@ -93,7 +93,7 @@ def leave_out(tables: Tables, timeout: Timeout = TIMEOUT_S, config: ConfigFile =
 
 
 def _ask(action: Action, tables: list[str], timeout: float, config: ConfigFile, json: bool) -> None:
-    from schemas.requests import Request
+    from tailrace.schemas.records.requests import Request
 
     ask(Request(action, table_names(tables)), timeout, config, json)
 

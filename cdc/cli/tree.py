@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from schemas.errors import UsageError
+from tailrace.schemas.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _HELP = ["-h", "--help"]

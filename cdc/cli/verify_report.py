@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.ops.verify_result import Result
-from schemas.errors import FoundError
-from schemas.lsn import format_lsn
-from snapshot.comparison import Difference, Outcome
+from tailrace.cdc.operations.verify_result import Result
+from tailrace.schemas.errors import FoundError
+from tailrace.schemas.lsn import format_lsn
+from tailrace.snapshot.verify.comparison import Difference, Outcome
 
 _LONGEST: Final = 200
 _CONTEXT: Final = 20

@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from cdc.cli import output
-from cdc.cli.options import Json
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.options import Json
 
 
 def version(json: Json = False) -> None:
@@ -15,12 +15,12 @@ def version(json: Json = False) -> None:
     import platform
     from importlib import metadata
 
-    from schemas import rowcodec
+    from tailrace.schemas.encode import row_codec
 
     values: dict[str, Any] = {
         "tailrace": metadata.version("tailrace"),
         "python": platform.python_version(),
-        "compiled": not str(rowcodec.__file__).endswith(".py"),
+        "compiled": not str(row_codec.__file__).endswith(".py"),
     }
     if json:
         output.json(values)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.cli import output
-from cdc.cli.display import Display, on_terminal
-from cdc.cli.job import run_shown, wait
-from cdc.cli.options import ConfigFile, Json
-from cdc.cli.tree import App
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.display import Display, on_terminal
+from tailrace.cdc.cli.job import run_shown, wait
+from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.tree import App
 
 if TYPE_CHECKING:
-    from cdc.ops.spark import Job
+    from tailrace.cdc.launch.spark_job import Job
 
 app = App(help="Keep views up to date, rebuild them, see where they are.")
 
@@ -26,7 +26,7 @@ ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A view of the con
 @app.command("list")
 def list_views(config: ConfigFile = None, json: Json = False) -> None:
     """List the declared views."""
-    from schemas.configfile import load
+    from tailrace.schemas.config.file import load
 
     views = load(config).views
     if json:
@@ -48,10 +48,10 @@ def status(
     json: Json = False,
 ) -> None:
     """Show the LSN that each view reflects, and how far it is behind the source."""
-    from cdc.cli.status_page import view_lines
-    from cdc.ops.read_status import read_status
-    from cdc.ops.views import named
-    from schemas.configfile import load
+    from tailrace.cdc.cli.status_page import view_lines
+    from tailrace.cdc.operations.read_status import read_status
+    from tailrace.cdc.operations.views import named
+    from tailrace.schemas.config.file import load
 
     loaded = load(config)
     chosen = named(loaded, views) if views else loaded.views
@@ -71,7 +71,7 @@ def status(
 @app.command()
 def follow(config: ConfigFile = None) -> None:
     """Keep all views up to date until SIGTERM or Ctrl-C, in one Spark session."""
-    from cdc.cli.service import logged_failure
+    from tailrace.cdc.cli.service import logged_failure
 
     with logged_failure():
         _run_job("follow", config, [])
@@ -146,9 +146,9 @@ def resume(
     timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for how it goes.")] = 120,
 ) -> None:
     """Have a running `follow` try a view at once that it has put aside for a failure."""
-    from cdc.ops.resume import resume as try_again
-    from schemas.configfile import load
-    from schemas.lsn import format_lsn
+    from tailrace.cdc.operations.resume import resume as try_again
+    from tailrace.schemas.config.file import load
+    from tailrace.schemas.lsn import format_lsn
 
     loaded = load(config)
     with Display(f"{view}: waiting for `follow` to try it", json=json):
@@ -187,10 +187,10 @@ def _look_first(
     json: bool,
 ) -> None:
     """Say what a command cannot do before Spark starts, which takes half a minute on a busy machine."""
-    from cdc.ops.views import named
-    from schemas.configfile import load
-    from sinks.generations_there import generations_there
-    from sinks.which_generation import refuse
+    from tailrace.cdc.operations.views import named
+    from tailrace.schemas.config.file import load
+    from tailrace.sinks.read.generations import generations_there
+    from tailrace.sinks.read.which_generation import refuse
 
     config = load(path)
     named(config, [view])
@@ -201,9 +201,9 @@ def _look_first(
 
 
 def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options: Sequence[str], *, json: bool) -> None:
-    from cdc.ops.spark import plain_job
-    from cdc.ops.views import named
-    from schemas.configfile import read
+    from tailrace.cdc.launch.spark_job import plain_job
+    from tailrace.cdc.operations.views import named
+    from tailrace.schemas.config.file import read
 
     loaded = read(path)
     named(loaded.config, names)
@@ -214,9 +214,9 @@ def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options
 def _run_job(
     script: str, path: Path | None, names: Sequence[str], options: Sequence[str] = (), *, shown: bool = False
 ) -> None:
-    from cdc.ops.spark import job
-    from cdc.ops.views import named, refuse_without_key
-    from schemas.configfile import read
+    from tailrace.cdc.launch.spark_job import job
+    from tailrace.cdc.operations.views import named, refuse_without_key
+    from tailrace.schemas.config.file import read
 
     loaded = read(path)
     views = named(loaded.config, names)
@@ -234,7 +234,7 @@ def _show(started: Job, what: str, *, shown: bool) -> None:
 
 
 def _run(started: Job) -> None:
-    from cdc.ops.spark import start
+    from tailrace.cdc.launch.spark_job import start
 
     if on_terminal():
         output.note("starting Spark; Ctrl-C ends the job")

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Final
 
-from cdc.dev.java import SMALL_SPARK
-from cdc.dev.shop import TABLES
-from cdc.dev.state import Servers
-from schemas.configfile import FILE_NAME, load
-from schemas.errors import ConfigError
+from tailrace.cdc.dev.shop import TABLES
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.launch.java import SMALL_SPARK
+from tailrace.schemas.config.file import FILE_NAME, load
+from tailrace.schemas.errors import ConfigError
 
 _FIRST_LINE: Final = "# Written by `tailrace dev up` for its demo shop."
 _SEARCHED: Final = ("products", "orders")

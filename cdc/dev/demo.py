@@ -1,4 +1,4 @@
-"""The demo load: a shop at work, until told to stop. `python -m cdc.dev.demo load --dsn ... --rate 200`.
+"""The demo load: a shop at work, until told to stop. `python -m tailrace.cdc.dev.demo load --dsn ... --rate 200`.
 
 What it does is chosen to be awkward for a change stream: transactions over several tables, keys that
 change, deletes, rows whose large column is not touched, work that is rolled back.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from cdc.dev.shop import LONG_TEXT, create_shop
+from tailrace.cdc.dev.shop import LONG_TEXT, create_shop
 
 _CUSTOMER = "(SELECT id FROM customers WHERE id >= %(random)s ORDER BY id LIMIT 1)"
 _ORDER = "(SELECT id FROM orders WHERE id >= %(order)s ORDER BY id LIMIT 1)"
@@ -134,7 +134,7 @@ def transaction(connection: psycopg.Connection, chance: random.Random) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run `demo create` or `demo load` from the command line; SIGTERM and SIGINT end the load."""
-    parser = argparse.ArgumentParser(prog="python -m cdc.dev.demo")
+    parser = argparse.ArgumentParser(prog="python -m tailrace.cdc.dev.demo")
     parser.add_argument("command", choices=["create", "load"])
     parser.add_argument("--dsn", required=True)
     parser.add_argument("--rate", type=float, default=200, help="changed rows a second (200)")

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Final
 
-from schemas.errors import TailraceError
+from tailrace.schemas.errors import TailraceError
 
 _FIELDS: Final = {"code", "event", "detail", "hint", "level", "timestamp"}
 
 
 def last_failure(log: Path) -> TailraceError | None:
-    """Return the error that `schemas.logform.failure` wrote as the last line of a log; None if it ends otherwise."""
+    """Return the error that `schemas.log_form.failure` wrote as the last line of a log; None if it ends otherwise."""
     try:
         last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
         found = json.loads(last)

@@ -16,11 +16,11 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from cdc.dev import java
-from cdc.dev.jars import jars
-from cdc.dev.process import Process, end, free_ports, listening, reason, spawn, start_hint, tail, wait_until
-from cdc.dev.server import Record, Server, reusable, wanted_settings
-from schemas.errors import SinkError
+from tailrace.cdc.dev.process import Process, end, free_ports, listening, reason, spawn, start_hint, tail, wait_until
+from tailrace.cdc.dev.server import Record, Server, reusable, wanted_settings
+from tailrace.cdc.launch import java
+from tailrace.cdc.launch.jars import jars
+from tailrace.schemas.errors import SinkError
 
 _PROPERTIES = {
     "process.roles": "broker,controller",

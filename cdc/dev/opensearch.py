@@ -11,11 +11,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdc.dev import java
-from cdc.dev.jars import jars
-from cdc.dev.process import Process, free_ports, listening, spawn, start_hint, tail, wait_until
-from cdc.dev.server import Record, Server, reusable
-from schemas.errors import SinkError
+from tailrace.cdc.dev.process import Process, free_ports, listening, spawn, start_hint, tail, wait_until
+from tailrace.cdc.dev.server import Record, Server, reusable
+from tailrace.cdc.launch import java
+from tailrace.cdc.launch.jars import jars
+from tailrace.schemas.errors import SinkError
 
 # The runner takes no HTTP port above 9299 (its setMaxHttpPort has no option); 9200 is left to a node of
 # the person's own.

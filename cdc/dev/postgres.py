@@ -20,10 +20,20 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from cdc.dev import unprivileged
-from cdc.dev.process import Process, free_ports, listening, reason, spawn, start_hint, started_at, tail, wait_until
-from cdc.dev.server import Record, Server, reusable, wanted_settings
-from schemas.errors import ConfigError, SourceError
+from tailrace.cdc.dev import unprivileged
+from tailrace.cdc.dev.process import (
+    Process,
+    free_ports,
+    listening,
+    reason,
+    spawn,
+    start_hint,
+    started_at,
+    tail,
+    wait_until,
+)
+from tailrace.cdc.dev.server import Record, Server, reusable, wanted_settings
+from tailrace.schemas.errors import ConfigError, SourceError
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",

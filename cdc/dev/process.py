@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from schemas.errors import ConfigError
+from tailrace.schemas.errors import ConfigError
 
 # The child waits for a line before it becomes the server, so that a launcher killed before it has written
 # the id down leaves no server that nobody knows. It is a grandchild: nobody's zombie when it ends.

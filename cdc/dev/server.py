@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from cdc.dev.process import Process, alive, end, wait_until
+from tailrace.cdc.dev.process import Process, alive, end, wait_until
 
 
 @dataclass(frozen=True, slots=True)

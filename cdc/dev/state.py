@@ -18,11 +18,12 @@ from pathlib import Path
 
 import psutil
 
-from cdc.dev import java, kafka, opensearch, postgres
-from cdc.dev.lock import locked
-from cdc.dev.process import Process, alive, spawn
-from cdc.dev.server import Server, stop
-from schemas.errors import ConfigError, TailraceError
+from tailrace.cdc.dev import kafka, opensearch, postgres
+from tailrace.cdc.dev.process import Process, alive, spawn
+from tailrace.cdc.dev.server import Server, stop
+from tailrace.cdc.launch import java
+from tailrace.cdc.launch.lock import locked
+from tailrace.schemas.errors import ConfigError, TailraceError
 
 STATE_FOLDER = Path(".tailrace")
 _FILE = "servers.json"

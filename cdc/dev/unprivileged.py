@@ -11,7 +11,7 @@ import re
 import shutil
 from pathlib import Path
 
-from schemas.errors import SourceError
+from tailrace.schemas.errors import SourceError
 
 # `nobody`, by number: there is not always such a name.
 NOBODY = 65534

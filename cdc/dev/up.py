@@ -8,18 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cdc.dev.configuration import demo_configuration
-from cdc.dev.failure import last_failure
-from cdc.dev.postgres import create_database
-from cdc.dev.process import alive, tail
-from cdc.dev.shop import create_shop
-from cdc.dev.state import Servers, start_program, start_servers, status
-from cdc.ops.told import Told, nobody
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.errors import SinkError, TailraceError
-from schemas.topics import Topics
-from sinks.views_topic import read_views
+from tailrace.cdc.dev.configuration import demo_configuration
+from tailrace.cdc.dev.failure import last_failure
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.process import alive, tail
+from tailrace.cdc.dev.shop import create_shop
+from tailrace.cdc.dev.state import Servers, start_program, start_servers, status
+from tailrace.cdc.operations.told import Told, nobody
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import SinkError, TailraceError
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import read_views
 
 DATABASE: Final = "shop"
 PROGRAMS: Final = ("daemon", "views", "load")
@@ -50,12 +50,12 @@ def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say) -> tuple[P
     say(f"servers run, the shop has {sum(rows.values()):,} rows ({time.monotonic() - began:.1f} s)")
     file, told = demo_configuration(servers, state_dir, Path.cwd())
     say(told)
-    tailrace = [sys.executable, "-m", "cdc.cli.main"]
+    tailrace = [sys.executable, "-m", "tailrace.cdc.cli.main"]
     start_program(state_dir, "daemon", [*tailrace, "run", "--config", str(file)])
     start_program(state_dir, "views", [*tailrace, "views", "follow", "--config", str(file)])
     if rate > 0:
-        load_command = [sys.executable, "-m", "cdc.dev.demo", "load", "--dsn", servers.dsn, "--rate", str(rate)]
-        start_program(state_dir, "load", load_command)
+        demo = [sys.executable, "-m", "tailrace.cdc.dev.demo"]
+        start_program(state_dir, "load", [*demo, "load", "--dsn", servers.dsn, "--rate", str(rate)])
     return file, servers
 
 
@@ -63,8 +63,8 @@ def wait_for_views(
     file: Path, servers: Servers, state_dir: Path, say: Say, told: Told = nobody, patience: float = _PATIENCE
 ) -> None:
     """Return when every view holds what the source had when this was called. Errors name what died or lags."""
-    from cdc.connect import connect
-    from cdc.ops.read_status import wal_lsn
+    from tailrace.cdc.operations.read_status import wal_lsn
+    from tailrace.cdc.postgres.connect import connect
 
     config = load(file)
     with connect(servers.dsn) as connection:

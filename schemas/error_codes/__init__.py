@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from schemas.error_codes import (
+from tailrace.schemas.error_codes import (
     command_line,
     configuration,
     dev,
@@ -21,7 +21,7 @@ from schemas.error_codes import (
     verification,
     views,
 )
-from schemas.error_codes.entry import ErrorCode, Retry
+from tailrace.schemas.error_codes.entry import ErrorCode, Retry
 
 __all__ = ["CODES", "ErrorCode", "Retry", "code", "is_refilled", "parks_table", "retry_of"]
 

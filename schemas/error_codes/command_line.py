@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemas.error_codes.entry import ErrorCode
-from schemas.errors import DeadlineError, UsageError
+from tailrace.schemas.error_codes.entry import ErrorCode
+from tailrace.schemas.errors import DeadlineError, UsageError
 
 CODES: Final = (
     ErrorCode(

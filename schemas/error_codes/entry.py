@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 
-from schemas.errors import TailraceError
+from tailrace.schemas.errors import TailraceError
 
 
 class Retry(Enum):

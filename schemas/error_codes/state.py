@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemas.error_codes.entry import ErrorCode
-from schemas.errors import StateError
+from tailrace.schemas.error_codes.entry import ErrorCode
+from tailrace.schemas.errors import StateError
 
 _REFILL: Final = "run `tailrace snapshot start --all --reconcile`, then `tailrace run`"
 

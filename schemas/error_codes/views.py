@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemas.error_codes.entry import ErrorCode, Retry
-from schemas.errors import ConfigError, DeadlineError, FoundError, SinkError, StateError
+from tailrace.schemas.error_codes.entry import ErrorCode, Retry
+from tailrace.schemas.errors import ConfigError, DeadlineError, FoundError, SinkError, StateError
 
 CODES: Final = (
     ErrorCode(

@@ -15,9 +15,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sinks.changes import FIRST, FROM_LSN, FROM_ORDINAL, VALID_FROM, VALID_TO
-from spark_jobs.query.catalog import Catalog, TableInfo
-from spark_jobs.query.text import QueryText, offset_of
+from tailrace.sinks.target.protocol import FIRST, FROM_LSN, FROM_ORDINAL, VALID_FROM, VALID_TO
+from tailrace.spark_jobs.query.catalog import Catalog, TableInfo
+from tailrace.spark_jobs.query.text import QueryText, offset_of
 
 _WRITTEN: Final = "tailrace_asof"
 

@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 from sqlglot import exp
 
-from spark_jobs.query.catalog import name_of
-from spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.catalog import name_of
+from tailrace.spark_jobs.query.text import QueryText
 
 How = Literal["inner", "left", "semi", "anti", "subquery"]
 """How a source meets those before it. The first one is "inner"; "subquery": it stands in an expression."""

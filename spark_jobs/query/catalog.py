@@ -10,9 +10,9 @@ from typing import Final
 
 from sqlglot import exp
 
-from schemas.evolution import column_names, key_column_names
-from schemas.topics import Topics, without_escapes
-from sinks.schema_topic import StoredSchema
+from tailrace.schemas.evolution import column_names, key_column_names
+from tailrace.schemas.records.topics import Topics, without_escapes
+from tailrace.sinks.control.schema_topic import StoredSchema
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,17 @@ from typing import Literal
 
 from sqlglot import exp
 
-from spark_jobs.query.asof import check_written, is_history
-from spark_jobs.query.blocks import Block, Branches, Node, read
-from spark_jobs.query.catalog import Catalog, name_of
-from spark_jobs.query.keys import Keys
-from spark_jobs.query.order import check_order
-from spark_jobs.query.parse import DIALECT, parse, tree
-from spark_jobs.query.refusals import refuse
-from spark_jobs.query.rewrite import State, Step, at, rewrite
-from spark_jobs.query.text import QueryText
-from spark_jobs.query.times import check_windows
-from spark_jobs.query.units import unit
+from tailrace.spark_jobs.query.asof import check_written, is_history
+from tailrace.spark_jobs.query.blocks import Block, Branches, Node, read
+from tailrace.spark_jobs.query.catalog import Catalog, name_of
+from tailrace.spark_jobs.query.keys import Keys
+from tailrace.spark_jobs.query.order import check_order
+from tailrace.spark_jobs.query.parse import DIALECT, parse, tree
+from tailrace.spark_jobs.query.refusals import refuse
+from tailrace.spark_jobs.query.rewrite import State, Step, at, rewrite
+from tailrace.spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.times import check_windows
+from tailrace.spark_jobs.query.units import unit
 
 Refresh = Literal["incremental", "full"]
 
@@ -34,7 +34,7 @@ class DeclaredQuery:
     root: Node | None
     keys: Keys
     histories: tuple[str, ...] = ()
-    """Those of `tables` of which the first version of each key is marked (`sinks.changes.FIRST`)."""
+    """Those of `tables` of which the first version of each key is marked (`sinks.target.protocol.FIRST`)."""
 
     def over(self, which: State) -> str:
         """Return the SQL of the whole query over the tables in one state."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from sinks.changes import FIRST
-from spark_jobs.query.catalog import is_view
-from spark_jobs.query.declared import DeclaredQuery
-from spark_jobs.query.rewrite import Step, state
+from tailrace.sinks.target.protocol import FIRST
+from tailrace.spark_jobs.query.catalog import is_view
+from tailrace.spark_jobs.query.declared import DeclaredQuery
+from tailrace.spark_jobs.query.rewrite import Step, state
 
 
 def explain(query: DeclaredQuery) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from sqlglot import exp
 
-from spark_jobs.query.blocks import FILTERING, Block, Source, aliases, has_query
+from tailrace.spark_jobs.query.blocks import FILTERING, Block, Source, aliases, has_query
 
 Joined = list[tuple[exp.Expr, Source, list[exp.Expr]]]
 """What stands in FROM, its source, and its conditions; those of all but a LEFT JOIN may as well stand in WHERE."""

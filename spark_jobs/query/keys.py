@@ -11,9 +11,9 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_jobs.query.asof import key_at, moment_of
-from spark_jobs.query.blocks import FILTERING, Block, Branches, Node, Source, has_query, key_of
-from spark_jobs.query.catalog import Catalog
+from tailrace.spark_jobs.query.asof import key_at, moment_of
+from tailrace.spark_jobs.query.blocks import FILTERING, Block, Branches, Node, Source, has_query, key_of
+from tailrace.spark_jobs.query.catalog import Catalog
 
 _EQUAL: Final = (exp.EQ, exp.NullSafeEQ)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from spark_jobs.query.text import QueryText
-from spark_jobs.query.times import is_window
+from tailrace.spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.times import is_window
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_jobs.query.blocks import Block, Branches, Node, is_aggregate, key_of
-from spark_jobs.query.keys import Keys
-from spark_jobs.query.refusals import ANY_ROW
-from spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.blocks import Block, Branches, Node, is_aggregate, key_of
+from tailrace.spark_jobs.query.keys import Keys
+from tailrace.spark_jobs.query.refusals import ANY_ROW
+from tailrace.spark_jobs.query.text import QueryText
 
 _BY_PEERS: Final = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
 """Ranking functions that give the same to rows that are equal in the order."""

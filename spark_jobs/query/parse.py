@@ -18,13 +18,13 @@ from sqlglot.errors import OptimizeError, ParseError, TokenError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.tokenizer_core import TokenType
 
-from schemas.errors import ConfigError
-from sinks.changes import FIRST
-from spark_jobs.query.asof import check_histories, hide_first, is_history, put_back, take_out
-from spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of, not_captured
-from spark_jobs.query.shape import inline_ctes, one_form, settle_unions
-from spark_jobs.query.text import QueryText
-from spark_jobs.query.times import name_windows, split_windows
+from tailrace.schemas.errors import ConfigError
+from tailrace.sinks.target.protocol import FIRST
+from tailrace.spark_jobs.query.asof import check_histories, hide_first, is_history, put_back, take_out
+from tailrace.spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of, not_captured
+from tailrace.spark_jobs.query.shape import inline_ctes, one_form, settle_unions
+from tailrace.spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.times import name_windows, split_windows
 
 DIALECT: Final = "spark, normalization_strategy=case_sensitive"
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_jobs.query.blocks import is_aggregate
-from spark_jobs.query.text import QueryText
-from spark_jobs.query.times import is_window
+from tailrace.spark_jobs.query.blocks import is_aggregate
+from tailrace.spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.times import is_window
 
 _VARYING: Final = (
     *(exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser),

@@ -23,12 +23,12 @@ from typing import Final, Literal, TypeVar
 
 from sqlglot import exp
 
-from spark_jobs.query.blocks import Block, Branches, Node, Source, aliases, is_aggregate
-from spark_jobs.query.catalog import name_of, slug
-from spark_jobs.query.joins import Joined, joined
-from spark_jobs.query.keys import Keys
-from spark_jobs.query.parse import DIALECT
-from spark_jobs.query.units import unit
+from tailrace.spark_jobs.query.blocks import Block, Branches, Node, Source, aliases, is_aggregate
+from tailrace.spark_jobs.query.catalog import name_of, slug
+from tailrace.spark_jobs.query.joins import Joined, joined
+from tailrace.spark_jobs.query.keys import Keys
+from tailrace.spark_jobs.query.parse import DIALECT
+from tailrace.spark_jobs.query.units import unit
 
 State = Literal["old", "new"]
 _IMAGE: Final[dict[State, str]] = {"old": "before", "new": "after"}

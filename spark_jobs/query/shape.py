@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.text import QueryText
 
 
 def inline_ctes(query: exp.Query, text: QueryText, outer: Mapping[str, exp.CTE] | None = None) -> exp.Query:

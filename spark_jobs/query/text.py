@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from schemas.errors import ConfigError
+from tailrace.schemas.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.query.text import QueryText
 
 _FUNCTIONS: Final = ("window", "session_window")
 _COLUMN: Final = "tailrace_window"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from spark_jobs.query.blocks import Block, has_query, is_aggregate, key_of
-from spark_jobs.query.keys import Keys
-from spark_jobs.query.times import is_window
+from tailrace.spark_jobs.query.blocks import Block, has_query, is_aggregate, key_of
+from tailrace.spark_jobs.query.keys import Keys
+from tailrace.spark_jobs.query.times import is_window
 
 
 def unit(block: Block, keys: Keys) -> tuple[exp.Expr, ...]:

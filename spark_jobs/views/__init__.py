@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from schemas.config import Config, View
-from schemas.errors import ConfigError
-from schemas.keyless import no_key
-from schemas.lsn import parse_lsn
-from schemas.topics import Topics, without_escapes
-from spark_jobs.query.catalog import is_view, not_captured
-from spark_jobs.query.declared import Refresh
-from spark_jobs.query.parse import tables_of
-from spark_jobs.query.text import QueryText
-from spark_jobs.views.lower import in_order, lower_views, tables_below
+from tailrace.schemas.config.model import Config, View
+from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.keyless import no_key
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.topics import Topics, without_escapes
+from tailrace.spark_jobs.query.catalog import is_view, not_captured
+from tailrace.spark_jobs.query.declared import Refresh
+from tailrace.spark_jobs.query.parse import tables_of
+from tailrace.spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.views.lower import in_order, lower_views, tables_below
 
 if TYPE_CHECKING:
-    from spark_jobs.shapes import TableShapes
+    from tailrace.spark_jobs.topics.shapes import TableShapes
 
 
 @dataclass(frozen=True, slots=True)

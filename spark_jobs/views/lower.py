@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from schemas.config import Config
-from schemas.errors import ConfigError
-from spark_jobs.query.catalog import is_view
-from spark_jobs.query.parse import tables_of
-from spark_jobs.query.text import QueryText
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError
+from tailrace.spark_jobs.query.catalog import is_view
+from tailrace.spark_jobs.query.parse import tables_of
+from tailrace.spark_jobs.query.text import QueryText
 
 
 def lower_views(config: Config, name: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import time
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
-from schemas.topics import Topics
+from tailrace.schemas.records.topics import Topics
 from tests.containers.engine import running_engine
 from tests.containers.servers import Daemon, Servers, servers
 from tests.daemon import wait_for_state

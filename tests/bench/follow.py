@@ -38,15 +38,15 @@ import orjson
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers
-from schemas.closes import Closes
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.lsn import parse_lsn
-from schemas.topics import Topics
-from sinks.views_read import read_view
-from sinks.views_topic import ViewRecord
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.closes import Closes
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewRecord
+from tailrace.sinks.read.views import read_view
 from tests.bench.rebuild import Peak
 from tests.daemon import ROOT, running, wait_for_state, write_config
 from tests.servers import own_servers
@@ -173,7 +173,7 @@ def measure(servers: Servers, folder: Path, names: list[str], arguments: argpars
     more += "".join(f"[views.{name}]\n{VIEWS[name]}" for name in names)
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
     config = load(path)
-    command = [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(path)]
+    command = [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "follow", "--config", str(path)]
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SETUP.encode())
         for statement in ROWS:

@@ -24,10 +24,10 @@ from typing import Any
 import orjson
 import psycopg
 
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers
-from schemas.configfile import load
-from schemas.lsn import parse_lsn
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.lsn import parse_lsn
 from tests.bench.follow import ROWS, SETUP, VIEWS, Watch, wait_for_views
 from tests.bench.rebuild import Peak
 from tests.daemon import ROOT, running, wait_for_state, write_config
@@ -47,7 +47,7 @@ def measure(servers: Servers, folder: Path, rows: int, arguments: argparse.Names
     more += "".join(f"[views.{name}]\n{VIEWS[name]}" for name in _NAMES)
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
     config = load(path)
-    command = [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(path)]
+    command = [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "follow", "--config", str(path)]
     batches: dict[str, list[dict[str, int]]] = {name: [] for name in _NAMES}
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(SETUP.encode())

@@ -28,9 +28,9 @@ import psycopg
 import pygal
 from confluent_kafka import Producer
 
-from cdc.dev.postgres import binaries, create_database
-from cdc.dev.state import Servers
-from schemas.configfile import load
+from tailrace.cdc.dev.postgres import binaries, create_database
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
 from tests.bench import latency
 from tests.bench.workloads import WIDE, WIDE_ROWS
 from tests.daemon import running, wait_for, write_config

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psycopg
 
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers
-from schemas.configfile import load
-from schemas.lsn import parse_lsn
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.lsn import parse_lsn
 from tests.daemon import running, wait_for, write_config
 from tests.servers import own_servers
 

@@ -29,12 +29,12 @@ import psycopg
 import pygal
 from confluent_kafka import Consumer, TopicPartition
 
-from cdc.dev.postgres import binaries, create_database
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.topics import Topics
-from sinks.progress import read_schemas
+from tailrace.cdc.dev.postgres import binaries, create_database
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import read_schemas
 from tests.daemon import running, wait_for, write_config
 from tests.servers import own_servers
 

@@ -26,11 +26,11 @@ import psycopg
 import pygal
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers, start_servers, status
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.errors import SinkError
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers, start_servers, status
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import SinkError
 from tests.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.servers import own_servers, repeating
 

@@ -26,9 +26,9 @@ from typing import Any
 import psutil
 import psycopg
 
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers
-from schemas.configfile import load
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
 from tests.bench.workloads import WIDE, WIDE_ROWS
 from tests.daemon import ROOT, running, wait_for_state, write_config
 from tests.servers import own_servers
@@ -68,7 +68,7 @@ def views(folder: Path, hosts: list[str]) -> str:
 def rebuild(path: Path, *names: str) -> dict[str, Any]:
     """Run the command; return its seconds, the peak of its memory, and what each view's batches took."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "cdc.cli.main", "views", "rebuild", *names, "--config", str(path)]
+    command = [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "rebuild", *names, "--config", str(path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     swapped: dict[str, float] = {}
     batches: dict[str, list[dict[str, Any]]] = {name: [] for name in names}

@@ -18,19 +18,19 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc.ops.spark import job
-from schemas.config import Search
-from schemas.configfile import load
-from schemas.topics import Topics
-from sinks.bulk import connect, write_documents
-from sinks.changes import DELETED
-from sinks.documents import documents
-from sinks.opensearch import OpenSearchTarget
-from spark_jobs.command import opened
-from spark_jobs.kept import Shared
-from spark_jobs.latest import Facts, changes, facts
-from spark_jobs.source import records
-from spark_jobs.views import Declared
+from tailrace.cdc.launch.spark_job import job
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Search
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.opensearch.bulk import connect, write_documents
+from tailrace.sinks.opensearch.documents import documents
+from tailrace.sinks.opensearch.target import OpenSearchTarget
+from tailrace.sinks.target.protocol import DELETED
+from tailrace.spark_jobs.jobs.command import opened
+from tailrace.spark_jobs.maintain.kept_view import Shared
+from tailrace.spark_jobs.topics.latest import Facts, changes, facts
+from tailrace.spark_jobs.topics.source import records
+from tailrace.spark_jobs.views import Declared
 
 _CONNECTIONS = 2
 

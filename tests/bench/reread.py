@@ -32,16 +32,16 @@ from typing import Any
 import orjson
 import psycopg
 
-from cdc.cli.status_page import status_lines
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers
-from cdc.ops.read_status import read_status
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.lsn import parse_lsn
-from schemas.progress import PositionRecord
-from schemas.topics import Topics
-from sinks.progress import PositionTail
+from tailrace.cdc.cli.status_page import status_lines
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.read_status import read_status
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.position import PositionRecord
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import PositionTail
 from tests.bench.follow import Committed, Watch, check, latencies, percentiles, wait_for_views
 from tests.daemon import ROOT, running, wait_for, wait_for_state, write_config
 from tests.servers import own_servers
@@ -90,7 +90,7 @@ def measure(servers: Servers, folder: Path, arguments: argparse.Namespace) -> di
     more = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n{_VIEWS}'
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
     config = load(path)
-    command = [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(path)]
+    command = [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "follow", "--config", str(path)]
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in _SETUP:
             connection.execute(statement.encode(), {"rows": arguments.rows} if "%" in statement else None)

@@ -26,8 +26,8 @@ import psutil
 import psycopg
 import pygal
 
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers, status
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers, status
 from tests.bench.workloads import WIDE, WIDE_ROWS
 from tests.servers import drop_slot, own_servers
 

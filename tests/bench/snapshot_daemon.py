@@ -14,9 +14,9 @@ from pathlib import Path
 
 import structlog
 
-from cdc.memory import settle
-from cdc.session import Session
-from schemas.configfile import load
+from tailrace.cdc.daemon.allocator import settle
+from tailrace.cdc.daemon.session import Session
+from tailrace.schemas.config.file import load
 
 
 def main(config_path: str) -> None:

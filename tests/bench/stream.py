@@ -30,21 +30,21 @@ from typing import Any
 import psutil
 import psycopg
 
-from cdc import publication
-from cdc.capture_set import CaptureSet
-from cdc.dev.postgres import create_database
-from cdc.dev.state import Servers, status
-from cdc.keys import Keys
-from cdc.layouts import layout
-from cdc.progress import Progress, new_origin
-from cdc.table_registry import TableRegistry
-from cdc.tables import make_topics
-from schemas.columns import ColumnOptions
-from schemas.config import Config
-from schemas.lsn import parse_lsn
-from schemas.progress import position_key
-from schemas.topics import Topics
-from sinks.kafka import KafkaSink
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.state import Servers, status
+from tailrace.cdc.postgres import publication
+from tailrace.cdc.postgres.capture_set import CaptureSet
+from tailrace.cdc.postgres.keys import Keys
+from tailrace.cdc.postgres.layouts import layout
+from tailrace.cdc.tables.position import Progress, new_origin
+from tailrace.cdc.tables.registry import TableRegistry
+from tailrace.cdc.tables.shapes import make_topics
+from tailrace.schemas.config.columns import ColumnOptions
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.position import position_key
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.kafka.producer import KafkaSink
 from tests.bench.plot import draw
 from tests.bench.workloads import Workload, workloads
 from tests.servers import drop_slot, own_servers

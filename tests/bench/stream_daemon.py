@@ -18,11 +18,11 @@ from typing import Any
 
 import structlog
 
-from cdc.copydata import XLOGDATA
-from cdc.memory import settle
-from cdc.session import Session
-from schemas.configfile import load
-from schemas.lsn import parse_lsn
+from tailrace.cdc.daemon.allocator import settle
+from tailrace.cdc.daemon.session import Session
+from tailrace.cdc.wal.copydata import XLOGDATA
+from tailrace.schemas.config.file import load
+from tailrace.schemas.lsn import parse_lsn
 
 _SAMPLE = 20_000
 

@@ -10,8 +10,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from cdc.dev import java, postgres
-from cdc.dev.jars import jars
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.launch import java
+from tailrace.cdc.launch.jars import jars
 from tests import apicurio, postgres_versions
 
 

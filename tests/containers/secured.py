@@ -10,7 +10,7 @@ from pathlib import Path
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
-from cdc.dev.process import free_ports
+from tailrace.cdc.dev.process import free_ports
 from tests.containers.servers import (
     broker_container,
     postgres_container,

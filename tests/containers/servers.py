@@ -18,10 +18,10 @@ import psycopg
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
-from cdc.dev import kafka
-from cdc.dev.process import Process, free_ports
-from cdc.dev.server import Server
-from schemas.config import Config
+from tailrace.cdc.dev import kafka
+from tailrace.cdc.dev.process import Process, free_ports
+from tailrace.cdc.dev.server import Server
+from tailrace.schemas.config.model import Config
 from tests.daemon import wait_until
 from tests.faults.cluster import replicated
 

@@ -21,7 +21,7 @@ import yaml
 from tests.daemon import ROOT, wait_until
 
 _FILE = ROOT / "docker" / "compose.yaml"
-_REBUILD = "/opt/tailrace/lib/python3.11/site-packages/spark_jobs/rebuild.py"
+_REBUILD = "/opt/tailrace/lib/python3.11/site-packages/tailrace/spark_jobs/jobs/rebuild.py"
 _WORKERS = ("spark-worker1", "spark-worker2")
 _PATIENCE_S = 600
 _ATTEMPTS = 4

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from testcontainers.core.container import DockerContainer
 
-from cdc.dev.process import free_ports
-from schemas.configfile import load
+from tailrace.cdc.dev.process import free_ports
+from tailrace.schemas.config.file import load
 from tests.containers.secured import secured as secured_servers
 from tests.containers.servers import FEW_RIGHTS
 from tests.daemon import wait_for_state

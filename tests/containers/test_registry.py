@@ -8,8 +8,8 @@ import psycopg
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 
-from schemas.config import Search
-from sinks.bulk import connect
+from tailrace.schemas.config.model import Search
+from tailrace.sinks.opensearch.bulk import connect
 from tests.containers.servers import REGISTRY_PATH, Daemon, Servers, registry
 from tests.daemon import tailrace, wait_for_state, write_config
 from tests.topics import latest, read_raw, read_topic

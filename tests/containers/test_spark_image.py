@@ -6,7 +6,7 @@ from typing import Any
 
 from testcontainers.core.docker_client import DockerClient
 
-_JOB = "local:///opt/tailrace/lib/python3.11/site-packages/spark_jobs/rebuild.py"
+_JOB = "local:///opt/tailrace/lib/python3.11/site-packages/tailrace/spark_jobs/jobs/rebuild.py"
 
 
 def test_spark_on_kubernetes_can_start_the_image(engine: None) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psycopg
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.lsn import format_lsn
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import format_lsn
 from tests.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.ddl.ledger import Ledger
 from tests.ddl.states import Difference, States

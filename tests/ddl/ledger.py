@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 
-from cdc.connect import conninfo_for
-from schemas.lsn import parse_lsn
-from schemas.topics import Topics
+from tailrace.cdc.postgres.connect import conninfo_for
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.topics import Topics
 
 Key = tuple[str | None, ...]
 Texts = tuple[str | None, ...]

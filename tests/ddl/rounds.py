@@ -13,10 +13,10 @@ from typing import get_args
 
 import psycopg
 
-from cdc.dev.state import Servers
-from schemas.config import Config, Source
-from schemas.configfile import load
-from schemas.lsn import format_lsn
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config, Source
+from tailrace.schemas.lsn import format_lsn
 from tests.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.ddl.cases import STOP_TIMED_OUT, newest_differences, said, stop
 from tests.ddl.ledger import Ledger

@@ -1,7 +1,7 @@
 """Checks every cut that is called a state, not only the newest: its topics are the tables as of its LSN.
 
-Reads the topics with confluent-kafka and fastavro; the text of a value comes from `snapshot.canon`, which shares no
-code with the encoder.
+Reads the topics with confluent-kafka and fastavro; the text of a value comes from `snapshot.verify.canonical`, which
+shares no code with the encoder.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import fastavro
 
-from schemas.config import Config
-from schemas.envelope import TRUNCATE_KEY
-from schemas.lsn import format_lsn
-from schemas.progress import Cut, PositionRecord, position_key
-from schemas.topics import Topics
-from snapshot.canon import from_avro, from_text
-from snapshot.forms import Field, row_fields, without_logical_types
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.envelope import TRUNCATE_KEY
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.position import Cut, PositionRecord, position_key
+from tailrace.schemas.records.topics import Topics
+from tailrace.snapshot.verify.canonical import from_avro, from_text
+from tailrace.snapshot.verify.value_kinds import Field, row_fields, without_logical_types
 from tests.ddl.ledger import Contents, Entry, Key, Ledger, Texts
 from tests.topics import read_all
 

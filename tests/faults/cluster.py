@@ -14,10 +14,11 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cdc.dev import java, kafka
-from cdc.dev.jars import jars
-from cdc.dev.process import Process, alive, end, free_ports, spawn
-from cdc.dev.server import Server
+from tailrace.cdc.dev import kafka
+from tailrace.cdc.dev.process import Process, alive, end, free_ports, spawn
+from tailrace.cdc.dev.server import Server
+from tailrace.cdc.launch import java
+from tailrace.cdc.launch.jars import jars
 
 _JVM = ["-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
 

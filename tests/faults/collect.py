@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from schemas.config import Config
-from schemas.lsn import parse_lsn
-from schemas.progress import PositionRecord, position_key
-from schemas.topics import Topics
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.position import PositionRecord, position_key
+from tailrace.schemas.records.topics import Topics
 from tests.faults.evidence import Change, Evidence, Key, Row, SlotSample
 from tests.faults.workload import KEYS, TABLES
 from tests.topics import TopicRecord, decode, parse_schemas, read_all

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, combinations
 
-from schemas.lsn import format_lsn
-from schemas.progress import Boundary, Cut, PositionRecord
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
 from tests.faults.evidence import Evidence, Key, Row
 from tests.faults.source_at import Place, SourceAt
 from tests.faults.workload import ACCOUNTS, BALANCE, KEYS, body_digest

@@ -78,11 +78,11 @@ class Producer:
 
 def install(killer: Killer) -> None:
     """Wrap the method that a point means. An error if the product has it no more, or compiled: then mend this list."""
-    from cdc.first_snapshot import FirstSnapshot
-    from cdc.spool import Spool
-    from cdc.transaction import Assembler
-    from cdc.wal import Wal
-    from sinks.kafka import KafkaSink
+    from tailrace.cdc.backfill.first_snapshot import FirstSnapshot
+    from tailrace.cdc.changes.assembler import Assembler
+    from tailrace.cdc.wal.connection import Wal
+    from tailrace.cdc.wal.spool import Spool
+    from tailrace.sinks.kafka.producer import KafkaSink
 
     always: Callable[[tuple[Any, ...]], bool] = lambda arguments: True  # noqa: E731
     brings: Callable[[tuple[Any, ...]], bool] = lambda arguments: bool(arguments[-1])  # noqa: E731
@@ -138,7 +138,7 @@ def _wrap_record(sink_class: Any, killer: Killer) -> None:
 def main(arguments: list[str]) -> None:
     """Run the daemon."""
     if "--spool-bytes" in arguments:
-        from schemas.config import Memory
+        from tailrace.schemas.config.model import Memory
 
         at = arguments.index("--spool-bytes")
         spool_bytes = int(arguments[at + 1])
@@ -149,7 +149,7 @@ def main(arguments: list[str]) -> None:
         install(Killer(point, when, int(number)))
     import typer
 
-    from cdc.cli.run import run
+    from tailrace.cdc.cli.run import run
 
     try:
         run(Path(arguments[0]))

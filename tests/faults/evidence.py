@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.progress import PositionRecord
+from tailrace.schemas.records.position import PositionRecord
 from tests.topics import TopicRecord
 
 Key = tuple[Any, ...]

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from cdc.dev.process import free_ports, listening
+from tailrace.cdc.dev.process import free_ports, listening
 from tests.faults.source import come_true
 
 _VERSION = "2.12.0"

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from schemas.errors import TailraceError
+from tailrace.schemas.errors import TailraceError
 from tests.faults.checker import Violation, check
 from tests.faults.plan import Plan
 from tests.faults.stage import Played, Stage

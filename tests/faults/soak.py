@@ -24,7 +24,7 @@ from statistics import median
 
 import psutil
 
-from schemas.errors import TailraceError
+from tailrace.schemas.errors import TailraceError
 from tests.daemon import tailrace
 from tests.faults.checker import check
 from tests.faults.plan import KINDS, Plan, plan

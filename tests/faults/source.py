@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from cdc.dev import postgres, unprivileged
-from cdc.dev.process import alive, end
-from cdc.dev.server import Server
+from tailrace.cdc.dev import postgres, unprivileged
+from tailrace.cdc.dev.process import alive, end
+from tailrace.cdc.dev.server import Server
 
 SETTINGS = {
     "fsync": "off",  # processes die here, no machine does

@@ -15,9 +15,9 @@ import psycopg
 from confluent_kafka.admin import AdminClient
 from psycopg import sql
 
-from cdc.dev import postgres
-from cdc.ops.verify_log import verify_log
-from schemas.configfile import load
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.operations.verify_log import verify_log
+from tailrace.schemas.config.file import load
 from tests.daemon import ROOT, wait_for, wait_for_state, write_config
 from tests.faults.checker import Violation
 from tests.faults.cluster import Cluster

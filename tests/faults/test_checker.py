@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from schemas.progress import Boundary, Cut, states_after
+from tailrace.schemas.records.position import Boundary, Cut, states_after
 from tests.faults.checker import check
 from tests.faults.evidence import Evidence, SlotSample
 from tests.faults.plan import plan

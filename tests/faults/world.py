@@ -6,8 +6,8 @@ import shutil
 from functools import cached_property
 from pathlib import Path
 
-from cdc.dev import postgres
-from cdc.dev.process import free_ports
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.process import free_ports
 from tests.faults import proxy
 from tests.faults.cluster import Cluster
 from tests.faults.proxy import Toxiproxy

@@ -14,16 +14,16 @@ import fastavro
 from confluent_kafka import Producer
 from pydantic import SecretStr
 
-from cdc.in_progress import InProgress
-from cdc.progress import Progress, new_origin
-from cdc.spool import Spool
-from cdc.tables import CapturedTable
-from schemas.avro import value_schema
-from schemas.config import Config, Source
-from schemas.errors import SourceError
-from schemas.relation import Column, Relation, ReplicaIdentity
-from schemas.types import TypeInfo, ValueType, value_type
-from snapshot.forms import without_logical_types
+from tailrace.cdc.tables.position import Progress, new_origin
+from tailrace.cdc.tables.shapes import CapturedTable
+from tailrace.cdc.wal.spool import Spool
+from tailrace.cdc.wal.streamed import InProgress
+from tailrace.schemas.avro import value_schema
+from tailrace.schemas.config.model import Config, Source
+from tailrace.schemas.errors import SourceError
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.types import TypeInfo, ValueType, value_type
+from tailrace.snapshot.verify.value_kinds import without_logical_types
 from tests.fuzz.corpus import TYPES
 from tests.fuzz.replication import ReplicationStream
 from tests.interpreted import interpreted
@@ -102,18 +102,19 @@ class Chain:
         producer.records = []
         self.held: list[Any] = []
         """Of each message's records, the last one of every partition."""
-        self.outbox = form["sinks.outbox"].Outbox(producer, lambda: None, None, lambda *_: None, lambda: None)
+        outbox = form["tailrace.sinks.kafka.outbox"]
+        self.outbox = outbox.Outbox(producer, lambda: None, None, lambda *_: None, lambda: None)
         self._in_progress = InProgress(Spool(folder, spool_bytes))
         self._tables: dict[int, CapturedTable] = {}
         self.shapes: list[Relation] = []
         """Every relation that was seen: a record's schema id is its place here, from 1 on."""
-        rows = cast("Any", form["cdc.rows"])
+        rows = cast("Any", form["tailrace.cdc.changes.row_path"])
         rows.time_ns = lambda: 1_800_000_000_000_000_000  # records hold it
         config = Config(source=Source(dsn=SecretStr(""), on_table_error=on_error))
-        refusals = form["cdc.refusals"].Refusals(config, self.outbox, self)
+        refusals = form["tailrace.cdc.changes.dead_letters"].Refusals(config, self.outbox, self)
         progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
-        unchanged = form["cdc.unchanged"].Unchanged(self, progress, lambda _: None)
-        self._assembler = form["cdc.transaction"].Assembler(
+        unchanged = form["tailrace.cdc.changes.toast_completion"].Unchanged(self, progress, lambda _: None)
+        self._assembler = form["tailrace.cdc.changes.assembler"].Assembler(
             self, self, progress, unchanged, self._in_progress, self, refusals
         )
 
@@ -152,12 +153,12 @@ class Chain:
         self.shapes.append(relation)
         kinds = [value_type(column, types) for column in relation.columns]
         encoder = encoder_of(self._form, kinds, keys, len(self.shapes))
-        destination = self._form["sinks.outbox"].Destination(relation.name, [0, 0])
+        destination = self._form["tailrace.sinks.kafka.outbox"].Destination(relation.name, [0, 0])
         names = tuple(column.name for column in relation.columns)
         self._tables[relation.oid] = CapturedTable(relation, keys, destination, encoder, relation.columns, names)
 
     def beside(self, topic: str) -> Any:
-        return self._form["sinks.outbox"].Destination(topic, [0])
+        return self._form["tailrace.sinks.kafka.outbox"].Destination(topic, [0])
 
     def park(self, *_: object) -> bool:
         return False
@@ -168,7 +169,7 @@ class Chain:
     def captured(self, oid: int, lsn: int = 0) -> CapturedTable | None:
         if oid not in self._tables:
             # a relation that the mutation has taken away: as Tables says it
-            raise self._form["cdc.rows"].DecodeError(f"change of relation {oid}", 1, 1, 0)
+            raise self._form["tailrace.cdc.changes.row_path"].DecodeError(f"change of relation {oid}", 1, 1, 0)
         return self._tables[oid]
 
     # what `Reread` is to it
@@ -213,7 +214,7 @@ def check_records(records: list[Any], shapes: list[Relation]) -> None:
 
 def encoder_of(form: dict[str, ModuleType], kinds: list[ValueType], keys: list[int], schema_id: int = 1) -> Any:
     """Return a TableEncoder of a form."""
-    module = form["schemas.encoder"]
+    module = form["tailrace.schemas.encode.encoder"]
     return module.TableEncoder(module.Names("v", "n", "d", "s", "t"), kinds, keys, schema_id, schema_id)
 
 
@@ -236,7 +237,7 @@ def read_stream(form: dict[str, ModuleType], stream: ReplicationStream, raws: li
     keepalives: list[bytes] = []
     error = None
     try:
-        form["cdc.copydata"].read(stream.connection, 50, messages, keepalives.append)
+        form["tailrace.cdc.wal.copydata"].read(stream.connection, 50, messages, keepalives.append)
     except Exception as raised:
         error = _error(raised)
     stream.drain()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from functools import cache
 
-from schemas.types import TypeInfo
+from tailrace.schemas.types import TypeInfo
 from tests.golden.describe import FILES, load
 
 Field = bytes | bool | None

@@ -18,9 +18,9 @@ from typing import Any, cast
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from cdc import pgoutput, pgoutput_stream
-from cdc.copydata import XLOGDATA
-from schemas.errors import DecodeError
+from tailrace.cdc.wal import pgoutput, pgoutput_stream
+from tailrace.cdc.wal.copydata import XLOGDATA
+from tailrace.schemas.errors import DecodeError
 from tests.fuzz.chain import (
     ON_ERROR,
     Chain,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdc import pgoutput, pgoutput_stream
+from tailrace.cdc.wal import pgoutput, pgoutput_stream
 
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("pg*_protocol*.json"))

@@ -21,9 +21,9 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from cdc.connect import connect_replication, server_refused
-from cdc.dev import postgres
-from cdc.dev.server import Server, stop
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.server import Server, stop
+from tailrace.cdc.postgres.connect import connect_replication, server_refused
 from tests.golden.scenario import PUBLICATION, STATEMENTS, SYNC, TABLES
 from tests.servers import drop_slot, fresh_database
 

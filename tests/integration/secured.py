@@ -27,9 +27,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from cdc.dev import kafka, postgres, unprivileged
-from cdc.dev.process import Process, free_ports
-from cdc.dev.server import Server, stop
+from tailrace.cdc.dev import kafka, postgres, unprivileged
+from tailrace.cdc.dev.process import Process, free_ports
+from tailrace.cdc.dev.server import Server, stop
 from tests.daemon import wait_until, write_config
 from tests.postgres_versions import install
 from tests.servers import fresh_database

@@ -15,10 +15,10 @@ from confluent_kafka.cimpl import NewTopic
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from cdc.dev import postgres
-from cdc.dev.server import Server, stop
-from cdc.dev.state import Servers
-from schemas.configfile import load
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.server import Server, stop
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
 from tests.daemon import running, tailrace, wait_for, wait_for_state, write_config
 from tests.topics import latest, read_topic
 

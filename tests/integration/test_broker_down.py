@@ -8,10 +8,10 @@ from pathlib import Path
 
 import psycopg
 
-from cdc.dev.server import stop
-from cdc.dev.state import start_servers
-from cdc.dev.state import status as servers_status
-from schemas.configfile import load
+from tailrace.cdc.dev.server import stop
+from tailrace.cdc.dev.state import start_servers
+from tailrace.cdc.dev.state import status as servers_status
+from tailrace.schemas.config.file import load
 from tests.daemon import running, wait_for_state, write_config
 from tests.servers import own_servers
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
 from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.integration.test_health import metrics
 from tests.topics import all_bytes, assert_once_in_order, latest, read_topic

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
 from tests.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
 from tests.topics import latest, read_raw, read_topic, schemas
 from tests.verified import differing_keys

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
 from tests.bank import Writer, assert_equal, create_tables
 from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
 

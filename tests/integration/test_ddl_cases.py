@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from cdc.dev.state import Servers
+from tailrace.cdc.dev.state import Servers
 from tests.ddl.cases import Case, Outcome, play
 
 _T = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT g, 'row ' || g FROM generate_series(1, 40) g"

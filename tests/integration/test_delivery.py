@@ -16,13 +16,13 @@ import psutil
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers, status
-from schemas.config import Config, Kafka
-from schemas.configfile import load
-from schemas.lsn import Position
-from sinks.admin import TopicSpec, ensure_topics
-from sinks.kafka import KafkaSink
-from sinks.outbox import Destination
+from tailrace.cdc.dev.state import Servers, status
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config, Kafka
+from tailrace.schemas.lsn import Position
+from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
+from tailrace.sinks.kafka.outbox import Destination
+from tailrace.sinks.kafka.producer import KafkaSink
 from tests.bank import TABLES, Writer, assert_equal, create_tables, source_rows
 from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
 from tests.topics import TopicRecord, latest, read_raw, read_topic

@@ -11,9 +11,9 @@ import time
 import psycopg
 import pytest
 
-from cdc.dev.demo import load
-from cdc.dev.process import Process, started_at, wait_until
-from cdc.dev.shop import create_shop
+from tailrace.cdc.dev.demo import load
+from tailrace.cdc.dev.process import Process, started_at, wait_until
+from tailrace.cdc.dev.shop import create_shop
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def has_new_orders(dsn: str) -> bool:
 
 
 def test_the_load_as_a_program_ends_at_sigterm(shop: str) -> None:
-    command = [sys.executable, "-m", "cdc.dev.demo", "load", "--dsn", shop, "--rate", "100"]
+    command = [sys.executable, "-m", "tailrace.cdc.dev.demo", "load", "--dsn", shop, "--rate", "100"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
         me = Process(program.pid, started_at(program.pid) or "")
         # its own rows: autovacuum's updates of the catalog count, too, and it may not have come to hear of signals yet

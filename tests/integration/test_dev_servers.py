@@ -21,11 +21,11 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.dev import java, opensearch
-from cdc.dev.postgres import create_database
-from cdc.dev.process import Process, alive, listening, started_at, wait_until
-from cdc.dev.server import Server
-from cdc.dev.state import (
+from tailrace.cdc.dev import opensearch
+from tailrace.cdc.dev.postgres import create_database
+from tailrace.cdc.dev.process import Process, alive, listening, started_at, wait_until
+from tailrace.cdc.dev.server import Server
+from tailrace.cdc.dev.state import (
     Servers,
     ended_on_failure,
     running,
@@ -34,7 +34,8 @@ from cdc.dev.state import (
     status,
     stop_servers,
 )
-from schemas.errors import ConfigError, SinkError
+from tailrace.cdc.launch import java
+from tailrace.schemas.errors import ConfigError, SinkError
 
 ME = Process(os.getpid(), started_at(os.getpid()) or "")
 
@@ -233,7 +234,7 @@ def test_a_postmaster_that_nobody_reaps_does_not_keep_its_data_locked(own_state:
 
 def test_a_launcher_that_is_killed_leaves_servers_that_are_found(own_state: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from cdc.dev.state import start_servers\n"
+        "import sys; from pathlib import Path; from tailrace.cdc.dev.state import start_servers\n"
         "start_servers(Path(sys.argv[1]), search=False)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(own_state)]) as launcher:
@@ -283,8 +284,14 @@ def test_a_server_that_cannot_start_says_why(own_state: Path) -> None:
     assert stop_servers(own_state) == []
 
 
+_START = (
+    "import sys, pathlib; from tailrace.cdc.dev.state import start_servers;"
+    "start_servers(pathlib.Path(sys.argv[1]))"
+)
+
+
 def test_a_start_that_is_interrupted_leaves_nothing(own_state: Path) -> None:
-    code = "import sys, pathlib; from cdc.dev.state import start_servers; start_servers(pathlib.Path(sys.argv[1]))"
+    code = _START
     with subprocess.Popen([sys.executable, "-c", code, str(own_state)], stderr=subprocess.PIPE, text=True) as launcher:
         state_file = own_state / "servers.json"
         assert wait_until(lambda: state_file.exists() and "kafka" in by_name(own_state), ME, 30)
@@ -296,7 +303,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(own_state: Path) -> None:
 
 def test_a_start_that_is_interrupted_early_can_be_purged(own_state: Path) -> None:
     """In the middle of initdb, before any server has been recorded."""
-    code = "import sys, pathlib; from cdc.dev.state import start_servers; start_servers(pathlib.Path(sys.argv[1]))"
+    code = _START
     with subprocess.Popen([sys.executable, "-c", code, str(own_state)], stderr=subprocess.PIPE, text=True) as launcher:
         assert wait_until((own_state / "postgres").exists, ME, 30)
         launcher.send_signal(signal.SIGINT)

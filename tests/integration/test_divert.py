@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.envelope import POSITION_HEADER
-from schemas.lsn import Position
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.envelope import POSITION_HEADER
+from tailrace.schemas.lsn import Position
 from tests.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
 from tests.topics import assert_once_in_order, latest, read_raw, read_topic
 from tests.verified import differing_keys

@@ -16,8 +16,8 @@ from typing import Any
 import fastavro
 import psycopg
 
-from cdc.dev.state import Servers
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
 from tests.daemon import running, wait_for_state, write_config
 from tests.topics import read_raw, schemas
 

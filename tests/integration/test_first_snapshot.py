@@ -17,13 +17,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.dev.state import Servers
-from cdc.exported_snapshot import ExportedSnapshot
-from cdc.session import Session
-from cdc.stored_reads import stored_reads
-from schemas.config import Config
-from schemas.configfile import load
-from snapshot.plan import Chunk
+from tailrace.cdc.backfill.exported_snapshot import ExportedSnapshot
+from tailrace.cdc.daemon.session import Session
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.tables.stored_reads import stored_reads
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.snapshot.plan import Chunk
 from tests.bank import TABLES, Writer, create_tables, source_rows
 from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
 from tests.topics import assert_once_in_order, latest, read_topic

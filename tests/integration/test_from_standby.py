@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.dev import postgres
-from cdc.dev.state import Servers
-from schemas.configfile import load
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
 from tests.bank import Writer, assert_equal, create_tables
 from tests.daemon import Daemon, events, running, wait_for, wait_until, write_config
 from tests.integration.test_start import refusal

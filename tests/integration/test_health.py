@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdc.dev.state import Servers, status
-from schemas.configfile import load
-from schemas.lsn import parse_lsn
+from tailrace.cdc.dev.state import Servers, status
+from tailrace.schemas.config.file import load
+from tailrace.schemas.lsn import parse_lsn
 from tests.daemon import Daemon, ask, events, running, tailrace, wait_for_state, wait_until, write_config
 from tests.servers import fresh_database, repeating
 from tests.topics import assert_once_in_order, read_topic

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from cdc.schema_ids import check_registry
-from schemas.config import Config, Registry, Search, Source
-from schemas.configfile import load
-from schemas.errors import ConfigError, SinkError
-from sinks.opensearch import OpenSearchTarget
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.tables.schema_ids import check_registry
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config, Registry, Search, Source
+from tailrace.schemas.errors import ConfigError, SinkError
+from tailrace.sinks.opensearch.target import OpenSearchTarget
 from tests.daemon import running, tailrace, wait_for_state, wait_until, write_config
 from tests.gateway import gateway
 from tests.integration.secured import Certificates

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.topics import Topics
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.records.topics import Topics
 from tests.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
 from tests.topics import assert_once_in_order, latest, read_topic
 

@@ -18,9 +18,9 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from psycopg.rows import dict_row
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
 from tests.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
 from tests.topics import TopicRecord, assert_once_in_order, latest, read_topic
 

@@ -14,14 +14,14 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdc.cli.status_page import status_lines
-from cdc.dev.state import Servers, status
-from cdc.ops.read_status import read_status
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.topics import Topics
-from sinks.progress import read_position
-from sinks.views_topic import ViewRecord, ViewsTopic, now_ms
+from tailrace.cdc.cli.status_page import status_lines
+from tailrace.cdc.dev.state import Servers, status
+from tailrace.cdc.operations.read_status import read_status
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import read_position
+from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
 from tests.daemon import Daemon, ask, running, tailrace, wait_for_state, wait_until, write_config
 
 _IDLE_S = 15.0

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev.state import Servers
-from schemas.config import Kafka
-from schemas.envelope import POSITION_HEADER
-from schemas.errors import SinkError, StateError
-from schemas.lsn import Position
-from schemas.topics import Topics
-from sinks.matches import Mark, Match, Pages, Publisher
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.envelope import POSITION_HEADER
+from tailrace.schemas.errors import SinkError, StateError
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.matches import Mark, Match, Pages, Publisher
 from tests.daemon import ROOT
 from tests.topics import read_raw
 
 _KILLED = """
 import os, sys
-from schemas.config import Kafka
-from sinks import matches
-from sinks.kafka import KafkaSink
+from tailrace.schemas.config.model import Kafka
+from tailrace.sinks.control import matches
+from tailrace.sinks.kafka.producer import KafkaSink
 from tests.integration.test_matches import END, pages
 
 bootstrap, prefix, point, page, total = sys.argv[1:]

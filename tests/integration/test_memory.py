@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from schemas.configfile import load
-from schemas.errors import SourceError
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.errors import SourceError
 from tests.daemon import running, wait_for, wait_for_state, write_config
 from tests.topics import latest, read_raw, read_topic
 

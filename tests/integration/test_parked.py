@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.lsn import parse_lsn
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import parse_lsn
 from tests.daemon import Daemon, ask, events, running, tailrace, wait_for, wait_until, write_config
 from tests.topics import assert_once_in_order, read_topic
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.dev import postgres
-from cdc.dev.server import Server
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.errors import ConfigError
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.server import Server
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError
 from tests.bank import Writer, assert_equal, create_tables
 from tests.daemon import running, wait_for, wait_for_state, write_config
 from tests.integration.test_bad_input import assert_refused

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from cdc.dev.state import Servers
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
 from tests.daemon import running, tailrace, wait_for, wait_for_state, write_config
 from tests.topics import assert_once_in_order, read_topic
 

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from cdc.dev.state import Servers
+from tailrace.cdc.dev.state import Servers
 from tests.ddl.rounds import play
 
 SEEDS = range(4 * int(os.environ.get("TAILRACE_TEST_SEEDS", "1")))

@@ -17,14 +17,14 @@ import fastavro
 import psycopg
 import pytest
 
-from cdc.connect import conninfo_for
-from cdc.dev.state import Servers
-from schemas.configfile import load
-from schemas.envelope import SNAPSHOT_HEADER
-from schemas.topics import Topics
-from sinks.progress import read_schemas
-from snapshot.canon import from_text, row_of
-from snapshot.forms import Field, row_fields, without_logical_types
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.postgres.connect import conninfo_for
+from tailrace.schemas.config.file import load
+from tailrace.schemas.envelope import SNAPSHOT_HEADER
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import read_schemas
+from tailrace.snapshot.verify.canonical import from_text, row_of
+from tailrace.snapshot.verify.value_kinds import Field, row_fields, without_logical_types
 from tests import literals
 from tests.daemon import running, wait_for_state, write_config
 from tests.java_avro import JavaAvro

@@ -14,19 +14,19 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from cdc.dev.process import free_ports
-from cdc.dev.state import Servers
-from cdc.schema_ids import SchemaIds
-from schemas.config import Config, Kafka
-from schemas.config import Registry as Settings
-from schemas.configfile import load
-from schemas.envelope import schema_id_of
-from schemas.errors import StateError
-from schemas.topics import Topics
-from sinks.kafka import KafkaSink
-from sinks.progress import read_position, read_schemas
-from sinks.registry import Registry
-from sinks.schema_topic import StoredSchema
+from tailrace.cdc.dev.process import free_ports
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.tables.schema_ids import SchemaIds
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config, Kafka
+from tailrace.schemas.config.model import Registry as Settings
+from tailrace.schemas.envelope import schema_id_of
+from tailrace.schemas.errors import StateError
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import read_position, read_schemas
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.sinks.http.registry import Registry
+from tailrace.sinks.kafka.producer import KafkaSink
 from tests.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.gateway import gateway
 from tests.topics import assert_once_in_order, latest, read_raw, read_topic

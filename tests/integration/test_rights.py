@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from cdc.recipe import Recipe
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.postgres.recipe import Recipe
+from tailrace.schemas.config.file import load
 from tests.daemon import ROOT, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.topics import latest, read_topic
 

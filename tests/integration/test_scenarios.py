@@ -14,11 +14,11 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from cdc.connect import conninfo_for
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from snapshot.source_at import source_at
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.postgres.connect import conninfo_for
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.snapshot.verify.source_at import source_at
 from tests.daemon import Daemon, running, tailrace, wait_for, wait_for_state, write_config
 from tests.servers import fresh_database
 from tests.topics import TopicRecord, assert_once_in_order, latest, read_topic

@@ -21,10 +21,10 @@ import pytest
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.envelope import SNAPSHOT_HEADER, TRUNCATE_KEY
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.envelope import SNAPSHOT_HEADER, TRUNCATE_KEY
 from tests.bank import Writer, assert_equal, create_tables
 from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
 from tests.topics import assert_once_in_order, read_raw, read_topic, schemas

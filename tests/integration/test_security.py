@@ -11,8 +11,8 @@ import psutil
 import psycopg
 import pytest
 
-from schemas.configfile import load
-from sinks.views_read import read_view
+from tailrace.schemas.config.file import load
+from tailrace.sinks.read.views import read_view
 from tests.daemon import ask, running, tailrace, wait_for_state, wait_until
 from tests.integration.secured import (
     KAFKA_PASSWORD,
@@ -82,7 +82,7 @@ def test_views_are_filled_over_tls(all_secured: Secured) -> None:
         wait_for_state(load(config), connection)
     seen = set()
     log = all_secured.folder / "rebuild.log"
-    with process(log, "cdc.cli.main", "views", "rebuild", "item", "--config", str(config)) as rebuild:
+    with process(log, "tailrace.cdc.cli.main", "views", "rebuild", "item", "--config", str(config)) as rebuild:
         while rebuild.poll() is None:
             for each in [psutil.Process(rebuild.pid), *psutil.Process(rebuild.pid).children(recursive=True)]:
                 # each by itself: a zombie that Spark's script leaves has no command, but lasts as long as the JVM

@@ -13,15 +13,15 @@ import pytest
 from confluent_kafka import Producer
 from psycopg.rows import dict_row
 
-from cdc.dev import postgres
-from cdc.dev.state import Servers
-from cdc.ops.snapshots import TableSnapshot, read_snapshots
-from cdc.ops.verify_log import verify_log
-from cdc.stored_reads import stored_reads
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.envelope import POSITION_HEADER
-from schemas.lsn import Position
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.snapshots import TableSnapshot, read_snapshots
+from tailrace.cdc.operations.verify_log import verify_log
+from tailrace.cdc.tables.stored_reads import stored_reads
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.envelope import POSITION_HEADER
+from tailrace.schemas.lsn import Position
 from tests.bank import TABLES, Writer, assert_equal, create_tables
 from tests.daemon import (
     Daemon,

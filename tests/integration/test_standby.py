@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
 from tests.bank import Writer, assert_equal, create_tables
 from tests.daemon import Daemon, ask, events, running, wait_for, wait_until, write_config
 

@@ -1,4 +1,4 @@
-"""The truth table of `cdc.start` against real servers: what is found there, and that a refusal changes nothing.
+"""The truth table of `cdc.startup.decide` against real servers: what is found, and that a refusal changes nothing.
 
 Rows that `tests.unit.test_start` has are here once more where it matters how PostgreSQL or Kafka show them. Those of a
 promotion are in `test_promotion`; more exit codes of the process in `test_bad_input` and `test_publications`.
@@ -24,19 +24,19 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from cdc import recovery
-from cdc.dev import postgres
-from cdc.dev.server import Server, stop
-from cdc.dev.state import Servers
-from cdc.look import look
-from cdc.session import Session
-from cdc.start import Found
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.errors import TailraceError
-from schemas.topics import Topics
-from sinks.kafka import KafkaSink
-from sinks.progress import read_position
+from tailrace.cdc.daemon.session import Session
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.server import Server, stop
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.startup import recovery
+from tailrace.cdc.startup.decide import Found
+from tailrace.cdc.startup.observe import look
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import read_position
+from tailrace.sinks.kafka.producer import KafkaSink
 from tests.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
 from tests.integration.test_bad_input import assert_refused, slots
 from tests.topics import latest, read_topic
@@ -156,8 +156,8 @@ def test_of_several_brokers_one_may_not_know_the_topics_yet(
         found = look(*arguments, **options)
         return replace(found, brokers=3, topics={} if next(answers, False) else found.topics)
 
-    monkeypatch.setattr("cdc.session.look", behind)
-    monkeypatch.setattr("cdc.session._SETTLED_S", 2.0)
+    monkeypatch.setattr("tailrace.cdc.daemon.session.look", behind)
+    monkeypatch.setattr("tailrace.cdc.daemon.session._SETTLED_S", 2.0)
     if comes_back:
         start_and_stop(stopped.config)
     else:

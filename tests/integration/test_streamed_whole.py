@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc import pgoutput, pgoutput_stream
-from cdc.spool import Spool
-from schemas.relation import Relation
+from tailrace.cdc.wal import pgoutput, pgoutput_stream
+from tailrace.cdc.wal.spool import Spool
+from tailrace.schemas.relation import Relation
 from tests.golden.record import Walsender, embedded, written_out
 from tests.servers import fresh_database
 

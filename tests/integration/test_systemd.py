@@ -14,10 +14,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from cdc.ops.health import Health
-from cdc.ops.notify import notifying
-from schemas.errors import ConfigError, StateError
+from tailrace.cdc.daemon.notify import notifying
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.health.health import Health
+from tailrace.schemas.errors import ConfigError, StateError
 from tests.daemon import ROOT, events, running, write_config
 
 _UNIT = ROOT / "docker" / "tailrace.service"

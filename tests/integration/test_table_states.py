@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from cdc.ops.read_status import read_shares, read_stored
-from cdc.ops.verify_log import verify_log
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.progress import Cut, PositionRecord
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.read_status import read_shares, read_stored
+from tailrace.cdc.operations.verify_log import verify_log
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.records.position import Cut, PositionRecord
 from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
 from tests.topics import latest, read_topic
 

@@ -18,10 +18,10 @@ import psycopg
 import pytest
 import typer
 
-from cdc.cli.main import app
-from cdc.dev.state import Servers, stop_servers
-from schemas.configfile import load
-from schemas.errors import ConfigError
+from tailrace.cdc.cli.main import app
+from tailrace.cdc.dev.state import Servers, stop_servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.errors import ConfigError
 from tests.all_help import commands
 from tests.daemon import running, wait_for_state, write_config
 from tests.servers import fresh_database

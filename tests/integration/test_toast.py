@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
 from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
 from tests.topics import assert_once_in_order, latest, read_topic
 

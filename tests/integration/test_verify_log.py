@@ -13,15 +13,15 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from cdc.dev.state import Servers
-from cdc.ops.verify_log import verify_log
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.errors import ConfigError
-from schemas.progress import Cut, PositionRecord
-from schemas.topics import Topics
-from sinks.admin import TopicSpec, ensure_topics
-from sinks.matches import Publisher
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.verify_log import verify_log
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.matches import Publisher
+from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tests.bank import TABLES, Writer, create_tables
 from tests.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.integration.test_matches import END, pages
@@ -75,7 +75,7 @@ def test_what_the_daemon_wrote_is_whole(pipeline: Pipeline) -> None:
 
 
 def test_by_small_blocks(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.ops.verify_log._BLOCK_RECORDS", 7)
+    monkeypatch.setattr("tailrace.cdc.operations.verify_log._BLOCK_RECORDS", 7)
     assert verify_log(pipeline.config).tally.findings == []
 
 

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.errors import ConfigError
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError
 from tests.bank import Writer, assert_equal, create_tables
 from tests.daemon import events, running, wait_for, wait_for_state, write_config
 from tests.postgres_versions import OLDER, binaries, running_postgres

@@ -13,14 +13,14 @@ import psycopg
 import pytest
 
 import tailrace as library
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.errors import TailraceError
-from schemas.lsn import format_lsn
-from schemas.progress import Cut
-from schemas.topics import Topics
-from sinks.views_topic import ViewRecord, ViewsTopic, now_ms
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.position import Cut
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
 from tests.daemon import ask, running, tailrace, wait_for_state, wait_until, write_config
 
 _VIEWS = '[views.a]\ntable = "public.t"\n[views.b]\ntable = "public.t"\n'

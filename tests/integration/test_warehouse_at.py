@@ -11,15 +11,15 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 import tailrace
-from cdc.cli import views as cli
-from cdc.dev.state import Servers
-from schemas.configfile import load
-from schemas.errors import TailraceError
-from schemas.lsn import Position
-from schemas.progress import Cut
-from schemas.topics import Topics
-from sinks.changes import HistoryFrom
-from sinks.views_topic import ViewRecord, ViewsTopic, now_ms
+from tailrace.cdc.cli import views as cli
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Cut
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
+from tailrace.sinks.target.protocol import HistoryFrom
 from tests.daemon import write_config
 
 

@@ -16,10 +16,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from cdc.dev import postgres
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
 from tests import window_daemon
 from tests.daemon import running, wait_for, wait_for_state, write_config
 from tests.forked import Forked

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdc.connect import conninfo_for
-from cdc.dev import postgres
-from cdc.dev.server import stop
-from snapshot.canon import date_text, decimal_text, from_avro, from_text, packed, timestamp_text
-from snapshot.forms import form_of
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.server import stop
+from tailrace.cdc.postgres.connect import conninfo_for
+from tailrace.snapshot.verify.canonical import date_text, decimal_text, from_avro, from_text, packed, timestamp_text
+from tailrace.snapshot.verify.value_kinds import form_of
 
 FIRST_DAY, LAST_DAY = -2_440_588, 2_145_031_948  # of PostgreSQL's dates: 4714-11-24 BC, 5874897-12-31
 FIRST_MICRO, LAST_MICRO = -210_866_803_200_000_000, 9_223_371_331_199_999_999  # of its timestamps

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schemas.encoder as compiled
-from schemas.copytext import split_copy
-from schemas.types import Kind, ValueType
+import tailrace.schemas.encode.encoder as compiled
+from tailrace.schemas.encode.copy_text import split_copy
+from tailrace.schemas.types import Kind, ValueType
 from tests.interpreted import interpreted
 
 _PLAIN = interpreted()
+_PLAIN_ENCODER = _PLAIN["tailrace.schemas.encode.encoder"]
 _ITEM = ValueType(Kind.INT, "int", "int")
 _COLUMNS = [
     ValueType(Kind.INT, "long", "bigint"),
@@ -95,7 +96,7 @@ def _agree(method: str, message: bytes, pos: int) -> None:
 
 
 def _agree_on(method: str, *arguments: Any, columns: Sequence[ValueType] = _COLUMNS) -> None:
-    one, other = (_outcome(module, columns, method, *arguments) for module in (compiled, _PLAIN["schemas.encoder"]))
+    one, other = (_outcome(module, columns, method, *arguments) for module in (compiled, _PLAIN_ENCODER))
     assert one == other
     if isinstance(one, tuple) and isinstance(one[0], str):
         assert one[0] in ("DecodeError", "ColumnRefused", "UnchangedToast"), one
@@ -246,7 +247,7 @@ def test_plain_rows_take_the_short_way(kind: Kind) -> None:
     texts: list[bytes | None] = list(good)
     texts[8], texts[9], texts[12] = b"2024-05-06 07:08:09.5", b"2024-05-06 07:08:09+00", b'"a"=>"b"'
     column = next(i for i, each in enumerate(_COLUMNS) if each.kind is kind)
-    encoder = _encoder(_PLAIN["schemas.encoder"], [_COLUMNS[0], _COLUMNS[column]]).plain
+    encoder = _encoder(_PLAIN_ENCODER, [_COLUMNS[0], _COLUMNS[column]]).plain
     for text in (texts[column], None):
         row = _tuple((b"1", text))
         assert encoder.insert(row, 0, 1, 2, b"") is not None
@@ -290,6 +291,6 @@ def test_damaged_copy_lines(fields: _Row, data: st.DataObject) -> None:
 
 @given(st.binary(max_size=40), st.integers(1, 500))
 def test_partition(key: bytes, partitions: int) -> None:
-    from schemas.partition import partition_of
+    from tailrace.schemas.encode.partition import partition_of
 
-    assert partition_of(key, partitions) == _PLAIN["schemas.partition"].partition_of(key, partitions)
+    assert partition_of(key, partitions) == _PLAIN["tailrace.schemas.encode.partition"].partition_of(key, partitions)

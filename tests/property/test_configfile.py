@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.configfile import load
-from schemas.errors import ConfigError
+from tailrace.schemas.config.file import load
+from tailrace.schemas.errors import ConfigError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc import pgoutput, pgoutput_stream
-from schemas.errors import DecodeError
-from schemas.relation import Relation
+from tailrace.cdc.wal import pgoutput, pgoutput_stream
+from tailrace.schemas.errors import DecodeError
+from tailrace.schemas.relation import Relation
 
 _int8 = st.integers(0, 255)
 _int32 = st.integers(0, 2**32 - 1)
@@ -144,4 +144,4 @@ def test_damaged(drawn: tuple[Callable[[bytes], Any], bytes], data: st.DataObjec
         made = read(bytes(damaged))
     except DecodeError:
         return
-    assert isinstance(made, Relation) or type(made).__module__ in ("cdc.pgoutput", "cdc.pgoutput_stream")
+    assert isinstance(made, Relation) or type(made).__module__ in (pgoutput.__name__, pgoutput_stream.__name__)

@@ -8,13 +8,13 @@ from typing import Any
 import duckdb
 import pytest
 
-from schemas.errors import ConfigError
-from sinks.changes import FIRST
-from spark_jobs.query.asof import is_history
-from spark_jobs.query.catalog import TableInfo
-from spark_jobs.query.declared import DeclaredQuery, declare
-from spark_jobs.query.rewrite import state
-from spark_jobs.query.text import QueryText
+from tailrace.schemas.errors import ConfigError
+from tailrace.sinks.target.protocol import FIRST
+from tailrace.spark_jobs.query.asof import is_history
+from tailrace.spark_jobs.query.catalog import TableInfo
+from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
+from tailrace.spark_jobs.query.rewrite import state
+from tailrace.spark_jobs.query.text import QueryText
 from tests.shop_engine import by_key
 
 ORDERS = ("id", "dim_id", "at")

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from sqlglot import exp
 
-from spark_jobs.query import blocks, rewrite, units
+from tailrace.spark_jobs.query import blocks, rewrite, units
 from tests.shop_engine import Engine, Kept
 from tests.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
 

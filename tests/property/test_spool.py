@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cdc.spool import Spool
+from tailrace.cdc.wal.spool import Spool
 
 _xids = st.integers(1, 4)
 _subs = st.integers(1, 5)

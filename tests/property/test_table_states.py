@@ -11,10 +11,10 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.progress import Progress, new_origin, origin_behind_gap
-from schemas.lsn import Position
-from schemas.progress import MOST_BOUNDARIES, Cut, PositionRecord
-from sinks.outbox import Destination
+from tailrace.cdc.tables.position import Progress, new_origin, origin_behind_gap
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import MOST_BOUNDARIES, Cut, PositionRecord
+from tailrace.sinks.kafka.outbox import Destination
 
 _FEW = ("a", "b", "c", "d")
 """Of four tables no more than six sets hold none of the others, so nothing is dropped."""

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.dev.jars import jars
-from cdc.dev.java import SMALL_SPARK, SPARK, find_java
-from cdc.dev.state import Servers
-from schemas.config import Config, Kafka, Search, Source, Spark, View, Warehouse
-from sinks.groups import Groups
-from sinks.views_read import read_view
-from sinks.views_topic import ViewsTopic
-from spark_jobs.cuts import Cuts, SeenCut
-from spark_jobs.kept import KeptView, Shared
-from spark_jobs.open_view import open_view
-from spark_jobs.records import Records
-from spark_jobs.session import open_session
-from spark_jobs.views import Declared
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.launch.jars import jars
+from tailrace.cdc.launch.java import SMALL_SPARK, SPARK, find_java
+from tailrace.schemas.config.model import Config, Kafka, Search, Source, Spark, View, Warehouse
+from tailrace.sinks.control.views_topic import ViewsTopic
+from tailrace.sinks.kafka.groups import Groups
+from tailrace.sinks.read.views import read_view
+from tailrace.spark_jobs.jobs.session import open_session
+from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
+from tailrace.spark_jobs.maintain.open_view import open_view
+from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut
+from tailrace.spark_jobs.topics.records import Records
+from tailrace.spark_jobs.views import Declared
 from tests.spark.pipeline import Pipeline
 
 ROUNDS = int(os.environ.get("TAILRACE_TEST_ROUNDS", "1"))
@@ -154,7 +154,7 @@ def newest(bench: Bench) -> SeenCut:
 
 def step(bench: Bench, *views: KeptView) -> None:
     """Bring views to the newest cut, as one round of follow does."""
-    from spark_jobs.batch import Report
+    from tailrace.spark_jobs.maintain.batch import Report
 
     seen = newest(bench)
     for view in views:

@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from schemas.config import View
-from sinks.views_read import read_view
-from spark_jobs.kept import KeptView
+from tailrace.schemas.config.model import View
+from tailrace.sinks.read.views import read_view
+from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tests.shop_engine import Engine, declared, over_new
 from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.conftest import Bench, step

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from schemas.config import View
-from schemas.errors import TailraceError
-from sinks.progress import read_schemas
-from spark_jobs.analysis import Analysis
-from spark_jobs.explain import declared_query, queries_below
-from spark_jobs.rebuild import rebuild
-from spark_jobs.views import declare as declare_view
+from tailrace.schemas.config.model import View
+from tailrace.schemas.errors import TailraceError
+from tailrace.sinks.control.positions import read_schemas
+from tailrace.spark_jobs.jobs.explain import declared_query, queries_below
+from tailrace.spark_jobs.jobs.rebuild import rebuild
+from tailrace.spark_jobs.maintain.analysis import Analysis
+from tailrace.spark_jobs.views import declare as declare_view
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import Pipeline, column
 

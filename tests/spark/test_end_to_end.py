@@ -32,18 +32,18 @@ from opensearchpy.helpers import scan
 from psycopg.rows import dict_row
 from pyiceberg.catalog import load_catalog
 
-from cdc.dev import postgres
-from cdc.dev.java import SMALL_SPARK
-from cdc.dev.shop import TABLES, create_shop
-from cdc.dev.state import Servers
-from cdc.ops.read_status import read_status, wal_lsn
-from schemas.config import Config, Search
-from schemas.configfile import load
-from schemas.errors import TailraceError
-from schemas.lsn import parse_lsn
-from schemas.topics import Topics
-from sinks.bulk import connect
-from sinks.views_topic import read_views
+from tailrace.cdc.dev import postgres
+from tailrace.cdc.dev.shop import TABLES, create_shop
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.launch.java import SMALL_SPARK
+from tailrace.cdc.operations.read_status import read_status, wal_lsn
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config, Search
+from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.opensearch.bulk import connect
 from tests.daemon import (
     ROOT,
     do_as_the_hint_says,
@@ -235,11 +235,11 @@ def test_views_equal_the_source(
     small_shop(database)
     file = write_views(tmp_path, database, servers.bootstrap, prefix, search_url)
     shop = Shop(file, database, tmp_path, search_url)
-    work = ("cdc.dev.demo", "load", "--dsn", database, "--rate", "30")
+    work = ("tailrace.cdc.dev.demo", "load", "--dsn", database, "--rate", "30")
     with (
         running(file) as daemon,
         process(tmp_path / "load.log", *work) as load_process,
-        process(tmp_path / "follow.log", "cdc.cli.main", "views", "follow", "--config", str(file)) as follow,
+        process(tmp_path / "follow.log", "tailrace.cdc.cli.main", "views", "follow", "--config", str(file)) as follow,
     ):
         shop.wait_for_views()
         assert_verified(shop)
@@ -317,7 +317,8 @@ def test_slot_lost(servers: Servers, search_url: str, prefix: str, tmp_path: Pat
         small_shop(dsn)
         file = write_views(tmp_path, dsn, servers.bootstrap, prefix, search_url, tables=["products"])
         shop = Shop(file, dsn, tmp_path, search_url)
-        with process(tmp_path / "follow.log", "cdc.cli.main", "views", "follow", "--config", str(file)) as follow:
+        follow_it = ("tailrace.cdc.cli.main", "views", "follow", "--config", str(file))
+        with process(tmp_path / "follow.log", *follow_it) as follow:
             with running(file) as daemon:
                 shop.wait_for_views()
                 assert daemon.stop() == 0

@@ -13,20 +13,20 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
-from cdc.ops.resume import resume
-from schemas.config import Search, View
-from schemas.errors import TailraceError
-from sinks.bulk import connect
-from sinks.generations_there import generations_there
-from sinks.opensearch_compare import Counts
-from sinks.views_read import read_view
-from sinks.views_topic import read_views
-from spark_jobs.compare import compare
-from spark_jobs.follow import follow as follow_views
-from spark_jobs.generations import drop, rollback, swap
-from spark_jobs.kept import KeptView
-from spark_jobs.rebuild import foretell, rebuild
-from spark_jobs.swap import swap_in
+from tailrace.cdc.operations.resume import resume
+from tailrace.schemas.config.model import Search, View
+from tailrace.schemas.errors import TailraceError
+from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.opensearch.bulk import connect
+from tailrace.sinks.opensearch.compare import Counts
+from tailrace.sinks.read.generations import generations_there
+from tailrace.sinks.read.views import read_view
+from tailrace.spark_jobs.jobs.compare import compare
+from tailrace.spark_jobs.jobs.follow import follow as follow_views
+from tailrace.spark_jobs.jobs.generations import drop, rollback, swap
+from tailrace.spark_jobs.jobs.rebuild import foretell, rebuild
+from tailrace.spark_jobs.jobs.swap import swap_in
+from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tests.daemon import wait_until
 from tests.spark.conftest import Bench, newest, step
 from tests.spark.pipeline import column
@@ -283,7 +283,7 @@ def test_what_a_rebuild_says(bench: Make, capsys: pytest.CaptureFixture[str], mo
     assert 15_050 <= foretold["records"] <= 15_050 + 6
     assert 30 * 15_000 < foretold["bytes"] < 1000 * 15_000
     assert foretold["target"] == "warehouse"
-    monkeypatch.setattr("spark_jobs.progress.EVERY_S", 0.05)
+    monkeypatch.setattr("tailrace.spark_jobs.jobs.progress.EVERY_S", 0.05)
     rebuild(made.shared, view_of(made))
     lines = [json.loads(text) for text in capsys.readouterr().err.splitlines() if text.startswith("{")]
     told = [each for each in lines if each["event"] == "progress"]

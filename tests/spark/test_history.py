@@ -17,26 +17,26 @@ import pytest
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
-from cdc.dev.state import Servers
-from cdc.ops.snapshots import TableSnapshot, read_snapshots
-from schemas.config import Config, View, Warehouse
-from schemas.configfile import load
-from schemas.errors import TailraceError
-from schemas.lsn import format_lsn, parse_lsn
-from schemas.topics import Topics
-from sinks.as_of import read_as_of_lsn, read_as_of_time
-from sinks.groups import Groups
-from sinks.views_read import read_view
-from sinks.views_topic import ViewsTopic
-from spark_jobs.batch import Report
-from spark_jobs.compare import compare
-from spark_jobs.cuts import Cuts, SeenCut
-from spark_jobs.generations import swap
-from spark_jobs.kept import KeptView, Shared
-from spark_jobs.open_view import open_view
-from spark_jobs.rebuild import rebuild
-from spark_jobs.records import Records
-from spark_jobs.views import declare
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.snapshots import TableSnapshot, read_snapshots
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config, View, Warehouse
+from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.lsn import format_lsn, parse_lsn
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewsTopic
+from tailrace.sinks.kafka.groups import Groups
+from tailrace.sinks.read.as_of import read_as_of_lsn, read_as_of_time
+from tailrace.sinks.read.views import read_view
+from tailrace.spark_jobs.jobs.compare import compare
+from tailrace.spark_jobs.jobs.generations import swap
+from tailrace.spark_jobs.jobs.rebuild import rebuild
+from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
+from tailrace.spark_jobs.maintain.open_view import open_view
+from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut
+from tailrace.spark_jobs.topics.records import Records
+from tailrace.spark_jobs.views import declare
 from tests.daemon import running, tailrace, wait_for_state, wait_until, write_config
 from tests.spark.conftest import Bench, reader
 from tests.spark.pipeline import column

@@ -17,13 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
-from cdc.dev.java import SMALL_SPARK
-from cdc.dev.process import free_ports
-from cdc.dev.state import Servers
-from schemas.config import Kafka
-from schemas.configfile import load
-from schemas.topics import Topics
-from sinks.views_topic import read_views
+from tailrace.cdc.dev.process import free_ports
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.launch.java import SMALL_SPARK
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import read_views
 from tests.daemon import ROOT, tailrace, wait_until, write_config
 from tests.spark.pipeline import Pipeline, column
 
@@ -57,7 +57,7 @@ def following(config: Path) -> Iterator[psutil.Process]:
     """`views follow` in a session of its own, started where it may write; nothing of it is left."""
     with (config.parent / "follow.log").open("wb") as log:
         started = psutil.Popen(
-            [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(config)],
+            [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "follow", "--config", str(config)],
             stdout=log,
             stderr=log,
             cwd=config.parent,
@@ -223,7 +223,7 @@ def test_a_job_that_is_interrupted_says_nothing(servers: Servers, prefix: str, t
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
     file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + _VIEWS)
     with subprocess.Popen(
-        [sys.executable, "-m", "cdc.cli.main", "views", "rebuild", "rows", "--config", str(file)],
+        [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "rebuild", "rows", "--config", str(file)],
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,

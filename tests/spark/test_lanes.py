@@ -11,12 +11,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from schemas.config import View
-from sinks.lease import view_lease
-from sinks.views_read import read_view
-from sinks.views_topic import read_views
-from spark_jobs.base import NAMESPACE
-from spark_jobs.follow import follow
+from tailrace.schemas.config.model import View
+from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.read.views import read_view
+from tailrace.sinks.target.lease import view_lease
+from tailrace.spark_jobs.jobs.follow import follow
+from tailrace.spark_jobs.maintain.base_tables import NAMESPACE
 from tests.daemon import wait_until
 from tests.spark.conftest import Bench
 from tests.spark.pipeline import column

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from schemas.config import View
-from schemas.errors import TailraceError
-from spark_jobs.batch import Report
+from tailrace.schemas.config.model import View
+from tailrace.schemas.errors import TailraceError
+from tailrace.spark_jobs.maintain.batch import Report
 from tests.spark.conftest import Bench, newest, step
 from tests.spark.pipeline import column
 

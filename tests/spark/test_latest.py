@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
-from schemas.envelope import framing
-from spark_jobs.latest import facts, marked, newest, newest_marks
-from spark_jobs.shapes import Shape
+from tailrace.schemas.envelope import framing
+from tailrace.spark_jobs.topics.latest import facts, marked, newest, newest_marks
+from tailrace.spark_jobs.topics.shapes import Shape
 
 
 def test_a_large_span_keeps_the_same_records(spark: SparkSession) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 
-from cdc.dev.java import SMALL_SPARK
-from cdc.dev.process import free_ports
-from cdc.dev.state import Servers
-from schemas.config import Config
-from schemas.configfile import load
-from sinks.views_read import read_view
+from tailrace.cdc.dev.process import free_ports
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.launch.java import SMALL_SPARK
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.sinks.read.views import read_view
 from tests.daemon import ROOT, tailrace, wait_until
 from tests.spark.conftest import Bench
 from tests.spark.pipeline import Pipeline, column
@@ -33,7 +33,7 @@ def _following(config: Path) -> Iterator[psutil.Process]:
     """`views follow` as people start it; it ends in order."""
     with (config.parent / "follow.log").open("ab") as log:
         follow = psutil.Popen(
-            [sys.executable, "-m", "cdc.cli.main", "views", "follow", "--config", str(config)],
+            [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "follow", "--config", str(config)],
             stdout=log,
             stderr=log,
             cwd=ROOT,

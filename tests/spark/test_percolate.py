@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from schemas.config import Search, View
-from schemas.errors import StateError
-from schemas.lsn import format_lsn
-from schemas.topics import Topics
-from sinks.bulk import connect
-from sinks.iceberg import IcebergTarget
-from sinks.kafka import KafkaSink
-from sinks.stored_queries import StoredQueries
-from sinks.views_read import read_view
-from spark_jobs.explain import explain_percolate
-from spark_jobs.generations import drop
-from spark_jobs.kept import KeptView
-from spark_jobs.rebuild import rebuild
-from spark_jobs.views import declare
+from tailrace.schemas.config.model import Search, View
+from tailrace.schemas.errors import StateError
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.kafka.producer import KafkaSink
+from tailrace.sinks.opensearch.bulk import connect
+from tailrace.sinks.opensearch.stored_queries import StoredQueries
+from tailrace.sinks.read.views import read_view
+from tailrace.spark_jobs.jobs.explain import explain_percolate
+from tailrace.spark_jobs.jobs.generations import drop
+from tailrace.spark_jobs.jobs.rebuild import rebuild
+from tailrace.spark_jobs.maintain.kept_view import KeptView
+from tailrace.spark_jobs.views import declare
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import Transaction, column
 from tests.topics import read_raw

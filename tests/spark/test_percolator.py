@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from schemas.config import Search
-from schemas.errors import ConfigError
-from schemas.lsn import Position
-from schemas.progress import Cut
-from sinks import percolator, stored_queries
-from sinks.bulk import connect
-from sinks.percolator import match
-from sinks.stored_queries import StoredQueries, UsersQueries, store_queries
+from tailrace.schemas.config.model import Search
+from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Cut
+from tailrace.sinks.opensearch import percolator, stored_queries
+from tailrace.sinks.opensearch.bulk import connect
+from tailrace.sinks.opensearch.percolator import match
+from tailrace.sinks.opensearch.stored_queries import StoredQueries, UsersQueries, store_queries
 
 COLUMNS = {"id": "int", "body": "string", "n": "bigint", "at": "timestamp", "script": "string", "a.b": "string"}
 

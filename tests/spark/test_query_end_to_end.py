@@ -9,8 +9,8 @@ import psycopg
 import sqlglot
 from psycopg import sql
 
-from cdc.dev.state import Servers
-from spark_jobs.query.parse import DIALECT
+from tailrace.cdc.dev.state import Servers
+from tailrace.spark_jobs.query.parse import DIALECT
 from tests.daemon import running, write_config
 from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.conftest import INTERPRETED
@@ -35,7 +35,7 @@ def test_views_equal_postgresql(servers: Servers, database: str, prefix: str, tm
         shop = Shop(file, database, tmp_path, "")
         done = shop.run("views", "explain", "without")
         assert done.returncode == 3, "there is no schema yet"
-        work = ("cdc.cli.main", "views", "follow", "--config", str(file))
+        work = ("tailrace.cdc.cli.main", "views", "follow", "--config", str(file))
         with running(file) as daemon, process(tmp_path / "follow.log", *work) as follow:
             shop.wait_for_views(600)
             equal(shop, connection)

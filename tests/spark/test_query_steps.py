@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import SparkSession
 
-from sinks.changes import DELETED
-from spark_jobs.difference import difference
-from spark_jobs.query.declared import DeclaredQuery
-from spark_jobs.query.rewrite import state
+from tailrace.sinks.target.protocol import DELETED
+from tailrace.spark_jobs.maintain.difference import difference
+from tailrace.spark_jobs.query.declared import DeclaredQuery
+from tailrace.spark_jobs.query.rewrite import state
 from tests.shop_engine import Engine, by_key, declared, over_new
 from tests.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
 

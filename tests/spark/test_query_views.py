@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from schemas.config import View
-from schemas.errors import SinkError, TailraceError
-from sinks.bulk import write_documents
-from sinks.changes import Applied
-from sinks.iceberg import IcebergTarget
-from sinks.views_read import read_view
-from sinks.views_topic import read_views
-from spark_jobs.base import NAMESPACE, BaseTables
-from spark_jobs.cuts import SeenCut
-from spark_jobs.kept import KeptView
-from spark_jobs.rebuild import rebuild
-from spark_jobs.records import Records
+from tailrace.schemas.config.model import View
+from tailrace.schemas.errors import SinkError, TailraceError
+from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.opensearch.bulk import write_documents
+from tailrace.sinks.read.views import read_view
+from tailrace.sinks.target.protocol import Applied
+from tailrace.spark_jobs.jobs.rebuild import rebuild
+from tailrace.spark_jobs.maintain.base_tables import NAMESPACE, BaseTables
+from tailrace.spark_jobs.maintain.kept_view import KeptView
+from tailrace.spark_jobs.topics.cuts import SeenCut
+from tailrace.spark_jobs.topics.records import Records
 from tests.spark.conftest import ROUNDS, Bench, newest, step
 from tests.spark.pipeline import column
 from tests.spark.shop import Change, Shop
@@ -51,7 +51,7 @@ def test_nothing_to_say_commits_nothing(bench: Make, monkeypatch: pytest.MonkeyP
     shop.commit(shop.model.fill())
     shop.step()
     # All is known of the tables' schemas.
-    monkeypatch.setattr("spark_jobs.records.read_schemas", _raise(AssertionError("read again")))
+    monkeypatch.setattr("tailrace.spark_jobs.topics.records.read_schemas", _raise(AssertionError("read again")))
     # Tables that are quiet for longer than deletes stay on the topics are kept all the same.
     neglect_bases(shop)
     shop.bench.pipeline.idle()
@@ -85,7 +85,7 @@ def test_a_batch_that_stopped_anywhere_is_done_again(bench: Make, search_url: st
         raise refused
 
     with monkeypatch.context() as patched:
-        patched.setattr("sinks.opensearch.write_documents", half)
+        patched.setattr("tailrace.sinks.opensearch.target.write_documents", half)
         patched.setattr(IcebergTarget, "merge", _raise(refused))
         for view in shop.views.values():
             with pytest.raises(Exception, match=r"planted|PythonException"):

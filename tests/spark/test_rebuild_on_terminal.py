@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cdc.dev.java import SMALL_SPARK
-from cdc.dev.state import Servers
-from schemas.config import Kafka
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.launch.java import SMALL_SPARK
+from tailrace.schemas.config.model import Kafka
 from tests.daemon import wait_until, write_config
 from tests.spark.pipeline import Pipeline, column
 from tests.terminal import Seen, on_terminal

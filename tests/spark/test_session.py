@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from sinks.one_task import in_one_task
-from spark_jobs.batch import Batch
-from spark_jobs.query_batch import QueryBatch
+from tailrace.sinks.spark.one_task import in_one_task
+from tailrace.spark_jobs.maintain.batch import Batch
+from tailrace.spark_jobs.maintain.query_batch import QueryBatch
 from tests.spark.conftest import Bench
 from tests.spark.shop import Shop
 

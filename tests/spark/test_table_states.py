@@ -16,25 +16,25 @@ import pytest
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
-from cdc.cli.status_page import status_lines
-from cdc.dev.state import Servers
-from cdc.ops.read_status import read_shares, read_status, read_stored
-from cdc.ops.wait import AppliedViews
-from schemas.config import Config, View, Warehouse
-from schemas.configfile import load
-from schemas.errors import DeadlineError, StateError
-from schemas.lsn import parse_lsn
-from schemas.topics import Topics
-from sinks.groups import Groups
-from sinks.views_read import read_view
-from sinks.views_topic import ViewsTopic, now_ms
-from spark_jobs.batch import Report
-from spark_jobs.cuts import Cuts
-from spark_jobs.follow import follow
-from spark_jobs.kept import KeptView, Shared
-from spark_jobs.open_view import open_view
-from spark_jobs.records import Records
-from spark_jobs.waiting import Waiting
+from tailrace.cdc.cli.status_page import status_lines
+from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.read_status import read_shares, read_status, read_stored
+from tailrace.cdc.operations.wait import AppliedViews
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config, View, Warehouse
+from tailrace.schemas.errors import DeadlineError, StateError
+from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewsTopic, now_ms
+from tailrace.sinks.kafka.groups import Groups
+from tailrace.sinks.read.views import read_view
+from tailrace.spark_jobs.jobs.follow import follow
+from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
+from tailrace.spark_jobs.maintain.open_view import open_view
+from tailrace.spark_jobs.maintain.waiting import Waiting
+from tailrace.spark_jobs.topics.cuts import Cuts
+from tailrace.spark_jobs.topics.records import Records
 from tests.daemon import running, tailrace, wait_for, wait_until, write_config
 from tests.spark.conftest import Bench
 from tests.spark.pipeline import column

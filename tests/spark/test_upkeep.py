@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from sinks.iceberg import IcebergTarget
-from sinks.upkeep import PINNED
-from spark_jobs.batch import Report
-from spark_jobs.kept import KeptView
-from spark_jobs.upkeep import Upkeep
+from tailrace.sinks.iceberg.maintenance import PINNED
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.kept_view import KeptView
+from tailrace.spark_jobs.maintain.upkeep import Upkeep
 from tests.spark.conftest import Bench, newest, step
 from tests.spark.shop import Shop
 
@@ -49,7 +49,7 @@ def data_files(shop: Shop, view: KeptView) -> int:
 
 
 def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.upkeep._BASE_KEEP_MS", 0)
+    monkeypatch.setattr("tailrace.spark_jobs.maintain.upkeep._BASE_KEEP_MS", 0)
     shop = Shop(bench, ["inner", "left"])
     shop.commit(shop.model.fill())
     shop.step()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from schemas.config import View
-from schemas.errors import TailraceError
-from sinks.views_read import read_view
-from spark_jobs.rebuild import rebuild
+from tailrace.schemas.config.model import View
+from tailrace.schemas.errors import TailraceError
+from tailrace.sinks.read.views import read_view
+from tailrace.spark_jobs.jobs.rebuild import rebuild
 from tests.spark.conftest import Bench, reader, step
 from tests.spark.pipeline import Aborted, column
 
@@ -191,8 +191,8 @@ def test_a_replayed_older_batch_changes_nothing(made: Bench) -> None:
     assert first is not None
     assert middle is not None
     # As after a restart with a stale idea of what is newest.
-    from spark_jobs.batch import Report
-    from spark_jobs.cuts import SeenCut
+    from tailrace.spark_jobs.maintain.batch import Report
+    from tailrace.spark_jobs.topics.cuts import SeenCut
 
     again = made.kept(name)
     assert again.step(SeenCut(middle, 2**62), Report())
@@ -334,7 +334,7 @@ def test_topics_made_anew_are_refused(made: Bench) -> None:
     step(made, view)
     seen = made.shared.cuts.newest(view.declared)
     assert seen is not None
-    from spark_jobs.batch import Report
+    from tailrace.spark_jobs.maintain.batch import Report
 
     other = replace(seen, cut=replace(seen.cut, system_identifier="other"))
     with pytest.raises(TailraceError, match="TR-525"):

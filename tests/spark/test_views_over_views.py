@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from schemas.config import View
-from schemas.errors import SinkError, TailraceError
-from sinks.bulk import write_documents
-from sinks.views_read import read_view
-from sinks.views_topic import read_views
-from spark_jobs.batch import Report
-from spark_jobs.follow import keep
-from spark_jobs.kept import KeptView
-from spark_jobs.rebuild import rebuild
-from spark_jobs.waiting import Waiting
+from tailrace.schemas.config.model import View
+from tailrace.schemas.errors import SinkError, TailraceError
+from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.opensearch.bulk import write_documents
+from tailrace.sinks.read.views import read_view
+from tailrace.spark_jobs.jobs.follow import keep
+from tailrace.spark_jobs.jobs.rebuild import rebuild
+from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.kept_view import KeptView
+from tailrace.spark_jobs.maintain.waiting import Waiting
 from tests.shop_engine import Engine, over_new
 from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.conftest import ROUNDS, Bench, newest
@@ -145,7 +145,7 @@ def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.Monk
         raise refused
 
     with monkeypatch.context() as patched:
-        patched.setattr("sinks.opensearch.write_documents", half)
+        patched.setattr("tailrace.sinks.opensearch.target.write_documents", half)
         with pytest.raises(Exception, match=r"planted|PythonException"):
             cascade.step("home")
     cascade.views["home"].park(refused)
@@ -156,7 +156,7 @@ def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.Monk
     cascade.check("loud", "home", "feed")
 
     # What stands still below is waited for, and said.
-    monkeypatch.setattr("spark_jobs.kept._FIRST_PAUSE_S", 300.0)
+    monkeypatch.setattr("tailrace.spark_jobs.maintain.kept_view._FIRST_PAUSE_S", 300.0)
     cascade.commit(cascade.model.change(9))
     below, above = cascade.views["spending"], cascade.views["countries"]
     below.park(refused)

@@ -11,8 +11,8 @@ from typing import get_args
 import typer
 from pydantic import BaseModel
 
-from cdc.cli.main import app
-from schemas.config import Config
+from tailrace.cdc.cli.main import app
+from tailrace.schemas.config.model import Config
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("cdc", "schemas", "sinks", "snapshot", "spark_jobs")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from snapshot.canon import Canon, from_avro, from_text, packed
-from snapshot.forms import Form, Kind, form_of, row_fields, without_logical_types
+from tailrace.snapshot.verify.canonical import Canon, from_avro, from_text, packed
+from tailrace.snapshot.verify.value_kinds import Form, Kind, form_of, row_fields, without_logical_types
 
 DAY = 86_400_000_000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.capture_set import CaptureSet, broken, deciding
-from cdc.membership import Missing, shown, statements
-from schemas.errors import ConfigError
+from tailrace.cdc.postgres.capture_set import CaptureSet, broken, deciding
+from tailrace.cdc.postgres.membership import Missing, shown, statements
+from tailrace.schemas.errors import ConfigError
 
 
 def test_the_last_pattern_that_fits_decides() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from cdc.cli.main import app, main
+from tailrace.cdc.cli.main import app, main
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -59,7 +59,7 @@ COMMANDS = list(commands())
 
 def tailrace(*arguments: str, folder: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cdc.cli.main", *arguments],
+        [sys.executable, "-m", "tailrace.cdc.cli.main", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
         capture_output=True,
@@ -70,7 +70,7 @@ def tailrace(*arguments: str, folder: Path = ROOT, **environ: str) -> subprocess
 
 
 def run_raw(*arguments: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "cdc.cli.main", *arguments]
+    command = [sys.executable, "-m", "tailrace.cdc.cli.main", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=60, check=False)
 
@@ -97,7 +97,7 @@ def test_every_command_is_in_the_readme(command: tuple[str, ...]) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     heavy = ["confluent_kafka", "fastavro", "psycopg", "pydantic", "pyspark", "rich", "structlog"]
-    code = f"import sys, cdc.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, tailrace.cdc.cli.main; print([m for m in {heavy} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
@@ -158,7 +158,7 @@ def test_a_bug_in_a_service_is_a_record_of_its_log(
     def fail(_: object) -> None:
         raise ZeroDivisionError("no one has thought of it")
 
-    monkeypatch.setattr("cdc.cli.run._run", fail)
+    monkeypatch.setattr("tailrace.cdc.cli.run._run", fail)
     code, printed = ran(monkeypatch, capsys, "run")
     record = json.loads(printed)
     assert (code, record["level"]) == (1, "critical")
@@ -183,7 +183,7 @@ def test_a_job_whose_reader_has_gone_says_nothing(folder: Path) -> None:
     os.close(read)
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", "cdc.cli.main", "views", "explain", "orders"],
+            [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "explain", "orders"],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=write,
@@ -281,7 +281,7 @@ def test_a_folder_in_the_place_of_the_file(
 
 def test_anything_else_is_a_bug(folder: Path) -> None:
     code = (
-        "import sys; from cdc.cli import main, version; import schemas.configfile as c\n"
+        "import sys; from tailrace.cdc.cli import main, version; import tailrace.schemas.config.file as c\n"
         "def boom(*a): raise RuntimeError('x')\n"
         "c.load = boom; sys.argv = ['tailrace', 'status']; main.main()"
     )
@@ -293,7 +293,7 @@ def test_anything_else_is_a_bug(folder: Path) -> None:
 
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "cdc.cli.main", "config", "show"],
+        [sys.executable, "-m", "tailrace.cdc.cli.main", "config", "show"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -346,7 +346,7 @@ def test_verify_says_what_it_leaves_out(folder: Path) -> None:
 
 def test_explain_without_its_package(folder: Path) -> None:
     code = (
-        "import sys; sys.modules['sqlglot'] = None; from cdc.cli import main\n"
+        "import sys; sys.modules['sqlglot'] = None; from tailrace.cdc.cli import main\n"
         "sys.argv = ['tailrace', 'views', 'explain', 'joined']; main.main()"
     )
     result = subprocess.run(
@@ -363,7 +363,7 @@ def test_explain_without_its_package(folder: Path) -> None:
 
 STOPPING = """
 import sys, threading, time
-from cdc.cli import run
+from tailrace.cdc.cli import run
 run.STOP_SECONDS = float(sys.argv[1])
 stop = threading.Event()
 run.stop_on_signal(stop)

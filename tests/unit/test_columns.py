@@ -12,15 +12,15 @@ from typing import Any
 import fastavro
 import pytest
 
-from schemas.avro import key_schema, value_schema
-from schemas.columns import ColumnOptions
-from schemas.config import Source
-from schemas.configfile import load
-from schemas.encoder import Names, TableEncoder, UnchangedToast
-from schemas.errors import ConfigError
-from schemas.hidden import masked
-from schemas.relation import Column, Relation, ReplicaIdentity
-from schemas.types import TypeInfo, type_name, value_type
+from tailrace.schemas.avro import key_schema, value_schema
+from tailrace.schemas.config.columns import ColumnOptions
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Source
+from tailrace.schemas.encode.encoder import Names, TableEncoder, UnchangedToast
+from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.hidden import masked
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.types import TypeInfo, type_name, value_type
 from tests.unit.test_encoder import Field, tuple_data
 
 _TYPES = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from schemas.lsn import Position
-from snapshot.comparison import COMPARED, Comparison, Outcome
+from tailrace.schemas.lsn import Position
+from tailrace.snapshot.verify.comparison import COMPARED, Comparison, Outcome
 
 SOURCE_TOPIC, TOPIC_VIEW = COMPARED
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from schemas.configfile import load, read
-from schemas.errors import ConfigError
+from tailrace.schemas.config.file import load, read
+from tailrace.schemas.errors import ConfigError
 
 SECRET = "postgresql://cdc:hunter2@db/shop"
 GOOD = f'[source]\ndsn = "{SECRET}"\n'

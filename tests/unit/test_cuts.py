@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from schemas.lsn import Position
-from schemas.progress import Boundary, Cut, PositionRecord
-from spark_jobs.cuts import SeenCut, _Look, _seen
-from spark_jobs.views import Declared
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
+from tailrace.spark_jobs.topics.cuts import SeenCut, _Look, _seen
+from tailrace.spark_jobs.views import Declared
 
 _BIG = Declared("big", "warehouse", ("t.big",), None, captured=("public.big",))
 _SMALL = Declared("small", "warehouse", ("t.small",), None, captured=("public.small",))

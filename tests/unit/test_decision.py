@@ -1,4 +1,4 @@
-"""The decision table of `cdc.decision`: a case for each of its rows, and which of two rows wins."""
+"""The decision table of `cdc.tables.decision`: a case for each of its rows, and which of two rows wins."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.decision import Action, TopicPast, on_look, on_record
-from schemas.evolution import Break
-from schemas.layout import Attribute, Layout, TableState, TableStatus, TypeForm
-from schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.cdc.tables.decision import Action, TopicPast, on_look, on_record
+from tailrace.schemas.evolution import Break
+from tailrace.schemas.records.layout import Attribute, Layout, TableState, TableStatus, TypeForm
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
 
 RELATION = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, (Column("id", 23, -1, True), Column("n", 23)))
 ID, N = Attribute(1, "id", 23, -1, False, 5), Attribute(2, "n", 23, -1, False, 5)

@@ -15,11 +15,11 @@ import psycopg
 import pytest
 import yaml
 
-from cdc.dev.process import free_ports
-from cdc.ops.health import Health
-from cdc.ops.http import serving
-from schemas.config import Health as HealthOptions
-from schemas.configfile import read
+from tailrace.cdc.daemon.http import serving
+from tailrace.cdc.dev.process import free_ports
+from tailrace.cdc.health.health import Health
+from tailrace.schemas.config.file import read
+from tailrace.schemas.config.model import Health as HealthOptions
 from tests.daemon import ROOT
 
 _DOCKER = ROOT / "docker"

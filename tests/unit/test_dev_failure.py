@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc.dev.failure import last_failure
-from cdc.dev.up import _died
-from schemas.errors import SinkError
-from schemas.logform import failure, rendered
+from tailrace.cdc.dev.failure import last_failure
+from tailrace.cdc.dev.up import _died
+from tailrace.schemas.errors import SinkError
+from tailrace.schemas.log_form import failure, rendered
 
 _ERROR = SinkError("TR-999", "the catalog cannot be used", detail="No such folder.", hint="mkdir it")
 

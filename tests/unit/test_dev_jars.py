@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cdc.dev import ivy, jars
-from schemas.errors import ConfigError
+from tailrace.cdc.launch import ivy, jars
+from tailrace.schemas.errors import ConfigError
 
 
 class Repository:

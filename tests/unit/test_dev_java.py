@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev import java
-from schemas.errors import ConfigError
+from tailrace.cdc.launch import java
+from tailrace.schemas.errors import ConfigError
 
 
 def jdk(folder: Path, name: str, release: str | None, says: str = "") -> Path:

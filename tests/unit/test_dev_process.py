@@ -13,8 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev.lock import locked
-from cdc.dev.process import Process, alive, end, free_ports, listening, spawn, start_hint, started_at, tail, wait_until
+from tailrace.cdc.dev.process import (
+    Process,
+    alive,
+    end,
+    free_ports,
+    listening,
+    spawn,
+    start_hint,
+    started_at,
+    tail,
+    wait_until,
+)
+from tailrace.cdc.launch.lock import locked
 
 SLEEP = ["/bin/sleep", "60"]
 
@@ -92,7 +103,7 @@ def test_the_wanted_port_if_free_and_all_differ() -> None:
 def test_the_lock_is_held_by_one_and_ends_with_a_killed_holder(tmp_path: Path) -> None:
     path = tmp_path / "state" / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from cdc.dev.lock import locked\n"
+        "import sys, time; from pathlib import Path; from tailrace.cdc.launch.lock import locked\n"
         "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as holder:

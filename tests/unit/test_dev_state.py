@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev import postgres, unprivileged
-from cdc.dev.lock import locked
-from cdc.dev.process import Process, alive, started_at, tail, wait_until
-from cdc.dev.server import Server, reusable, wanted_settings
-from cdc.dev.state import start_program, start_servers, status, stop_servers
-from schemas.errors import ConfigError, SourceError
+from tailrace.cdc.dev import postgres, unprivileged
+from tailrace.cdc.dev.process import Process, alive, started_at, tail, wait_until
+from tailrace.cdc.dev.server import Server, reusable, wanted_settings
+from tailrace.cdc.dev.state import start_program, start_servers, status, stop_servers
+from tailrace.cdc.launch.lock import locked
+from tailrace.schemas.errors import ConfigError, SourceError
 
 
 def test_a_server_is_written_and_read_back() -> None:

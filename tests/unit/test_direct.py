@@ -6,8 +6,8 @@ import psycopg_binary
 import pytest
 from confluent_kafka import Producer
 
-from schemas.shared_library import function_address
-from sinks import direct
+from tailrace.schemas.encode.shared_library import function_address
+from tailrace.sinks.kafka import direct
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.cli.display import Display
-from cdc.cli.job import take
-from cdc.ops.told import counted
+from tailrace.cdc.cli.display import Display
+from tailrace.cdc.cli.job import take
+from tailrace.cdc.operations.told import counted
 from tests.terminal import on_terminal
 
 

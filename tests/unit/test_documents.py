@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.errors import ConfigError
-from sinks.documents import mapping, plain_value
-from sinks.kinds import base_of, fields_of, item_of
+from tailrace.schemas.errors import ConfigError
+from tailrace.sinks.opensearch.documents import mapping, plain_value
+from tailrace.sinks.spark.sql_types import base_of, fields_of, item_of
 
 _LINES = "array<struct<line:int,price:decimal(10,2),tags:map<string,string>,_id:string,parts:array<struct<at:date>>>>"
 

@@ -10,13 +10,13 @@ from typing import Any
 import fastavro
 import pytest
 
-from schemas.avro import key_schema, value_schema
-from schemas.encoder import Names, TableEncoder, UnchangedToast
-from schemas.envelope import Record
-from schemas.errors import DecodeError
-from schemas.relation import Column, Relation, ReplicaIdentity
-from schemas.rowcodec import ColumnRefused
-from schemas.types import TypeInfo, value_type
+from tailrace.schemas.avro import key_schema, value_schema
+from tailrace.schemas.encode.encoder import Names, TableEncoder, UnchangedToast
+from tailrace.schemas.encode.row_codec import ColumnRefused
+from tailrace.schemas.envelope import Record
+from tailrace.schemas.errors import DecodeError
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.types import TypeInfo, value_type
 
 _TYPES = {
     23: TypeInfo(23, "int4", "b"),

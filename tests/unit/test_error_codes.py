@@ -13,9 +13,9 @@ from typing import Final
 
 import pytest
 
-from schemas import errors
-from schemas.error_codes import CODES, ErrorCode, Retry, code, is_refilled, parks_table, retry_of
-from schemas.errors import ConfigError, RebuildError, StateError, TailraceError, UsageError
+from tailrace.schemas import errors
+from tailrace.schemas.error_codes import CODES, ErrorCode, Retry, code, is_refilled, parks_table, retry_of
+from tailrace.schemas.errors import ConfigError, RebuildError, StateError, TailraceError, UsageError
 
 _ROOT: Final = Path(__file__).parents[2]
 _PACKAGES: Final = ("cdc", "schemas", "sinks", "snapshot", "spark_jobs")
@@ -28,13 +28,13 @@ def _is_error(found: object) -> bool:
 
 _CLASSES: Final[dict[str, type[TailraceError] | None]] = {
     **{each.__name__: each for each in vars(errors).values() if _is_error(each)},
-    "Waiting": StateError,  # spark_jobs.waiting
-    "SchemaRefused": StateError,  # sinks.registry
+    "Waiting": StateError,  # spark_jobs.maintain.waiting
+    "SchemaRefused": StateError,  # sinks.http.registry
     # functions and methods whose first argument is a code, and the class of the error that they make
     "error": ConfigError,  # QueryText.error
     "_error": UsageError,  # cdc.cli.tree
-    "_refusal": None,  # cdc.ops.http_wait
-    "line": None,  # spark_jobs.lines
+    "_refusal": None,  # cdc.daemon.http_wait
+    "line": None,  # spark_jobs.log
 }
 
 

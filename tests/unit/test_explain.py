@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from cdc.cli import output
-from cdc.cli.explain import explain
-from schemas.error_codes import CODES
-from schemas.errors import UsageError
+from tailrace.cdc.cli import output
+from tailrace.cdc.cli.explain import explain
+from tailrace.schemas.error_codes import CODES
+from tailrace.schemas.errors import UsageError
 
 
 @pytest.mark.parametrize("given", ["TR-204", "tr-204", "204"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.ops.forecast import Alarm, Growth, Level, level_of, seconds_to_full
-from cdc.slot import Slot
+from tailrace.cdc.health.forecast import Alarm, Growth, Level, level_of, seconds_to_full
+from tailrace.cdc.postgres.slot import Slot
 
 
 def slot(safe_wal_size: int | None, wal_status: str = "reserved") -> Slot:

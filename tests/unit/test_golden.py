@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc import pgoutput_stream
-from cdc.spool import Spool
+from tailrace.cdc.wal import pgoutput_stream
+from tailrace.cdc.wal.spool import Spool
 from tests.golden.describe import FILES, Recording, describe, load
 from tests.golden.expected import expected
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from cdc.ops.health import STATES, Health, Stall
-from cdc.ops.lag import LagMeter
-from cdc.ops.metrics import Metrics
-from schemas.errors import SinkError
+from tailrace.cdc.daemon.metrics import Metrics
+from tailrace.cdc.health.health import STATES, Health, Stall
+from tailrace.cdc.health.lag import LagMeter
+from tailrace.schemas.errors import SinkError
 
 
 def test_live_while_the_loop_turns() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.in_progress import InProgress
-from cdc.spool import Spool
-from schemas.errors import SourceError
+from tailrace.cdc.wal.spool import Spool
+from tailrace.cdc.wal.streamed import InProgress
+from tailrace.schemas.errors import SourceError
 
 _HEAD = struct.pack(">cQQq", b"w", 2000, 3000, 0)
 

@@ -6,9 +6,9 @@ import logging
 
 from confluent_kafka import Producer
 
-from schemas.config import Kafka
-from sinks.kafka_log import LOGGER, Throttle
-from sinks.options import client_options, java_options
+from tailrace.schemas.config.model import Kafka
+from tailrace.sinks.kafka.client_log import LOGGER, Throttle
+from tailrace.sinks.kafka.options import client_options, java_options
 
 
 class Clock:

@@ -7,9 +7,9 @@ import weakref
 
 import pytest
 
-from schemas.config import Kafka
-from schemas.errors import SinkError
-from sinks.kafka import KafkaSink
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.errors import SinkError
+from tailrace.sinks.kafka.producer import KafkaSink
 
 
 def test_an_abandoned_producer_is_free() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from schemas.types import Kind
+from tailrace.schemas.types import Kind
 from tests.interpreted import interpreted
 
 
 def test_kinds_are_the_same_numbers() -> None:
-    putvalue = interpreted()["schemas.putvalue"]
+    putvalue = interpreted()["tailrace.schemas.encode.put_value"]
     assert {kind.name: getattr(putvalue, kind.name) for kind in Kind} == {kind.name: kind.value for kind in Kind}

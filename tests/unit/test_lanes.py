@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.lanes import MUCH_LONGER, PATIENCE_S, Lanes, Turn
+from tailrace.spark_jobs.maintain.lanes import MUCH_LONGER, PATIENCE_S, Lanes, Turn
 
 
 class Work:
@@ -69,7 +69,7 @@ def view(name: str, *views: str, parked: bool = False) -> Any:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("spark_jobs.lanes.time", made)
+    monkeypatch.setattr("tailrace.spark_jobs.maintain.lanes.time", made)
     return made
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from schemas.errors import ConfigError
-from schemas.logform import failure, rendered
+from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.log_form import failure, rendered
 
 _ERROR = ConfigError("TR-999", "it is wrong", detail='By "this".', hint="do this\n       and that")
 

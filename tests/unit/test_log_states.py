@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cdc.ops.log_proof import Block, Tally, Timed
-from cdc.progress import Progress, new_origin
-from schemas.lsn import Position
-from schemas.progress import Boundary, Cut, PositionRecord
+from tailrace.cdc.operations.log_proof import Block, Tally, Timed
+from tailrace.cdc.tables.position import Progress, new_origin
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
 
 
 def _records(*incomplete: str) -> list[PositionRecord]:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from schemas.config import Config, Search, Source, View, Warehouse
-from schemas.errors import ConfigError
-from spark_jobs.follow import in_levels
-from spark_jobs.query.catalog import TableInfo, slug
-from spark_jobs.query.declared import declare as declare_query
-from spark_jobs.query.text import QueryText
-from spark_jobs.views import declare
-from spark_jobs.views.lower import in_order
+from tailrace.schemas.config.model import Config, Search, Source, View, Warehouse
+from tailrace.schemas.errors import ConfigError
+from tailrace.spark_jobs.jobs.follow import in_levels
+from tailrace.spark_jobs.query.catalog import TableInfo, slug
+from tailrace.spark_jobs.query.declared import declare as declare_query
+from tailrace.spark_jobs.query.text import QueryText
+from tailrace.spark_jobs.views import declare
+from tailrace.spark_jobs.views.lower import in_order
 
 
 def config(**queries: str | View) -> Config:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.lsn import Position, format_lsn, parse_lsn
+from tailrace.schemas.lsn import Position, format_lsn, parse_lsn
 
 _U64 = st.integers(0, 2**64 - 1)
 _POSITIONS = st.builds(Position, st.integers(0, 2**32 - 1), _U64, _U64)

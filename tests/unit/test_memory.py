@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from cdc.memory import reclaim
+from tailrace.cdc.daemon.allocator import reclaim
 
 
 class _Part:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from schemas.topics import Topics, without_escapes
-from sinks.schema_topic import StoredSchema
-from spark_jobs.query.catalog import captured, not_captured
+from tailrace.schemas.records.topics import Topics, without_escapes
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.spark_jobs.query.catalog import captured, not_captured
 
 
 def test_names_in_hints_are_those_of_tables_not_of_topics() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc.ops.wait import AppliedViews
-from schemas.config import Config, Kafka, Registry, Source, View, Warehouse
-from schemas.errors import ConfigError, SinkError
-from sinks import catalog, registry
+from tailrace.cdc.operations.wait import AppliedViews
+from tailrace.schemas.config.model import Config, Kafka, Registry, Source, View, Warehouse
+from tailrace.schemas.errors import ConfigError, SinkError
+from tailrace.sinks.http import registry
+from tailrace.sinks.iceberg import catalog
 
 
 def test_a_registry_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from schemas.config import Kafka
-from schemas.errors import ConfigError
-from sinks.options import java_options
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.errors import ConfigError
+from tailrace.sinks.kafka.options import java_options
 
 
 def kafka(**values: object) -> Kafka:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.partition import partition_of
+from tailrace.schemas.encode.partition import partition_of
 
 
 def _librdkafka() -> ctypes.CDLL | None:

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from cdc import pgoutput, pgoutput_stream
-from schemas.errors import DecodeError
-from schemas.relation import ReplicaIdentity
+from tailrace.cdc.wal import pgoutput, pgoutput_stream
+from tailrace.schemas.errors import DecodeError
+from tailrace.schemas.relation import ReplicaIdentity
 
 _LSN, _END_LSN, _SECOND, _SECOND_AS_UNIX_US = 0x16B3748, 0x16B3778, 1_000_000, 946_684_801_000_000
 _GID = "a gid, ünquoted"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cdc.progress import Progress, new_origin
-from schemas.lsn import Position
-from schemas.progress import PositionRecord
+from tailrace.cdc.tables.position import Progress, new_origin
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import PositionRecord
 
 
 def _record(progress: Progress, flushed_lsn: int) -> PositionRecord:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.errors import ConfigError
-from spark_jobs.query.blocks import _Reader
-from spark_jobs.query.declared import declare
-from spark_jobs.query.text import QueryText
+from tailrace.schemas.errors import ConfigError
+from tailrace.spark_jobs.query.blocks import _Reader
+from tailrace.spark_jobs.query.declared import declare
+from tailrace.spark_jobs.query.text import QueryText
 from tests.shop_model import CATALOG
 
 _O = "SELECT id FROM public.orders"

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import orjson
 import pytest
 
-from cdc.ops.read_lag import ask_daemon
-from schemas.config import Config
-from schemas.daemon import DaemonRecord
+from tailrace.cdc.operations.read_lag import ask_daemon
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.records.daemon import DaemonRecord
 
 CONFIG = Config.model_validate({"source": {"dsn": "host=none"}, "kafka": {"bootstrap": "127.0.0.1:1"}})
 

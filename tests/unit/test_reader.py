@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from schemas.config import Kafka
-from sinks.progress import Reader
+from tailrace.schemas.config.model import Kafka
+from tailrace.sinks.control.positions import Reader
 
 
 @dataclass

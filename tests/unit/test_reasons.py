@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from schemas.config import Warehouse
-from schemas.errors import ConfigError, SinkError
-from schemas.reasons import reason, without_classes
-from sinks.catalog import properties, scrubbed, shown
-from spark_jobs.causes import cause, job_failed
-from spark_jobs.jvm import recorded
+from tailrace.schemas.config.model import Warehouse
+from tailrace.schemas.errors import ConfigError, SinkError
+from tailrace.schemas.reasons import reason, without_classes
+from tailrace.sinks.iceberg.catalog import properties, scrubbed, shown
+from tailrace.spark_jobs.causes import cause, job_failed
+from tailrace.spark_jobs.jobs.jvm import recorded
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_a_task_in_python_ended_with() -> None:
 
 def test_an_error_of_a_task_keeps_the_exit_code_of_its_code() -> None:
     refused = ConfigError("TR-533", 'column "tags" is of type map, for which an index has no field')
-    python = Thrown("org.apache.spark.api.python.PythonException", f"schemas.errors.ConfigError: {refused}\n")
+    python = Thrown("org.apache.spark.api.python.PythonException", f"tailrace.schemas.errors.ConfigError: {refused}\n")
     assert job_failed(failed(python)).exit_code == 3
     unknown = Thrown("org.apache.spark.api.python.PythonException", "ERROR  TR-999  of a later version\n")
     assert (job_failed(failed(unknown)).code, job_failed(failed(unknown)).exit_code) == ("TR-999", 5)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_jobs.plan import Plan, TopicSize
-from spark_jobs.progress import told
+from tailrace.spark_jobs.jobs.plan import Plan, TopicSize
+from tailrace.spark_jobs.jobs.progress import told
 
 
 def test_time_left() -> None:

@@ -9,21 +9,21 @@ from typing import Any, cast
 import fastavro
 import pytest
 
-from cdc.copydata import XLOGDATA
-from cdc.refusals import Refusals
-from cdc.tables import CapturedTable, Tables
-from schemas.avro import value_schema
-from schemas.columns import ColumnOptions
-from schemas.config import Config, Kafka, Source
-from schemas.deadletter import Place
-from schemas.encoder import Names, TableEncoder
-from schemas.envelope import Record
-from schemas.errors import DecodeError, SourceError
-from schemas.lsn import Position
-from schemas.relation import Column, Relation, ReplicaIdentity
-from schemas.rowcodec import ColumnRefused
-from schemas.types import TypeInfo, type_name, value_type
-from sinks.outbox import Destination, Outbox
+from tailrace.cdc.changes.dead_letters import Refusals
+from tailrace.cdc.tables.shapes import CapturedTable, Tables
+from tailrace.cdc.wal.copydata import XLOGDATA
+from tailrace.schemas.avro import value_schema
+from tailrace.schemas.config.columns import ColumnOptions
+from tailrace.schemas.config.model import Config, Kafka, Source
+from tailrace.schemas.encode.encoder import Names, TableEncoder
+from tailrace.schemas.encode.row_codec import ColumnRefused
+from tailrace.schemas.envelope import Record
+from tailrace.schemas.errors import DecodeError, SourceError
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.dead_letter import Place
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.types import TypeInfo, type_name, value_type
+from tailrace.sinks.kafka.outbox import Destination, Outbox
 from tests.unit.test_encoder import tuple_data
 
 _TYPES = {

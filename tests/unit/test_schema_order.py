@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pyspark.sql.types import IntegerType, LongType
 
-from schemas.avro import key_schema, value_schema
-from schemas.relation import Column, Relation, ReplicaIdentity
-from schemas.topics import Topics
-from schemas.types import TypeInfo
-from sinks.schema_topic import StoredSchema
-from spark_jobs.query.catalog import TableInfo, table_of
-from spark_jobs.shapes import Shape, TableShapes
+from tailrace.schemas.avro import key_schema, value_schema
+from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.types import TypeInfo
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.spark_jobs.query.catalog import TableInfo, table_of
+from tailrace.spark_jobs.topics.shapes import Shape, TableShapes
 
 _TYPES = {23: TypeInfo(23, "int4", "b")}
 _ID, _N = Column("id", 23, is_key=True), Column("n", 23)

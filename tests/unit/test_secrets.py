@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.cli.main import main
-from schemas.config import Config
-from schemas.configfile import load
-from schemas.secret import HIDDEN, redacted, secret_values, shown, without_secrets
+from tailrace.cdc.cli.main import main
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.config.secret import HIDDEN, redacted, secret_values, shown, without_secrets
 from tests.daemon import tailrace
 
 PLANTED = "Pl4ntedS3cret"
@@ -224,7 +224,7 @@ def test_a_bug_prints_no_secret(
     def fail(config: Config) -> None:
         raise RuntimeError(config.source.dsn.get_secret_value(), config.search)
 
-    monkeypatch.setattr("cdc.ops.read_status.read_status", fail)
+    monkeypatch.setattr("tailrace.cdc.operations.read_status.read_status", fail)
     monkeypatch.setattr("sys.argv", ["tailrace", "status"])
     with pytest.raises(SystemExit):
         main()

@@ -9,11 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 from tenacity import wait_none
 
-from cdc import service
-from cdc.connect import DECODING_FAILED
-from cdc.ops.health import Health
-from schemas.config import Config, Source
-from schemas.errors import SourceError
+from tailrace.cdc.daemon import service
+from tailrace.cdc.health.health import Health
+from tailrace.cdc.postgres.connect import DECODING_FAILED
+from tailrace.schemas.config.model import Config, Source
+from tailrace.schemas.errors import SourceError
 
 
 class _Session:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cdc.ops.health import Health
-from cdc.ops.metrics import Metrics
-from snapshot.pace import Pace
-from snapshot.plan import Chunk
-from snapshot.progress import Counted, ReadProgress, seconds_left, stored_progress
+from tailrace.cdc.daemon.metrics import Metrics
+from tailrace.cdc.health.health import Health
+from tailrace.snapshot.pace import Pace
+from tailrace.snapshot.plan import Chunk
+from tailrace.snapshot.progress import Counted, ReadProgress, seconds_left, stored_progress
 
 
 def _chunk(table: str, n: int, size: int) -> Chunk:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev.classes import archive_options
-from cdc.dev.java import Java
-from cdc.ops.spark import _class_path, _collector
-from schemas.config import Config, Source, Spark
-from spark_jobs.submit import submit_files
+from tailrace.cdc.launch.class_archive import archive_options
+from tailrace.cdc.launch.java import Java
+from tailrace.cdc.launch.spark_job import _class_path, _collector
+from tailrace.schemas.config.model import Config, Source, Spark
+from tailrace.spark_jobs.jobs.submit import submit_files
 from tests.daemon import ROOT
 
 
@@ -84,7 +84,7 @@ def test_settings_for_spark_submit_are_in_files_of_this_user(tmp_path: Path, mon
 
 _SIGNALLED = """
 import os, signal, time
-from spark_jobs import command
+from tailrace.spark_jobs.jobs import command
 command._SAME_SIGNAL_S = 0.5
 told = command.stopping()
 for number, pause in ((signal.SIGTERM, 0.1), (signal.SIGTERM, 0.6)):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.spool import Spool
-from schemas.errors import SourceError
+from tailrace.cdc.wal.spool import Spool
+from tailrace.schemas.errors import SourceError
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 _KILLED = """
 import sys
 from pathlib import Path
-from cdc.spool import Spool
+from tailrace.cdc.wal.spool import Spool
 spool = Spool(Path(sys.argv[1]), 1000)
 for lsn in range(1000):
     spool.append(lsn % 3, 1, lsn, bytes(100))

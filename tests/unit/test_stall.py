@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cdc.ops.health import Health
-from cdc.ops.source_state import OpenTransaction, SourceState
-from cdc.ops.stall import Standstill, cause_of
-from cdc.slot import Slot
-from schemas.errors import SinkError
+from tailrace.cdc.health.health import Health
+from tailrace.cdc.health.source_state import OpenTransaction, SourceState
+from tailrace.cdc.health.stall import Standstill, cause_of
+from tailrace.cdc.postgres.slot import Slot
+from tailrace.schemas.errors import SinkError
 
 
 def test_no_stall_without_wal_to_read() -> None:

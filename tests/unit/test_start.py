@@ -1,4 +1,4 @@
-"""The truth table of `cdc.start`, line by line: one fact is changed in what a healthy pipeline finds."""
+"""The truth table of `cdc.startup.decide`, line by line: one fact is changed in what a healthy pipeline finds."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from cdc.catalog import Server
-from cdc.progress import before_slot, new_origin
-from cdc.publication import Publication, Publications
-from cdc.slot import Slot
-from cdc.start import Found, decide
-from cdc.timeline import Identity, parse_history
-from schemas.errors import TailraceError
-from schemas.lsn import Position
-from schemas.progress import Cut, PositionRecord
-from sinks.bounds import Bounds
+from tailrace.cdc.postgres.catalog import Server
+from tailrace.cdc.postgres.publication import Publication, Publications
+from tailrace.cdc.postgres.slot import Slot
+from tailrace.cdc.postgres.timeline import Identity, parse_history
+from tailrace.cdc.startup.decide import Found, decide
+from tailrace.cdc.tables.position import before_slot, new_origin
+from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.sinks.kafka.offsets import Bounds
 
 _ALL = frozenset({"insert", "update", "delete", "truncate"})
 _EVENTS = frozenset({"insert", "truncate"})

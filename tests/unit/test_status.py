@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from cdc.cli.status_page import status_lines, view_lines
-from cdc.ops.read_status import read_status
-from cdc.ops.status import DaemonStatus, SourceStatus, Status, assemble, daemon_status
-from cdc.slot import Slot
-from schemas.config import Config, View
-from schemas.daemon import DaemonRecord
-from schemas.errors import SinkError
-from schemas.lsn import Position
-from schemas.progress import Cut, PositionRecord
-from sinks.changes import HistoryFrom
-from sinks.views_topic import ViewRecord
+from tailrace.cdc.cli.status_page import status_lines, view_lines
+from tailrace.cdc.operations.read_status import read_status
+from tailrace.cdc.operations.status import DaemonStatus, SourceStatus, Status, assemble, daemon_status
+from tailrace.cdc.postgres.slot import Slot
+from tailrace.schemas.config.model import Config, View
+from tailrace.schemas.errors import SinkError
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.daemon import DaemonRecord
+from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.sinks.control.views_topic import ViewRecord
+from tailrace.sinks.target.protocol import HistoryFrom
 
 NOW = 1_700_000_000.0
 CONFIG = Config.model_validate(

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from cdc.decision import Action, TopicPast
-from cdc.layouts import when_visible
-from cdc.progress import Progress, new_origin
-from cdc.table_registry import Subjects, TableRegistry
-from schemas.avro import key_schema, value_schema
-from schemas.columns import ColumnOptions
-from schemas.config import Source
-from schemas.errors import SourceError, StateError
-from schemas.layout import Asked, Attribute, Layout, TableState, TableStatus
-from schemas.relation import Column, Relation, ReplicaIdentity
-from schemas.topics import Topics
-from schemas.types import TypeInfo
-from snapshot.window import Found, Look
+from tailrace.cdc.postgres.layouts import when_visible
+from tailrace.cdc.tables.decision import Action, TopicPast
+from tailrace.cdc.tables.position import Progress, new_origin
+from tailrace.cdc.tables.registry import Subjects, TableRegistry
+from tailrace.schemas.avro import key_schema, value_schema
+from tailrace.schemas.config.columns import ColumnOptions
+from tailrace.schemas.config.model import Source
+from tailrace.schemas.errors import SourceError, StateError
+from tailrace.schemas.records.layout import Asked, Attribute, Layout, TableState, TableStatus
+from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.types import TypeInfo
+from tailrace.snapshot.window import Found, Look
 
 TYPES = {23: TypeInfo(23, "int4", "b"), 20: TypeInfo(20, "int8", "b"), 25: TypeInfo(25, "text", "b")}
 ID, N = Column("id", 23, -1, True), Column("n", 23)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc.toast_cache import FILE_NAME, Shape, ToastCache
-from cdc.toast_shape import ToastShape
-from cdc.toast_table import TableToast
-from schemas.lsn import Position
-from schemas.progress import Cut
-from schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.cdc.toast.catalog_facts import ToastShape
+from tailrace.cdc.toast.store import FILE_NAME, Shape, ToastCache
+from tailrace.cdc.toast.table_cache import TableToast
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Cut
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
 
 _CUT = Cut(Position(1, 2**40, 8), 2**40 + 100, 5, "77", 1, {"t.public.docs": [5, 0, 7]})
 _MIB = 2**20

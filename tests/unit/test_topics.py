@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.topics import Topics
+from tailrace.schemas.records.topics import Topics
 
 
 @pytest.mark.parametrize(

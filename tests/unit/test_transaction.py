@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.in_progress import InProgress
-from cdc.progress import Progress, new_origin
-from cdc.spool import Spool
-from cdc.transaction import Assembler
-from schemas.errors import DecodeError
-from sinks.kafka import KafkaSink
-from sinks.outbox import Outbox
+from tailrace.cdc.changes.assembler import Assembler
+from tailrace.cdc.tables.position import Progress, new_origin
+from tailrace.cdc.wal.spool import Spool
+from tailrace.cdc.wal.streamed import InProgress
+from tailrace.schemas.errors import DecodeError
+from tailrace.sinks.kafka.outbox import Outbox
+from tailrace.sinks.kafka.producer import KafkaSink
 from tests.golden.describe import FOLDER, load
 
 

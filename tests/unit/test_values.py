@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import values
-from schemas.values import ValueRefused
+from tailrace.schemas.encode import values
+from tailrace.schemas.encode.values import ValueRefused
 
 
 @given(st.dates())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import orjson
 
-from cdc.cli.verify_report import lines, summary
-from cdc.ops.verify_result import Result
-from schemas.lsn import Position
-from schemas.progress import Cut
-from snapshot.comparison import COMPARED, Difference, Outcome
+from tailrace.cdc.cli.verify_report import lines, summary
+from tailrace.cdc.operations.verify_result import Result
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Cut
+from tailrace.snapshot.verify.comparison import COMPARED, Difference, Outcome
 
 CUT = Cut(Position(1, 0x190, 0), 0x200, 0, "7", 1, {})
 OTHER = Difference(b'["1"]', b'["1","a",null]', b'["1","b",null]', 1, 1)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from schemas.layout import Attribute, Layout
-from schemas.relation import Column, Relation, ReplicaIdentity
-from snapshot.window import Plan, VisibleXids, moved
+from tailrace.schemas.records.layout import Attribute, Layout
+from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.snapshot.window import Plan, VisibleXids, moved
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""A new slot and the snapshot that goes with it: workers that see the database at the slot's consistent point."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import psycopg
+
+from tailrace.cdc.postgres import slot
+from tailrace.cdc.postgres.catalog import Server
+from tailrace.cdc.postgres.connect import cannot_read, connect, connect_replication, connect_to_read
+from tailrace.cdc.postgres.layouts import describe
+from tailrace.cdc.postgres.publication import nokey_name
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.records.layout import Layout
+from tailrace.schemas.relation import Relation
+from tailrace.snapshot.plan import TablePlan, check_condition, in_order, plan_table
+from tailrace.snapshot.reader import SnapshotWorkers
+
+
+class ExportedSnapshot:
+    """`names` are the tables asked for; `relations` and `layouts` are those of the consistent point, by name.
+
+    `plans` come in the order of reading.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server: Server,
+        relations: Sequence[Relation],
+        keyless: Collection[str],
+    ) -> None:
+        """The workers hold ACCESS SHARE from before the slot is made, and the connection that exports runs nothing
+        until all of them have imported.
+
+        Raises psycopg's LockNotAvailable if somebody has a table for himself, SourceError if one cannot be read. A slot
+        that was made by then is dropped again.
+        """
+        dsn = config.source.dsn.get_secret_value()
+        self.names = {relation.qualified_name for relation in relations}
+        created: slot.CreatedSlot | None = None
+        self.workers = SnapshotWorkers(
+            lambda: connect_to_read(dsn, application_name="tailrace snapshot"), config.snapshot.workers
+        )
+        try:
+            self.workers.lock(relations)
+            exporter = connect_replication(dsn)
+            try:
+                created = slot.create(exporter, config.source.slot, server)
+                self.consistent_point = created.consistent_point
+                self.workers.see(created.snapshot_name)
+            finally:
+                exporter.finish()
+            self._plan(config, relations, keyless)
+        except BaseException as error:
+            self.workers.close()
+            if created is not None:
+                _drop(dsn, config.source.slot)
+            if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.LockNotAvailable):
+                raise cannot_read(error) from None
+            raise
+
+    def _plan(self, config: Config, relations: Sequence[Relation], keyless: Collection[str]) -> None:
+        """Ask for the tables once more: what was asked before the lock may have been altered since."""
+        publications = [config.source.publication, nokey_name(config.source.publication)]
+        self.relations: dict[str, Relation] = {}
+        self.layouts: dict[str, Layout] = {}
+        plans: list[TablePlan] = []
+        connection = self.workers.connections[0]
+        for each in relations:
+            found = describe(connection, publications, each.schema, each.name)
+            if found is not None:
+                self.relations[each.qualified_name], self.layouts[each.qualified_name] = found
+                plans.append(plan_table(connection, publications, found[0], config.snapshot))
+        self.plans = in_order(plans, keyless)
+        self.chunks = [chunk for plan in self.plans for chunk in plan.chunks]
+
+
+CONDITION_NOT_CAPTURED: Final = "TR-135"
+"""The code for a condition on a table that is not captured."""
+
+
+def condition_errors(
+    connection: psycopg.Connection, config: Config, relations: Sequence[Relation]
+) -> list[ConfigError]:
+    """Return what is wrong with ``snapshot.where``: conditions that are none on a captured table."""
+    errors: list[ConfigError] = []
+    by_name = {relation.qualified_name: relation for relation in relations}
+    for name, condition in config.snapshot.where.items():
+        if name not in by_name:
+            errors.append(
+                ConfigError(
+                    CONDITION_NOT_CAPTURED,
+                    f'snapshot.where names "{name}", which is not captured',
+                    detail=f"Captured are: {', '.join(sorted(by_name)[:20])}{', ...' if len(by_name) > 20 else ''}.",
+                    hint='where = { "schema.table" = "condition" }  # under [snapshot]',
+                )
+            )
+            continue
+        try:
+            check_condition(connection, by_name[name], condition)
+        except psycopg.Error as error:
+            errors.append(
+                ConfigError(
+                    "TR-136",
+                    f'the condition on table "{name}" in snapshot.where cannot be used',
+                    detail=f"{error.diag.message_primary or error}.",
+                    hint=error.diag.message_hint or f"Try it: SELECT count(*) FROM {name} WHERE {condition};",
+                )
+            )
+    return errors
+
+
+def _drop(dsn: str, name: str) -> None:
+    """Drop the slot that was made a moment ago: nothing has been confirmed to it, nor sent from it."""
+    with connect(dsn) as connection:
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active",
+            (name,),
+        )

@@ -1,0 +1,140 @@
+"""The end of a snapshot run that reconciles: keys that the source no longer has get their delete and a tombstone."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from fastavro import parse_schema, schemaless_reader
+
+from tailrace.cdc.tables.shapes import CapturedTable
+from tailrace.schemas.config.columns import is_excluded
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.envelope import FRAMING_SIZE, POSITION_HEADER, SNAPSHOT_HEADER, framing
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import PositionRecord
+from tailrace.sinks.kafka.options import client_options
+from tailrace.sinks.kafka.outbox import Headers, Outbox
+from tailrace.snapshot.sweep import Sweep
+from tailrace.snapshot.verify.value_kinds import without_logical_types
+
+_DELETES: Final = 2000
+"""Keys that are deleted between two looks at the stream."""
+
+_CLOSE: Final = 20_000
+"""Records that may be left to read when the keys of the stream begin to be noted, which are kept in memory."""
+
+_CLIENT: Final = {"queued.max.messages.kbytes": 8192, "fetch.max.bytes": 4_194_304}
+
+
+class Reconcile:
+    """Finds the keys of one table that are gone, while the stream goes on.
+
+    The topic is read to its end, on and on, until little is left. From then on the keys that the stream sends are
+    noted; what it had sent before is read, too. What is old then and not noted is gone.
+    Memory: the keys that are changed while the last of the topic is read and the deletes are sent.
+    """
+
+    def __init__(self, kafka: Kafka, topic: str, since: Sequence[int]) -> None:
+        self._topic = topic
+        self._sweep = Sweep(client_options(kafka) | _CLIENT, topic, since)
+        self._ends: list[int] = []
+        self._noted: set[bytes] | None = None
+        self._opened: PositionRecord | None = None
+        self._whole = False
+        self._emptied = False
+
+    def touch(self, key: bytes) -> None:
+        """Note a key that the stream sends."""
+        if self._noted is not None:
+            self._noted.add(key)
+
+    def truncated(self) -> None:
+        """Note that nothing on the topic counts any more."""
+        self._emptied = True
+
+    def step(self, newest: PositionRecord, *, pending: bool) -> list[bytes] | None:
+        """Go on; return the keys to delete now, or None when there is none left.
+
+        `newest` is what Kafka holds, `pending` whether records wait for their commit.
+        """
+        if self._sweep.reading:
+            return []
+        if self._emptied:
+            return None
+        if self._whole:
+            assert self._noted is not None
+            return self._sweep.take(_DELETES, self._noted)
+        if self._opened is None:
+            if sum(newest.here.offsets.get(self._topic, [])) - sum(self._ends) > _CLOSE:
+                self._read(newest)
+            else:
+                self._noted, self._opened = set(), newest
+        elif not pending or newest is not self._opened:
+            # all that was sent before keys were noted has its offsets now
+            self._read(newest)
+            self._whole = True
+        return []
+
+    def _read(self, newest: PositionRecord) -> None:
+        self._ends = newest.here.offsets.get(self._topic, [])
+        self._sweep.read(self._ends)
+
+    def close(self) -> None:
+        self._sweep.close()
+
+
+class Deletes:
+    """Sends the deletes of one run."""
+
+    def __init__(self, outbox: Outbox, table: CapturedTable, key_schema: tuple[int, str], run: int) -> None:
+        self._outbox = outbox
+        self._table = table
+        self._run = run.to_bytes(4, "big")
+        self._image = KeyImage(key_schema, table)
+
+    def send(self, keys: Iterable[bytes], position: Position) -> Position:
+        """Send event and tombstone of each key from `position` on; return the position of the last record."""
+        table, ordinal = self._table, position.ordinal
+        now_ms = time.time_ns() // 1_000_000
+        table.encoder.begin_snapshot(position.commit_lsn, now_ms, now_ms)
+        for key in keys:
+            event = table.encoder.snapshot_delete(self._image.of(key), ordinal)
+            for value in (event, None):
+                at = Position(position.epoch, position.commit_lsn, ordinal)
+                headers: Headers = [(POSITION_HEADER, at.to_bytes()), (SNAPSHOT_HEADER, self._run)]
+                self._outbox.send(table.destination, key, value, headers)
+                ordinal += 1
+            if table.toast is not None:
+                table.toast.gone(key)
+        return Position(position.epoch, position.commit_lsn, ordinal - 1)
+
+
+class KeyImage:
+    """Makes of a key the row before its delete: the columns of the key, the others NULL."""
+
+    def __init__(self, key_schema: tuple[int, str], table: CapturedTable) -> None:
+        fields: Sequence[Mapping[str, Any]] = orjson.loads(key_schema[1])["fields"]
+        self._types = [parse_schema(without_logical_types(field["type"])) for field in fields]
+        self._columns = [
+            table.key_columns.index(i) if i in table.key_columns else None
+            for i, column in enumerate(table.columns)
+            if not is_excluded(column)
+        ]
+        self._frame = framing(key_schema[0])
+
+    def of(self, key: bytes) -> bytes:
+        """Return the bytes of `before`, as a union; null for a key of an earlier form."""
+        if key[:FRAMING_SIZE] != self._frame:
+            return b"\x00"
+        body = io.BytesIO(key)
+        body.seek(FRAMING_SIZE)
+        values = []
+        for kind in self._types:
+            start = body.tell()
+            schemaless_reader(body, kind, None)
+            values.append(b"\x02" + key[start : body.tell()])
+        return b"\x02" + b"".join(b"\x00" if i is None else values[i] for i in self._columns)

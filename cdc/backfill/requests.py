@@ -1,0 +1,176 @@
+"""What people ask of snapshots, done: `tailrace snapshot start`, `pause`, `resume`, `cancel` as the daemon takes them.
+
+Every one of them is a change of a table's state on the tables topic; the answer goes into the same Kafka transaction.
+Asked twice, each says that it is so already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import structlog
+
+from tailrace.cdc.postgres.membership import NotCaptured
+from tailrace.cdc.tables.position import Progress
+from tailrace.cdc.tables.registry import TableRegistry
+from tailrace.schemas.errors import StateError, TailraceError
+from tailrace.schemas.records.layout import Asked, TableStatus
+from tailrace.schemas.records.requests import Outcome, Request, RequestRecord
+from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.relation import Relation
+from tailrace.sinks.control.requests import RequestTail
+from tailrace.snapshot.plan import check_condition
+
+log = structlog.get_logger()
+
+
+class SnapshotRequests:
+    """Answers the open requests; `send` puts a record on the topic of requests, `captured` asks for the tables."""
+
+    def __init__(
+        self,
+        tail: RequestTail,
+        send: Callable[[bytes, bytes | None], None],
+        topics: Topics,
+        connection: psycopg.Connection,
+        registry: TableRegistry,
+        progress: Progress,
+        captured: Callable[[], list[Relation]],
+        set_aside: Callable[[Relation, TailraceError], None],
+        explain: Callable[[str], NotCaptured],
+    ) -> None:
+        """`set_aside` parks a table; `explain` says why a table is not among the captured ones."""
+        self._set_aside = set_aside
+        self._tail = tail
+        self._send = send
+        self._topics = topics
+        self._connection = connection
+        self._registry = registry
+        self._progress = progress
+        self._captured = captured
+        self._explain = explain
+        while tail.answered:
+            send(tail.answered.pop(), None)  # whoever asked has read it, in an earlier life of the daemon
+
+    def poll(self) -> None:
+        """Do what is asked."""
+        while (found := self._tail.next()) is not None:
+            key, request = found
+            answer = tuple(self._do(request))
+            log.info("snapshot request", action=request.action, outcomes={each.table: each.outcome for each in answer})
+            self._send(key, RequestRecord(request, answer).to_json())
+
+    def _do(self, request: Request) -> list[Outcome]:
+        if request.action == "start":
+            relations = {relation.qualified_name: relation for relation in self._captured()}
+            return [
+                self._start(relations[name], request) if name in relations else self._not_captured(name)
+                for name in request.tables or relations
+            ]
+        if request.action in ("park", "unpark", "leave out"):
+            relations = {relation.qualified_name: relation for relation in self._captured()}
+            do = {"park": self._park, "unpark": self._unpark, "leave out": self._leave_out}[request.action]
+            return [
+                do(relations[name]) if name in relations else self._not_captured(name) for name in request.tables
+            ]
+        states = self._registry.states
+        reading = [name for name in states if self._is_read(name)]
+        act = {"pause": self._pause, "resume": self._resume, "cancel": self._cancel}[request.action]
+        return [
+            act(name) if self._is_read(name) else Outcome(name, "not being read") for name in request.tables or reading
+        ]
+
+    def _park(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if self._registry.is_parked(relation):
+            return Outcome(name, "parked already")
+        error = StateError("TR-430", f'table "{name}" was parked by a person', hint=f"tailrace table resume {name}")
+        if name in self._registry.keyless:
+            return _refused(name, "without a key: it could not be read again when it is resumed")
+        self._set_aside(relation, error)
+        return Outcome(name, "parked")
+
+    def _unpark(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if not self._registry.is_parked(relation):
+            return Outcome(name, "not parked")
+        if name in self._registry.keyless:
+            return _refused(name, "without a key: only the first snapshot can read it")
+        self._registry.resume(relation)
+        return Outcome(name, "resumed: it is read again", self._registry.states[name].run)
+
+    def _leave_out(self, relation: Relation) -> Outcome:
+        name = relation.qualified_name
+        if not self._registry.is_parked(relation):
+            outcome = self._park(relation)
+            if outcome.refused:
+                return outcome
+        self._registry.leave_out(name)
+        return Outcome(name, "left out")
+
+    def _not_captured(self, name: str) -> Outcome:
+        found = self._explain(name)
+        return Outcome(name, f"not captured, {found.reason}", refused=True, hint=found.hint)
+
+    def _is_read(self, name: str) -> bool:
+        state = self._registry.states.get(name)
+        is_parked = state is not None and state.status is TableStatus.PARKED
+        return state is not None and not is_parked and (state.asked is not None or name in self._registry.incomplete)
+
+    def _start(self, relation: Relation, request: Request) -> Outcome:
+        name = relation.qualified_name
+        if self._registry.is_parked(relation):
+            return _refused(name, f"parked: tailrace table resume {name}")
+        if name in self._registry.keyless:
+            refused = bool(request.tables)
+            return Outcome(name, "without a key: only the first snapshot can read it", refused=refused)
+        state = self._registry.states.get(name)
+        asked = state.asked or Asked() if state is not None and self._is_read(name) else None
+        if state is not None and asked is not None:
+            less = (request.reconcile and asked.since is None) or (asked.where not in (None, request.where))
+            if not less and (asked.where == request.where or not asked.whole):
+                return Outcome(name, "being read already", state.run)
+        if request.where is not None and (error := self._error_in(relation, request.where)):
+            return _refused(name, f"the condition is refused: {error}")
+        whole = name not in self._registry.incomplete
+        offsets = self._progress.newest.here.offsets.get(self._topics.table(relation.schema, relation.name), [])
+        since = asked.since if asked is not None else None
+        if request.reconcile and since is None:
+            since = tuple(offsets)
+        where = request.where if whole else None
+        return Outcome(name, "started", self._registry.ask(relation, Asked(whole, where, request.rate, since=since)))
+
+    def _error_in(self, relation: Relation, where: str) -> str:
+        """Return what the server has against a condition, nothing if it takes it."""
+        try:
+            check_condition(self._connection, relation, where)
+        except psycopg.errors.OperationalError:
+            raise
+        except psycopg.Error as error:
+            return error.diag.message_primary or str(error)
+        return ""
+
+    def _pause(self, name: str) -> Outcome:
+        return self._set_paused(name, True, "paused")
+
+    def _resume(self, name: str) -> Outcome:
+        return self._set_paused(name, False, "resumed")
+
+    def _set_paused(self, name: str, paused: bool, outcome: str) -> Outcome:
+        state = self._registry.states[name]
+        if (state.asked is not None and state.asked.paused) == paused:
+            return Outcome(name, "paused already" if paused else "not paused", state.run)
+        self._registry.pause(name, paused=paused)
+        return Outcome(name, outcome, state.run)
+
+    def _cancel(self, name: str) -> Outcome:
+        state = self._registry.states[name]
+        if state.asked is None or not state.asked.whole:
+            return _refused(name, "its topic lacks rows until it is read; it can be paused", state.run)
+        self._registry.cancel(name)
+        return Outcome(name, "cancelled", state.run)
+
+
+def _refused(name: str, why: str, run: int | None = None) -> Outcome:
+    return Outcome(name, why, run, refused=True)

@@ -1,0 +1,111 @@
+"""When a Kafka transaction ends, and what ends it: the position record, then the confirmation to PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from tailrace.cdc.changes.dead_letters import Refusals
+from tailrace.cdc.tables.position import Progress
+from tailrace.cdc.tables.registry import TableRegistry
+from tailrace.cdc.tables.shapes import Tables
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import PositionRecord, position_key
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.kafka.producer import KafkaSink
+
+_PROGRESS_BYTES_PER_S = 500_000
+"""How fast the progress topic may grow by small commits: a record names every partition, of thousands of tables."""
+
+_SHORTEST_REST, _LONGEST_REST = 0.25, 9.0
+"""How long to rest after a commit, by how long that took. After few bytes: more would add to latency, less would keep
+Kafka busy with transactions of a few records. After many: a tenth of the time goes into committing, for nothing is
+read meanwhile.
+"""
+
+_MANY_BYTES = 1_000_000
+"""From what size a group rests the longest."""
+
+
+class Delivery:
+    """One Kafka transaction after the other; `on_flushed` is told the LSN that Kafka holds after each."""
+
+    def __init__(
+        self,
+        config: Config,
+        sink: KafkaSink,
+        tables: Tables,
+        registry: TableRegistry,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self.sink = sink
+        self.refusals = Refusals(config, sink.outbox, tables)
+        self.slot = config.source.slot
+        self.stop = stop
+        self.on_flushed: Callable[[int], None] = lambda lsn: None
+        self._limits = config.delivery
+        self._tables = tables
+        self._registry = registry
+        self._progress = progress
+        self._dead_topic = Topics(config.kafka.prefix).dead
+        self._committed_at = time.monotonic()
+        self._rest_s = 0.0
+
+    @property
+    def full(self) -> bool:
+        """Whether the open transaction has reached its size, so that even a source transaction is split here."""
+        return self.sink.pending_bytes >= self._limits.max_transaction_bytes
+
+    def due(self) -> bool:
+        """Whether the open transaction has reached its size or its age."""
+        return self.full or (self.sink.pending and self.since_commit() * 1000 >= self._limits.max_transaction_ms)
+
+    def since_commit(self) -> float:
+        """Seconds since the last commit."""
+        return time.monotonic() - self._committed_at
+
+    def rest(self) -> float:
+        """Seconds until the next commit is worth it, when all that has come is sent: a part of what the last one took.
+
+        What comes after a pause is committed at once; a steady flow in groups that grow with it and with a slow Kafka.
+        """
+        return max(0.0, self._rest_s - self.since_commit())
+
+    def commit(
+        self, position: Position, flushed_lsn: int, commit_us: int, open_xid: int | None, rest_s: float = 0.0
+    ) -> None:
+        """End the Kafka transaction with the position record; tell `on_flushed` when Kafka has it.
+
+        `rest_s` is the least time until the next commit is worth it, for what was done besides.
+        """
+        made: list[tuple[PositionRecord, bytes]] = []
+
+        def progress(counts: dict[str, int]) -> tuple[bytes, bytes]:
+            record = self._progress.record(
+                position=position,
+                flushed_lsn=flushed_lsn,
+                commit_us=commit_us,
+                open_xid=open_xid,
+                counts=counts,
+                diverted=counts.get(self._dead_topic, 0),
+                destinations=self._tables.destinations,
+                incomplete=self._registry.incomplete | self._registry.unsettled,
+                parked=self._registry.parked,
+            )
+            value = record.to_json()
+            made.append((record, value))
+            return position_key(self.slot), value
+
+        began = time.monotonic()
+        share = self.sink.pending_bytes / _MANY_BYTES * _LONGEST_REST
+        self.sink.commit(progress)
+        self._committed_at = time.monotonic()
+        record, value = made[0]
+        rest = min(max(share, _SHORTEST_REST), _LONGEST_REST)
+        rest_s = max(rest * (self._committed_at - began), len(value) / _PROGRESS_BYTES_PER_S, rest_s)
+        self._rest_s = min(rest_s, self._limits.max_transaction_ms / 1000)
+        self._tables.toast.commit(record.here)
+        self.on_flushed(self._progress.acknowledged(record))

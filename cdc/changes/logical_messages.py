@@ -1,0 +1,65 @@
+"""The logical messages of applications (`pg_logical_emit_message`), on their way to ``{prefix}.message``.
+
+A transactional message is one of the changes of its transaction: counted among them, whole with them, and sent once as
+they are. Any other stands for itself in the WAL, like a transaction that is nothing but its commit: its position is the
+last byte of its record, and `flushed_lsn` the byte behind that.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final
+
+from tailrace.cdc.changes.row_path import RowPath
+from tailrace.cdc.postgres.capture_set import taken
+from tailrace.cdc.tables.shapes import Tables
+from tailrace.cdc.wal.pgoutput import Message
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.records.message import KEY_SCHEMA, VALUE_SCHEMA, message_key, message_value
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.kafka.outbox import Outbox
+
+OWN: Final = "tailrace:"
+"""With it begin the prefixes of our own marks, whichever slot they are for."""
+
+
+class Messages:
+    """Sends those whose prefix the configuration takes."""
+
+    def __init__(self, config: Config, database: str, tables: Tables, outbox: Outbox) -> None:
+        self._patterns = config.source.messages
+        self._tables = tables
+        self._outbox = outbox
+        self._topic = Topics(config.kafka.prefix).message
+        self._source = {
+            "version": version("tailrace"),
+            "connector": "postgresql",
+            "name": config.kafka.prefix,
+            "snapshot": None,
+            "db": database,
+            "schema": "",
+            "table": "",
+            "xmin": None,
+        }
+
+    def send(self, rows: RowPath, message: Message, ordinal: int) -> None:
+        """Send a message that stands at `ordinal` of what `rows` is in the middle of."""
+        if not taken(message.prefix, self._patterns):
+            return
+        source = self._source | {
+            "ts_ms": rows.begin_us // 1000,
+            "txId": rows.xid if message.transactional else None,
+            "commit_lsn": rows.final_lsn,
+            "lsn": message.lsn,
+            "ordinal": ordinal,
+            "sequence": f'["{rows.final_lsn}","{message.lsn}"]',
+        }
+        key_id = self._tables.schema_id(f"{self._topic}-key", KEY_SCHEMA)
+        value_id = self._tables.schema_id(f"{self._topic}-value", VALUE_SCHEMA)
+        self._outbox.send(
+            self._tables.destination(self._topic),
+            message_key(key_id, message.prefix),
+            message_value(value_id, message.prefix, message.content, source, rows.now_ms),
+            rows.position(ordinal),
+        )
+        rows.sent(ordinal)

@@ -1,0 +1,91 @@
+"""Updates that lack large values, made whole: from the TOAST cache, and what it does not have is read again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import psycopg
+import structlog
+
+from tailrace.cdc.changes.reread import Reread
+from tailrace.cdc.tables.position import Progress
+from tailrace.cdc.tables.shapes import CapturedTable
+from tailrace.cdc.toast.table_cache import Texts
+from tailrace.schemas.encode.row_codec import split_tuple
+from tailrace.schemas.envelope import Record
+from tailrace.schemas.relation import Relation
+
+log = structlog.get_logger()
+
+_REPORT_S: Final = 60.0
+
+
+class Unchanged:
+    """Says from time to time where the values have come from."""
+
+    def __init__(self, reread: Reread, progress: Progress, want: Callable[[Relation], None]) -> None:
+        """`want` has a table read again, all of it."""
+        self._reread = reread
+        self._want = want
+        self._progress = progress
+        self._from_cache = 0
+        self._reported = (0, 0)
+        self._reported_at = time.monotonic()
+
+    def records(
+        self, table: CapturedTable, message: bytes, pos: int, lsn: int, ordinal: int, commit_lsn: int
+    ) -> list[Record]:
+        """Return the records of the Update at `pos`, of a transaction whose commit is at `commit_lsn`.
+
+        A row that is gone when it is read again has none but the delete of its old key, for its own delete follows.
+        Raises ColumnRefused, SourceError.
+        """
+        old: Texts | None = None
+        new = pos
+        if message[pos : pos + 1] != b"N":
+            old, new = split_tuple(message, pos + 1)
+        texts = table.shown(split_tuple(message, new + 1)[0])
+        old_key = None
+        if old is not None:
+            # a part of the key that is out of line is missing, too, but then the old key comes with the update
+            texts = [old[i] if text is False and i in table.key_columns else text for i, text in enumerate(texts)]
+            old_key = _key(table, old)
+        key = _key(table, texts)
+        if old_key == key:
+            old_key = None
+        if table.toast is not None:
+            self._from_cache += table.toast.fill(texts, key, old_key, commit_lsn)
+        if not any(text is False for text in texts):
+            return table.encoder.change_filled(message, pos, _known(texts), lsn, ordinal)
+        fields: list[bytes | None] | None = None
+        try:
+            fields, until = self._reread.row(table.relation, table.key_columns, texts)
+            self._progress.reread[table.name] = until
+        except psycopg.errors.UndefinedColumn:
+            # altered since: where the stream gets there, all rows are read
+            self._want(table.relation)
+        if fields is None:
+            if table.toast is not None:
+                table.toast.gone(key)
+            return table.encoder.remove(message, pos, lsn, ordinal) if old_key is not None else []
+        if table.toast is not None:
+            table.toast.reread(texts, key, fields, until)
+        return table.encoder.change_filled(message, pos, fields, lsn, ordinal)
+
+    def report(self, *, now: bool = False) -> None:
+        """Log the counts of this session, if they have changed: `now`, or when a minute has passed."""
+        counts = (self._from_cache, self._reread.count)
+        if counts == self._reported or not (now or time.monotonic() - self._reported_at > _REPORT_S):
+            return
+        self._reported, self._reported_at = counts, time.monotonic()
+        log.info("unchanged large values", from_cache=counts[0], reread=counts[1], gone=self._reread.gone)
+
+
+def _key(table: CapturedTable, texts: Texts) -> bytes:
+    return table.encoder.row_key(_known([text if i in table.key_columns else None for i, text in enumerate(texts)]))
+
+
+def _known(texts: Texts) -> Sequence[bytes | None]:
+    return [text for text in texts if not isinstance(text, bool)]

@@ -1,0 +1,135 @@
+"""`/livez`, `/readyz`, `/metrics`, `/status` and `/wait` over HTTP, from a thread that ends with the daemon.
+
+Starlette and uvicorn are loaded when a daemon starts, not with the command line.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import structlog
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tailrace.cdc.daemon.http_wait import WaitRoute
+from tailrace.cdc.daemon.metrics import Metrics
+from tailrace.cdc.daemon.port_holder import holder_of
+from tailrace.cdc.health.health import Health
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.config.model import Health as Options
+from tailrace.schemas.errors import ConfigError
+
+log = structlog.get_logger()
+
+_STOP_S = 1.0
+
+_NEXT_PORTS = 20
+"""So many ports after the usual one are tried before any that is free."""
+
+
+@contextmanager
+def serving(config: Config, health: Health) -> Iterator[None]:
+    """Answer on `health.listen` while the block runs. ConfigError if that address cannot be had."""
+    options = config.health
+    if not options.listen:
+        yield
+        return
+    taken = _listen(options)
+    host, port = taken.getsockname()[:2]
+    health.address = f"{f'[{host}]' if ':' in host else host}:{port}"
+    log.info("health and metrics", url=f"http://{health.address}")
+    waits = WaitRoute(config)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            _app(config, health, waits), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        waits.close()
+        thread.join(_STOP_S)
+
+
+def _app(config: Config, health: Health, waits: WaitRoute) -> Starlette:
+    metrics = Metrics(health)
+
+    async def livez(request: Request) -> Response:
+        live, body = health.live()
+        return JSONResponse(body, 200 if live else 503)
+
+    async def readyz(request: Request) -> Response:
+        ready, body = health.ready()
+        return JSONResponse(body, 200 if ready else 503)
+
+    async def status(request: Request) -> Response:
+        return JSONResponse({"prefix": config.kafka.prefix, "pid": os.getpid(), **health.ready()[1]})
+
+    async def all_metrics(request: Request) -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(
+        routes=[
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/metrics", all_metrics),
+            Route("/status", status),
+            Route("/wait", waits.answer),
+        ]
+    )
+
+
+def _listen(options: Options) -> socket.socket:
+    host, port = options.address
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        holder = holder_of(port) if error.errno == errno.EADDRINUSE else None
+        if "listen" not in options.model_fields_set:
+            return _nearest(host, port, holder)  # of several daemons on a host one has the usual port
+        raise ConfigError(
+            "TR-112",
+            f'health.listen: cannot listen on "{options.listen}"',
+            detail=f"{error.strerror}{f': {holder} does' if holder else ''}.",
+            hint=f'listen = "{host}:{port + 1}"  # under [health]; port 0 is any that is free, "" turns it off',
+        ) from None
+
+
+def _nearest(host: str, port: int, holder: str | None) -> socket.socket:
+    """Take the next free port, and say so: whoever scrapes the usual one would get another daemon's numbers."""
+    for other in (*range(port + 1, port + 1 + _NEXT_PORTS), 0):
+        with suppress(OSError):
+            taken = _bound(host, other)
+            log.warning(
+                "the usual health port is taken, another one is used",
+                usual=f"{host}:{port}",
+                held_by=holder,
+                used=f"{host}:{taken.getsockname()[1]}",
+            )
+            return taken
+    raise ConfigError("TR-112", f'health.listen: cannot listen on "{host}"', hint='listen = ""  # under [health]')
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+        taken.listen(64)
+    except OSError:
+        taken.close()
+        raise
+    return taken

@@ -1,0 +1,55 @@
+"""`GET /wait?lsn=0/16B3748&view=orders&timeout=5`: `tailrace wait` for applications that speak HTTP."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+from anyio.to_thread import run_sync
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tailrace.cdc.operations.wait import AppliedViews
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError, DeadlineError, TailraceError
+from tailrace.schemas.lsn import format_lsn, parse_lsn
+
+_AT_ONCE: Final = 32
+"""Each wait holds a thread; who comes when all are taken is told to come again."""
+_LONGEST_S: Final = 300.0
+_DEFAULT_S: Final = 30.0
+
+
+class WaitRoute:
+    """Answers of `/wait`. Memory: one Kafka consumer from the first wait on, and `_AT_ONCE` threads at most."""
+
+    def __init__(self, config: Config) -> None:
+        self._applied = AppliedViews(config)
+        self._threads: anyio.CapacityLimiter | None = None
+
+    def close(self) -> None:
+        """End the waits that are going on."""
+        self._applied.close()
+
+    async def answer(self, request: Request) -> Response:
+        """200 with the LSN of each view; 400 for a wrong question, 404 for no such view, 504 when time is up."""
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(_AT_ONCE)  # it belongs to the event loop
+        views = [name for name in request.query_params.getlist("view") if name]
+        try:
+            lsn = parse_lsn(request.query_params.get("lsn", ""))
+            timeout_s = min(float(request.query_params.get("timeout", _DEFAULT_S)), _LONGEST_S)
+        except ValueError:
+            return _refusal(400, "TR-578", "lsn is text as PostgreSQL prints it, timeout a number of seconds")
+        if not self._threads.available_tokens:
+            return _refusal(503, "TR-585", f"{_AT_ONCE} requests wait already")
+        try:
+            applied = await run_sync(self._applied.wait, lsn, views, timeout_s, limiter=self._threads)
+        except TailraceError as error:
+            status = 504 if isinstance(error, DeadlineError) else 404 if isinstance(error, ConfigError) else 503
+            return _refusal(status, error.code, error.message, error.detail, error.hint)
+        return JSONResponse({"lsn": format_lsn(lsn), "views": {name: format_lsn(at) for name, at in applied.items()}})
+
+
+def _refusal(status: int, code: str, message: str, detail: str = "", hint: str = "") -> Response:
+    return JSONResponse({"error": {"code": code, "message": message, "detail": detail, "hint": hint}}, status)

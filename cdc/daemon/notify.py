@@ -1,0 +1,61 @@
+"""What systemd wants to be told (Type=notify): that changes flow, that the loop still turns, that the end has begun.
+
+https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from tailrace.cdc.health.health import Health
+
+_EVERY_S: Final = 1.0
+
+
+@contextmanager
+def notifying(health: Health, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Tell the supervisor how `health` is while the block runs, if NOTIFY_SOCKET names one."""
+    address = environment.get("NOTIFY_SOCKET")
+    if not address:
+        yield
+        return
+    watchdog_s = int(environment.get("WATCHDOG_USEC", "0")) / 1e6
+    closed = threading.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        # one that does not read shall not hold us up
+        supervisor.setblocking(False)
+        # "@" is an abstract one
+        supervisor.connect("\0" + address[1:] if address.startswith("@") else address)
+        thread = threading.Thread(
+            target=_tell, args=(supervisor, health, closed, watchdog_s), name="notify", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            closed.set()
+            thread.join()
+            _send(supervisor, "STOPPING=1")
+
+
+def _tell(supervisor: socket.socket, health: Health, closed: threading.Event, watchdog_s: float) -> None:
+    every_s = min(_EVERY_S, watchdog_s / 3) if watchdog_s else _EVERY_S
+    said_ready = False
+    while not closed.wait(every_s):
+        if not said_ready and health.ready()[0]:
+            said_ready = _send(supervisor, "READY=1")
+        if watchdog_s and health.live()[0]:
+            _send(supervisor, "WATCHDOG=1")
+
+
+def _send(supervisor: socket.socket, state: str) -> bool:
+    try:
+        supervisor.send(state.encode())
+    except OSError:
+        return False  # it restarts, or is busy: no reason to stop
+    return True

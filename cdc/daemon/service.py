@@ -1,0 +1,131 @@
+"""The daemon: one session after the other. Whatever fails in mid-run, all is thrown away and started again."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psycopg
+import structlog
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from tailrace.cdc.daemon.allocator import reclaim, settle
+from tailrace.cdc.daemon.session import Session
+from tailrace.cdc.daemon.standby import wait_for_slot
+from tailrace.cdc.health.health import Health
+from tailrace.cdc.postgres.connect import DECODING_FAILED, connection_lost
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.error_codes import Retry, retry_of
+from tailrace.schemas.errors import TailraceError
+
+log = structlog.get_logger()
+
+_SAY_AGAIN_S = 60.0
+
+
+class Service:
+    """The daemon of one slot. `run` returns when `stop` is set, at a transaction boundary."""
+
+    def __init__(self, config: Config, stop: threading.Event, health: Health) -> None:
+        self._config = config
+        self._stop = stop
+        self._health = health
+        self._streamed = False
+        self._waiting = False
+
+    def run(self) -> None:
+        """Stream until told to stop. Raises TailraceError for what a person must see."""
+        settle()
+        for attempt in Retrying(
+            retry=retry_if_exception(self._passes),
+            wait=wait_random_exponential(multiplier=0.2, max=5),
+            sleep=sleep_using_event(self._stop),
+            stop=stop_when_event_set(self._stop),
+            before_sleep=_Retries(self._health).log,
+            reraise=True,
+        ):
+            with attempt:
+                while not self._one_session():
+                    wait_for_slot(self._config.source.dsn.get_secret_value(), self._config.source.slot, self._stop)
+
+    def _one_session(self) -> bool:
+        """Stream until told to stop; False if the slot has another owner, for whom to wait."""
+        if self._stop.is_set():
+            return True
+        session: Session | None = None
+        try:
+            session = Session(self._config, self._stop, self._health)
+            session.start()
+            self._waiting = False
+            session.run()
+            return True
+        except psycopg.OperationalError as error:
+            # of a query for the catalog, or for a row: where it was asked is of no matter
+            raise connection_lost(str(error)) from None
+        except TailraceError as error:
+            if retry_of(error.code) is Retry.STANDBY:
+                self._stand_by(error)
+                return False
+            self._health.failed(error)
+            if session is not None and retry_of(error.code) is Retry.OUTAGE:
+                session.outlast(error)
+            if error.code == DECODING_FAILED:
+                self._go_on_without_streaming()
+            raise
+        finally:
+            if session is not None:
+                self._streamed |= session.begun
+                session.close()
+            del session
+            reclaim()
+
+    def _stand_by(self, error: TailraceError) -> None:
+        """Say once that another daemon is at work; from now on a server's restart is waited for, too."""
+        if not self._waiting:
+            log.info("waiting as standby", slot=self._config.source.slot, reason=error.message)
+        self._waiting = self._streamed = True
+        self._health.state = "standby"
+
+    def _go_on_without_streaming(self) -> None:
+        """What PostgreSQL cannot decode of a transaction in progress (DDL, messages of rolled-back parts) it can of the
+        same transaction once it has committed."""
+        if self._config.source.streaming:
+            log.warning("going on without source.streaming: PostgreSQL could not decode a transaction in progress")
+            source = self._config.source.model_copy(update={"streaming": False})
+            self._config = self._config.model_copy(update={"source": source})
+
+    def _passes(self, error: BaseException) -> bool:
+        if not isinstance(error, TailraceError):
+            return False
+        rule = retry_of(error.code)
+        return rule is Retry.LOCKED or (self._streamed and rule in (Retry.RESTART, Retry.OUTAGE))
+
+
+class _Retries:
+    """Logs why the daemon starts again: another reason at once, the same one once a minute with a count."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._said: tuple[str, str, int] | None = None
+        self._said_at = 0.0
+        self._times = 0
+
+    def log(self, state: RetryCallState) -> None:
+        """Log the error of an attempt."""
+        error = state.outcome.exception() if state.outcome else None
+        if not isinstance(error, TailraceError):
+            return
+        # after a session that had begun it is another fault, whatever it says
+        now, reason = time.monotonic(), (error.code, error.message, self._health.sessions)
+        self._times += 1
+        if reason == self._said and now - self._said_at < _SAY_AGAIN_S:
+            return
+        log.warning("starting again", code=error.code, error=error.message, detail=error.detail, times=self._times)
+        self._said, self._said_at, self._times = reason, now, 0

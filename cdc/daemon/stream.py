@@ -1,0 +1,193 @@
+"""The stream of a slot that is owned: the loop from the WAL to Kafka, and what it takes with it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from tailrace.cdc.backfill.requests import SnapshotRequests
+from tailrace.cdc.backfill.windows import Windows
+from tailrace.cdc.changes.assembler import Assembler
+from tailrace.cdc.changes.logical_messages import Messages
+from tailrace.cdc.changes.reread import Reread
+from tailrace.cdc.changes.toast_completion import Unchanged
+from tailrace.cdc.daemon.pipeline import Pipeline
+from tailrace.cdc.postgres import publication
+from tailrace.cdc.postgres.capture_set import CaptureSet
+from tailrace.cdc.postgres.membership import explain
+from tailrace.cdc.startup.unfinished import take_up
+from tailrace.cdc.tables.catalog_watch import CatalogWatch
+from tailrace.cdc.wal.spool import Spool
+from tailrace.cdc.wal.streamed import InProgress
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.requests import RequestTail
+
+_IDLE_ADVANCE_S = 10.0
+"""An idle source moves the slot at most this often; each time costs a Kafka transaction."""
+
+_SETTLE_S = 0.2
+"""An idle source whose newest cut is no state only for want of a look is looked at this often."""
+
+_ASK_S = 0.05
+"""While something waits for it, the server is asked this often how far it has sent the WAL."""
+
+_STOP_S = 3.0
+"""After a signal we go on to the end of the source transaction at hand for so long, then split it."""
+
+_READ_MESSAGES = 500
+_TICK_S = 0.2
+"""How long the loop waits for the WAL before it looks after the rest."""
+
+
+class Stream:
+    """A pipeline's changes, and its tables that are still to be read. What it opens, `pipeline.opened` closes."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Make ready; nothing is read from the slot yet."""
+        config, connection, captured = pipeline.config, pipeline.connection, pipeline.captured
+        progress, registry, tables = pipeline.progress, pipeline.registry, pipeline.tables
+        topics = Topics(config.kafka.prefix)
+        capture_set = CaptureSet(config.source.tables)
+        self._wal, self._sink, self._health, self._stop = pipeline.wal, pipeline.sink, pipeline.health, pipeline.stop
+        self._progress, self._delivery = progress, pipeline.delivery
+        self._idle_at = self._asked_at = self._looked_at = 0.0
+        self._unsettled: frozenset[str] = frozenset()  # as of the last commit
+        opened = pipeline.opened
+        self._unchanged = Unchanged(Reread(connection), progress, tables.want)
+        opened.callback(self._unchanged.report, now=True)
+        spool = Spool(Path(config.source.spool_dir or tempfile.gettempdir()), config.memory.spool_bytes)
+        self._in_progress = InProgress(spool, parallel=self._wal.parallel, captures=capture_set.captures)
+        opened.callback(self._in_progress.close)
+        self._assembler = Assembler(
+            tables,
+            self._sink,
+            progress,
+            self._unchanged,
+            self._in_progress,
+            Messages(config, pipeline.found.server.database, tables, self._sink.outbox),
+            self._delivery.refusals,
+        )
+        self._wal.confirm(progress.flushed_lsn)
+        self._registry = registry
+        self._watch = CatalogWatch(connection, captured.publications.names, capture_set, registry, tables.past)
+        self._windows = Windows(
+            config,
+            captured.publications.names,
+            self._delivery,
+            tables,
+            registry,
+            progress,
+            self._assembler,
+            self._wal.ask,
+            self._watch,
+        )
+        opened.callback(self._windows.close)
+        take_up(captured, pipeline.reads, registry, self._windows)
+        tail = RequestTail(config.kafka, config.source.slot)
+        opened.callback(tail.close)
+        self._requests = SnapshotRequests(
+            tail,
+            partial(self._sink.send_plain, topics.requests),
+            topics,
+            connection,
+            registry,
+            progress,
+            lambda: publication.relations(connection, captured.publications, capture_set)[0],
+            self._assembler.set_aside,
+            partial(explain, connection, captured.publications, capture_set),
+        )
+        # what happened to tables meanwhile, or to the publication
+        self._watch.look()
+
+    def run(self) -> None:
+        """Read, send, commit, confirm until told to stop."""
+        deadline: float | None = None
+        self._health.streaming()
+        while True:
+            self._health.turned_at = time.monotonic()
+            more = self._assembler.release(_READ_MESSAGES) or self._read()
+            self._settle(drained=not more)
+            if self._sink.pending or self._assembler.open_xid is not None:
+                self._health.lag.pending(self._assembler.oldest_us)
+            self._commit_when_due(drained=not more)
+            self._requests.poll()
+            self._windows.poll()
+            self._delivery.refusals.report()
+            if self._stop.is_set():
+                deadline = deadline or time.monotonic() + _STOP_S
+                if self._assembler.open_xid is None or time.monotonic() > deadline:
+                    self._commit()
+                    self._delivery.refusals.report(now=True)
+                    return
+            if not more:
+                self._advance_idle()
+                self._wal.wait(self._delivery.rest() if self._uncommitted else _TICK_S)
+
+    def _read(self) -> bool:
+        """Send what has come; False when nothing is left for now."""
+        messages: list[bytes] = []
+        more = self._wal.read(_READ_MESSAGES, messages)
+        self._assembler.feed(messages)
+        return more or self._assembler.releasing
+
+    def _settle(self, *, drained: bool) -> None:
+        """Act on what looks at the catalog have found, as far as the stream has come; with `drained` all has."""
+        if not self._watch.waits or self._assembler.open_xid is not None:
+            return
+        if self._registry.unsettled and self._sink.pending:
+            # so that the offsets are known from which on a record is newer than what is read again
+            self._commit()
+        delivered = self._assembler.rows.flushed_lsn
+        self._watch.passed(max(delivered, self._wal.server_wal_end) if drained else delivered)
+        now = time.monotonic()
+        if self._watch.waits and drained and now - self._asked_at > _ASK_S:
+            self._asked_at = now
+            self._wal.ask()
+
+    def _commit_when_due(self, *, drained: bool) -> None:
+        """As soon as all that has come is sent; at the latest at the size or age of the configuration."""
+        rested = drained and self._delivery.rest() == 0
+        if self._delivery.full or (self._uncommitted and (rested or self._delivery.due())):
+            self._commit()
+
+    @property
+    def _uncommitted(self) -> bool:
+        """Whether whole source transactions wait for their commit."""
+        return self._sink.pending and self._assembler.open_xid is None
+
+    def _commit(self) -> None:
+        assembler = self._assembler
+        rows = assembler.rows
+        if assembler.open_xid is None:
+            self._watch.look()
+        self._unsettled = self._registry.unsettled
+        self._health.committing_since = time.time()
+        rest_s = self._watch.rest_s
+        self._delivery.commit(assembler.position, rows.flushed_lsn, rows.commit_us, assembler.open_xid, rest_s)
+        self._health.committing_since = None
+        assembler.oldest_us = None
+        if assembler.open_xid is None:
+            self._health.lag.delivered(self._progress.flushed_lsn)
+        self._idle_at = 0.0
+        self._unchanged.report()
+
+    def _advance_idle(self) -> None:
+        """When nothing is in flight, all WAL up to where the server has read is done with."""
+        assembler = self._assembler
+        if self._sink.pending or assembler.open_xid is not None:
+            return
+        level = assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)
+        self._health.lag.delivered(level)
+        self._wal.level(level)
+        now = time.monotonic()
+        if (self._unsettled or self._watch.wants_look) and now - self._looked_at >= _SETTLE_S:
+            # the cut may be a state by now, or a table may have been altered
+            self._looked_at = now
+            self._watch.look()
+        wait = _SETTLE_S if self._progress.reread else _IDLE_ADVANCE_S
+        advanced = assembler.rows.flushed_lsn > self._progress.flushed_lsn and now - self._idle_at >= wait
+        if advanced or self._registry.unsettled != self._unsettled:
+            self._commit()
+            self._idle_at = now

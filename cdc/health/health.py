@@ -1,0 +1,130 @@
+"""What is known of the running daemon: written by its threads, read by whoever asks over HTTP.
+
+Every attribute has one writing thread and is replaced as a whole, so that nobody needs a lock; nothing here is touched
+per change. Bounded by the number of topics and of error codes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, get_args
+
+from tailrace.cdc.health.lag import LagMeter
+from tailrace.cdc.health.source_state import SourceState
+from tailrace.cdc.postgres.membership import Missing
+from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.records.position import PositionRecord
+from tailrace.sinks.kafka.producer import KafkaSink
+from tailrace.snapshot.progress import ReadProgress
+
+State = Literal["starting", "copying", "streaming", "standby", "retrying"]
+STATES: Final[tuple[State, ...]] = get_args(State)
+
+_TURN_S: Final = 120.0
+"""The loop turns at least this often: a commit may wait twice 30 s for Kafka before it gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Since when (time.time()) nothing has moved, and why, in words."""
+
+    since: float
+    cause: str
+
+
+class Health:
+    """The first part is the daemon's own thread's to write, the second that of its watch of the slot.
+
+    `address` is that of its HTTP, if it has one. `record` is the newest position record in Kafka, `committed_at`
+    (time.time()) when this process wrote one. `lag` is written by both. `full_at`: when the slot reaches its limit if
+    all goes on as it has of late. `missing` are tables that are to be captured and are in no publication.
+    """
+
+    def __init__(self, slot: str) -> None:
+        self.slot = slot
+        self.address: str | None = None
+        self.state: State = "starting"
+        self.turned_at = time.monotonic()
+        self.committing_since: float | None = None
+        self.sink: KafkaSink | None = None
+        self.record: PositionRecord | None = None
+        self.committed_at: float | None = None
+        self.kafka_transactions = 0
+        self.records: Counter[str] = Counter()
+        self.sessions = 0
+        self.error: TailraceError | None = None
+        self.errors: Counter[str] = Counter()
+        self.reads = ReadProgress()
+        self.lag = LagMeter()
+
+        self.source: SourceState | None = None
+        self.source_error: str | None = None
+        self.kafka_error: str | None = None
+        self.full_at: float | None = None
+        self.heartbeats = 0
+        self.missing: Sequence[Missing] = ()
+        self.stall: Stall | None = None
+
+    def begin(self, sink: KafkaSink, stored: PositionRecord, wal_lsn: int) -> None:
+        """Note a session that owns the slot and goes on from `stored`, with the end of the server's WAL."""
+        self.lag.resume(stored.here.flushed_lsn, wal_lsn)
+        self.sink, self.record, self.state = sink, stored, "starting"
+        self.sessions += 1
+
+    def streaming(self) -> None:
+        """Note that the loop begins; what went wrong before is over."""
+        self.turned_at = time.monotonic()
+        self.state, self.error = "streaming", None
+
+    def committed(self, record: PositionRecord) -> None:
+        """Note a record that Kafka has committed."""
+        self.record, self.committed_at = record, time.time()
+        self.kafka_transactions += 1
+        self.records.update(record.counts)
+
+    def failed(self, error: TailraceError) -> None:
+        """Note what a session ended with."""
+        self.error, self.state = error, "retrying"
+        self.errors[error.code] += 1
+
+    def end(self) -> None:
+        """Note that the session has let go of its producer."""
+        self.sink = self.committing_since = None
+
+    def lag_seconds(self) -> float | None:
+        """Return the lag of the topics as `cdc.health.lag` defines it; None while it is not known, or another's."""
+        return None if self.state == "standby" else self.lag.seconds(time.time())
+
+    def live(self) -> tuple[bool, dict[str, Any]]:
+        """Say whether the loop turns, which a restart would mend if not; servers that are down do not count."""
+        turned_s = time.monotonic() - self.turned_at
+        live = self.state != "streaming" or turned_s < _TURN_S
+        return live, {"live": live, "state": self.state, "loop_turned_s_ago": round(turned_s, 3)}
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Say whether changes flow, or this daemon stands by for one through which they do; why not, if not."""
+        reason = self._not_ready()
+        body: dict[str, Any] = {"ready": reason is None, "state": self.state, "slot": self.slot}
+        lag_s = self.lag_seconds()
+        if lag_s is not None:
+            body["lag_seconds"] = lag_s
+        if reason is not None:
+            body["reason"] = reason
+        if self.stall is not None:
+            body["stalled_since"] = datetime.fromtimestamp(self.stall.since, UTC).isoformat(timespec="seconds")
+        if self.error is not None:
+            body["error"] = {"code": self.error.code, "message": self.error.message, "hint": self.error.hint}
+        return reason is None, body
+
+    def _not_ready(self) -> str | None:
+        if self.state == "standby":
+            return None
+        if self.stall is not None:
+            return self.stall.cause
+        if self.state in ("copying", "streaming"):
+            return self.kafka_error
+        return self.error.message if self.error is not None else "the slot is not attached yet"

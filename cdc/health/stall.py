@@ -1,0 +1,62 @@
+"""A stall: WAL is there, the position does not move. How long to wait before it is called so, and why it is."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+from tailrace.cdc.health.health import Health
+from tailrace.cdc.health.source_state import SourceState
+
+_IDLE_WAITS: Final = ("walsenderwaitforwal", "walsendermain")
+_SEND_WAIT: Final = "walsenderwritedata"
+_LONG_CALL_S: Final = 5.0
+
+
+class Standstill:
+    """Tells how long a position has stood still although there is something to do."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._position: object = None
+        self._moved_at: float | None = None
+
+    def look(self, now: float, position: object, *, behind: bool) -> float | None:
+        """Return for how many seconds, once that is the patience or more; `now` in seconds."""
+        if self._moved_at is None or not behind or position != self._position:
+            self._position, self._moved_at = position, now
+        stood = now - self._moved_at
+        return stood if stood >= self._patience_s else None
+
+
+def cause_of(health: Health, source: SourceState | None, before: SourceState | None) -> str:
+    """Say what the position waits for, by what is known of Kafka, of the walsender and of ourselves.
+
+    The same cause is always in the same words. `source` is what was seen last, `before` what was before that; None
+    where PostgreSQL did not answer.
+    """
+    if health.state in ("starting", "retrying"):
+        if health.error is not None:
+            return f"starting again after {health.error.code}: {health.error.message}"
+        made = source is not None and source.slot is not None and source.slot.confirmed_flush_lsn > 0
+        if source is not None and source.oldest is not None and not made:
+            return f"starting; the slot cannot be made before the end of {source.oldest}"
+        return "starting"
+    if health.kafka_error is not None:
+        return health.kafka_error
+    began = health.committing_since
+    if began is not None and time.time() - began > _LONG_CALL_S:
+        return f"Kafka has not answered a commit of {datetime.fromtimestamp(began, UTC):%Y-%m-%d %H:%M:%SZ}"
+    if source is None:
+        return health.source_error or "PostgreSQL has not been asked yet"
+    if source.slot is None or source.slot.active_pid is None:
+        return "nobody reads the slot"
+    if source.sent_lsn is not None and before is not None and source.sent_lsn != before.sent_lsn:
+        return "reading: WAL keeps coming, but no end of a transaction that Kafka does not have yet"
+    wait = (source.wait_event or "").casefold()
+    if wait == _SEND_WAIT:
+        return "the walsender waits for this process to read"
+    if wait in _IDLE_WAITS:
+        return "all WAL has been sent to this process"
+    return f"a large transaction is being decoded by the walsender (process {source.slot.active_pid})"

@@ -1,0 +1,149 @@
+"""Fetch jars with the Ivy inside pyspark: no Maven needed, with checksums, and resumable.
+
+Which repository is asked is not ours to say: Ivy's own public one, or the mirror that the person's Maven
+settings name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+from xml.sax.saxutils import quoteattr
+
+from tailrace.cdc.launch import java
+from tailrace.schemas.errors import ConfigError
+
+# Ivy names its files by these; the organisation keeps apart two artifacts of one name.
+_PATTERN = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
+
+
+def retrieve(
+    modules: Iterable[str], *, transitive: bool, cache: Path, into: Path, progress: Callable[[str], None]
+) -> None:
+    """Copy the jars of `modules` (`organisation:name:revision`) into a folder, from Ivy's cache or the
+    network; with `:tar.gz:classifier` behind that, an archive in place of the jar.
+
+    Every file has been checked against the repository's checksum when this returns. ConfigError TR-601 when
+    one is not to be had.
+    """
+    executable = java.find_java("the jar fetch", java.IVY).executable
+    with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
+        settings, wanted = Path(folder, "settings.xml"), Path(folder, "ivy.xml")
+        settings.write_text(settings_xml(mirror()), encoding="utf-8")
+        wanted.write_text(module_xml(modules, transitive=transitive), encoding="utf-8")
+        command = [
+            str(executable),
+            *proxy_options(dict(os.environ)),
+            "-cp",
+            str(_ivy_jar()),
+            "org.apache.ivy.Main",
+        ]
+        command += [
+            "-settings",
+            str(settings),
+            "-cache",
+            str(cache),
+            "-ivy",
+            str(wanted),
+            "-confs",
+            "default",
+        ]
+        command += ["-m2compatible", "-types", "jar", "bundle", "tar.gz", "-retrieve", f"{into}/{_PATTERN}"]
+        lines: list[str] = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                fetched = re.match(r"downloading .*/([^/ ]+) \.\.\.", line)
+                if fetched:
+                    progress(fetched[1])
+        if process.returncode != 0:
+            raise ConfigError(
+                "TR-601",
+                "jars could not be fetched",
+                detail=f"Ivy ended with {process.returncode}. " + _reason(lines),
+                hint="What has arrived is kept: once the network is back, run the same command again. "
+                "Behind a mirror, name it in ~/.m2/settings.xml (mirrorOf central or *).",
+            )
+
+
+def settings_xml(root: str | None) -> str:
+    """Return Ivy's settings: one resolver, of Ivy's public repository, or of the mirror with that root."""
+    where = f" root={quoteattr(root)}" if root else ""
+    return (
+        '<ivysettings><settings defaultResolver="public"/>'
+        f'<resolvers><ibiblio name="public" m2compatible="true"{where}/></resolvers></ivysettings>\n'
+    )
+
+
+def module_xml(modules: Iterable[str], *, transitive: bool) -> str:
+    """Return the Ivy file that asks for these modules."""
+    lines = []
+    # The mapping is default->default: `runtime` leaves the main jar out.
+    for module in modules:
+        organisation, name, revision, *archive = module.split(":")
+        artifact = ""
+        if archive:
+            kind, classifier = map(quoteattr, archive)
+            artifact = f"<artifact name={quoteattr(name)} type={kind} ext={kind} m:classifier={classifier}/>"
+        lines.append(
+            f"<dependency org={quoteattr(organisation)} name={quoteattr(name)} rev={quoteattr(revision)} "
+            f'conf="default->default" transitive="{str(transitive).lower()}">{artifact}</dependency>'
+        )
+    return (
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="tailrace" module="jars"/>'
+        '<configurations><conf name="default"/></configurations><dependencies>'
+        + "".join(lines)
+        + "</dependencies></ivy-module>\n"
+    )
+
+
+def mirror(settings: Path | None = None) -> str | None:
+    """Return the mirror of the public repository that Maven's user settings name, if they do."""
+    path = settings or Path.home() / ".m2" / "settings.xml"
+    try:
+        tree = ElementTree.parse(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ElementTree.ParseError) as error:
+        raise ConfigError("TR-612", f"cannot read the Maven settings {path}", detail=str(error)) from error
+    for found in tree.iterfind(".//{*}mirrors/{*}mirror"):
+        covers = {name.strip() for name in (found.findtext("{*}mirrorOf") or "").split(",")}
+        if covers & {"*", "central", "external:*"} and "!central" not in covers:
+            # Maven itself expands ${env.NAME}, so people write it.
+            address = (found.findtext("{*}url") or "").strip()
+            return re.sub(r"\$\{env\.(\w+)\}", lambda name: os.environ.get(name[1], ""), address) or None
+    return None
+
+
+def proxy_options(environment: dict[str, str]) -> list[str]:
+    """Return the JVM options for the environment's proxy: Java does not read these variables itself."""
+    options = []
+    for scheme in ("http", "https"):
+        address = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
+        parts = urlsplit(address or "")
+        if parts.hostname:
+            options += [f"-D{scheme}.proxyHost={parts.hostname}", f"-D{scheme}.proxyPort={parts.port or 80}"]
+    return options
+
+
+def _ivy_jar() -> Path:
+    # Found without importing pyspark, which takes half a second.
+    spec = importlib.util.find_spec("pyspark")
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        for jar in sorted(Path(location, "jars").glob("ivy-*.jar")):
+            return jar
+    raise ConfigError("TR-602", "pyspark is not installed", hint="pip install 'tailrace[dev]'")
+
+
+def _reason(lines: list[str]) -> str:
+    told = [line.strip(": \t") for line in lines if re.search(r"not found|FAILED|WARN|ERROR|Exception", line)]
+    return "; ".join(dict.fromkeys(line for line in told if line))[:600] or "\n".join(lines[-3:])

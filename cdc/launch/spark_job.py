@@ -1,0 +1,128 @@
+"""Start a Spark job as a process of its own: the daemon and the command line never load Spark.
+
+The job is a module; spark-submit takes its file. Here Python comes first and starts the JVM: under spark-submit it is
+the other way round, and SIGTERM would end the JVM in mid-batch. The connectors come from the jar cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tailrace.cdc.launch.class_archive import archive_options
+from tailrace.cdc.launch.jars import jars
+from tailrace.cdc.launch.java import SPARK, find_java
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A command line and the environment that it needs."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
+    """Return how to start ``spark_jobs/jobs/{name}.py``. ConfigError names what is not installed."""
+    spark = config.spark
+    home = _package("pyspark")
+    java = find_java("Spark", SPARK)
+    connectors = jars("spark")
+    java_options = [
+        f"-Dlog4j2.configurationFile={_package('tailrace') / 'spark_jobs' / 'log4j2.properties'}",
+        *(("-Dtailrace.exceptions=true",) if os.environ.get("TAILRACE_TRACE") else ()),
+        *_collector(config),
+        *archive_options(java, [home / "jars", *connectors], write=name == "rebuild"),
+    ]
+    # [spark.conf] is not in it: the job passes that on in a file, for there are passwords in it.
+    submit = (
+        *("--master", spark.master),
+        *("--driver-memory", spark.driver_memory),
+        *_class_path(spark.master, connectors, spark.conf),
+        "pyspark-shell",
+    )
+    return Job(
+        _command(name, arguments),
+        {
+            **os.environ,
+            "JAVA_HOME": str(java.home),
+            "SPARK_HOME": str(home),
+            "PYSPARK_SUBMIT_ARGS": shlex.join(submit),
+            # beside spark.driver.extraJavaOptions, which are the user's
+            "SPARK_SUBMIT_OPTS": " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), *map(shlex.quote, java_options)]),
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+            "PYTHONPATH": _path(),
+        },
+    )
+
+
+def start(job: Job, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a job that ends when this process does, however that ends: it watches a pipe of which we have an end."""
+    watched, ours = os.pipe()
+    try:
+        environment = {**job.environment, "TAILRACE_PARENT": str(watched)}
+        process = subprocess.Popen(job.command, env=environment, pass_fds=(watched,), **options)
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(watched)
+    return process  # `ours` stays open as long as this process runs
+
+
+def plain_job(name: str, arguments: Sequence[str]) -> Job:
+    """Return how to start a job that needs no Spark. ConfigError names what is not installed."""
+    _package("sqlglot")
+    return Job(_command(name, arguments), {**os.environ, "PYTHONPATH": _path()})
+
+
+def _command(name: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Without -P the folder that the user stands in would come first on the path: his `schemas.py`, `pyspark.py`."""
+    return (sys.executable, "-P", "-m", f"tailrace.spark_jobs.jobs.{name}", *arguments)
+
+
+def _path() -> str:
+    """Let Spark's workers find our code as this process has found it, whether it is installed or a checkout."""
+    return os.pathsep.join(filter(None, [str(_package("tailrace").parent), os.environ.get("PYTHONPATH", "")]))
+
+
+def _collector(config: Config) -> tuple[str, ...]:
+    """Choose the collector that costs least for batches, unless somebody has chosen one: two would be an error."""
+    chosen = [config.spark.conf.get("spark.driver.extraJavaOptions", "")]
+    chosen += [os.environ.get(name, "") for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")]
+    return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
+
+
+def _class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str]) -> tuple[str, ...]:
+    """In one process they need only be on the class path; `--jars` would copy them to the executor inside.
+
+    What the user has there, a driver for the catalog, is added: this argument goes over the setting.
+    """
+    files = [str(path) for path in connectors]
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        return ("--jars", ",".join(files))
+    more = conf.get("spark.driver.extraClassPath")
+    return ("--driver-class-path", os.pathsep.join([*files, *([more] if more else [])]))
+
+
+def _package(name: str) -> Path:
+    """Find a package without importing it."""
+    spec = importlib.util.find_spec(name)
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        return Path(location)
+    raise ConfigError(
+        "TR-110",
+        f'"{name}" is not installed',
+        detail="Views are kept up to date by Spark jobs, which need it.",
+        hint="pip install 'tailrace[views]'",
+    )

@@ -1,0 +1,48 @@
+"""`tailrace views resume`: a view that `follow` has put aside is tried at once, and it is said how that went."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from tailrace.cdc.operations.views import named
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import DeadlineError, StateError
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewsTail
+from tailrace.sinks.target.lease import view_lease
+
+_LOOK_S: Final = 0.2
+
+
+def resume(config: Config, view: str, timeout_s: float) -> int:
+    """Return the LSN that the view is at once it goes on, or if nothing keeps it. Run it on the host of `follow`.
+
+    StateError (TR-576) if it fails again or was never made, DeadlineError (TR-577) if nobody has tried it in time.
+    """
+    named(config, [view])
+    deadline = time.monotonic() + timeout_s
+    with ViewsTail(config.kafka, Topics(config.kafka.prefix)) as tail:
+        before = tail.newest().get(view)
+        if before is not None and before.error is None and before.cut is not None:
+            return before.cut.flushed_lsn
+        with view_lease(config, view).held(timeout_s):
+            # That somebody else has had the lease is what `follow` looks for at a view that it has put aside.
+            pass
+        while (now := tail.newest(_LOOK_S).get(view)) is before:
+            if time.monotonic() > deadline:
+                raise DeadlineError(
+                    "TR-577",
+                    f'nobody has tried view "{view}" within {timeout_s:g} s',
+                    detail="It is the process that follows it which does, on this host.",
+                    hint="tailrace views follow",
+                )
+    if now is None or now.cut is None or now.error is not None:
+        said = (now.error or "" if now else "").replace("\n", "\n       ")
+        raise StateError(
+            "TR-576",
+            f'view "{view}" fails as before',
+            detail=said,
+            hint="Do what its error says; it is tried again every few minutes, or by this command.",
+        )
+    return now.cut.flushed_lsn

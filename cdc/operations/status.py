@@ -1,0 +1,306 @@
+"""Where everything stands: the daemon, the source's WAL, the slot, what Kafka holds, what each view has applied.
+
+A server that is down is a line of the answer, not an error: that is when people ask. Lag is what `cdc.health.lag` says.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from tailrace.cdc.health.forecast import seconds_to_full
+from tailrace.cdc.health.lag import age
+from tailrace.cdc.operations.table_waits import TableWait, incomplete_tables, waited_for
+from tailrace.cdc.postgres.slot import Slot
+from tailrace.schemas.config.model import Config, View
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.daemon import DaemonRecord
+from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import WAITS_FOR_TABLE, ViewRecord
+
+_PRESENT_S = 60.0
+
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon.
+
+    `wal_bytes_per_s` is the mean since the server's statistics were reset, `reader` the host that reads the slot if it
+    reads it over TCP. `missing_tables` match ``source.tables`` and are in no publication; `missing_statements` publish
+    them.
+    """
+
+    error: str | None = None
+    wal_lsn: int | None = None
+    slot: Slot | None = None
+    wal_bytes_per_s: float | None = None
+    reader: str | None = None
+    missing_tables: tuple[str, ...] = ()
+    missing_statements: tuple[str, ...] = ()
+
+    @property
+    def retained_bytes(self) -> int | None:
+        """WAL that the server keeps for the slot."""
+        return None if self.wal_lsn is None or self.slot is None else self.wal_lsn - self.slot.restart_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """Whether a daemon reads the slot: None if PostgreSQL does not say. The rest is what it has recorded, if anything.
+
+    `state` is running, retrying, stopped, failed or killed (it has recorded no end), `since` when it entered that
+    state, in UTC; of one that was killed, when it began to run.
+    """
+
+    running: bool | None = None
+    state: str | None = None
+    since: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsStatus:
+    """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters.
+
+    `lag_bytes` is 0 when nothing is missing, `unread_bytes` all WAL past `flushed_lsn`: most of it may be none of ours.
+    `stored_seconds` is how long ago Kafka took the newest position. `reads` says of each of the `incomplete_tables` how
+    far it is. `parked_tables` has the code of the error of each parked table, empty for one that is left out.
+    """
+
+    error: str | None = None
+    position: str | None = None
+    flushed_lsn: int | None = None
+    incomplete_tables: tuple[str, ...] = ()
+    open_transaction: int | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    unread_bytes: int | None = None
+    stored_seconds: float | None = None
+    diverted: int = 0
+    parked_tables: dict[str, str] = field(default_factory=dict)
+    reads: tuple[TableWait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStatus:
+    """A view is the database as of `flushed_lsn`; None before its first batch.
+
+    A history or a log begins at `history_from_lsn`. With tables in `waits_for` it stands still until they are complete.
+    """
+
+    name: str
+    target: str
+    error: str | None = None
+    generation: int | None = None
+    flushed_lsn: int | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    history_from_lsn: int | None = None
+    waits_for: tuple[TableWait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole pipeline at one moment."""
+
+    slot_name: str
+    source: SourceStatus
+    topics: TopicsStatus
+    views: tuple[ViewStatus, ...]
+    daemon: DaemonStatus = DaemonStatus()
+
+    @property
+    def seconds_to_full(self) -> float | None:
+        """How long the slot would last if nothing moved it; None without a limit.
+
+        By the WAL since the topics' end if that is a while ago, so that it is the present rate while the daemon is
+        down; else by the mean.
+        """
+        rate, topics, found = self.source.wal_bytes_per_s, self.topics, self.source.slot
+        if topics.unread_bytes is not None and (topics.stored_seconds or 0.0) >= _PRESENT_S:
+            rate = topics.unread_bytes / (topics.stored_seconds or _PRESENT_S)
+        return None if found is None else seconds_to_full(found.safe_wal_size, rate)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: LSNs as PostgreSQL prints them, sizes in bytes, times in seconds."""
+        value = asdict(self)
+        value["source"]["retained_bytes"] = self.source.retained_bytes
+        value["source"]["seconds_to_full"] = self.seconds_to_full
+        _print_lsns(value)
+        return value
+
+
+def _print_lsns(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key.endswith("_lsn") and isinstance(item, int):
+                value[key] = format_lsn(item)
+            _print_lsns(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _print_lsns(item)
+
+
+def assemble(
+    config: Config,
+    source: SourceStatus,
+    positions: Sequence[tuple[PositionRecord, int]],
+    kafka_error: str | None,
+    records: dict[str, ViewRecord],
+    views_error: str | None,
+    now: float,
+    shares: Mapping[str, float] | None = None,
+    *,
+    lag_s: float | None = None,
+    daemon: DaemonStatus = DaemonStatus(),
+) -> Status:
+    """Put together what was read.
+
+    `positions` are the last position records, in order, and when Kafka took each (ms); `lag_s` is the lag of the
+    topics, None if it is not known. `shares` says how much of each table that is being read has been read.
+    """
+    record, stored_ms = positions[-1] if positions else (None, 0)
+    flushed = record.here.flushed_lsn if record else None
+    behind = _behind(source.wal_lsn, flushed)
+    topics = TopicsStatus(
+        error=kafka_error,
+        position=str(record.here.position) if record else None,
+        flushed_lsn=flushed,
+        incomplete_tables=record.incomplete_tables if record else (),
+        parked_tables=record.parked if record else {},
+        open_transaction=record.open if record else None,
+        lag_bytes=_lag_bytes(behind, lag_s),
+        lag_seconds=lag_s,
+        unread_bytes=behind,
+        stored_seconds=age(stored_ms / 1000, now) if record else None,
+        diverted=record.diverted if record else 0,
+        reads=incomplete_tables(record, shares or {}),
+    )
+    waits = {name: waited_for(config, name, records.get(name), topics.reads) for name in config.views}
+    views = tuple(
+        _view(config, name, records.get(name), views_error, source.wal_lsn, topics, positions, now, waits[name])
+        for name in config.views
+    )
+    return Status(config.source.slot, source, topics, views, daemon)
+
+
+def daemon_status(
+    source: SourceStatus | None, record: DaemonRecord | None, answer: Mapping[str, Any] | None
+) -> DaemonStatus:
+    """Say whether a daemon runs, by the slot, and what is known of it: its record, and its answer if it is near."""
+    running = None if source is None else source.slot is not None and source.slot.active_pid is not None
+    running = running or (True if answer is not None else running)
+    if record is None:
+        near = socket.gethostname() if answer is not None else None
+        pid = answer["pid"] if answer is not None else None
+        return DaemonStatus(running, host=near or (source.reader if source else None), pid=pid)
+    state: str = record.state
+    if running is False and state in ("running", "retrying") and answer is None:
+        state = "killed"
+    elif running and state in ("stopped", "failed"):
+        # another has begun since, which has not recorded it yet
+        return DaemonStatus(running, "running", host=source.reader if source else None)
+    return DaemonStatus(
+        running,
+        state,
+        datetime.fromtimestamp(record.since_ms / 1000, UTC).isoformat(timespec="seconds"),
+        record.host,
+        record.pid,
+        record.code,
+        record.message,
+    )
+
+
+def _view(
+    config: Config,
+    name: str,
+    record: ViewRecord | None,
+    error: str | None,
+    wal_lsn: int | None,
+    topics: TopicsStatus,
+    positions: Sequence[tuple[PositionRecord, int]],
+    now: float,
+    waits: tuple[TableWait, ...],
+) -> ViewStatus:
+    view = config.views[name]
+    if record is None:
+        return ViewStatus(name, view.target, error, waits_for=waits)
+    lag_s: float | None = None
+    if record.cut is not None and positions:
+        read = {*record.cut.offsets, *_topic_of(config, view)}
+        lag_s = _view_lag(record.cut, read, positions, topics.lag_seconds, record.current_ms, now)
+    flushed = record.cut.flushed_lsn if record.cut else None
+    return ViewStatus(
+        name,
+        view.target,
+        error or _stopped_by(record, waits),
+        record.generation,
+        flushed,
+        _lag_bytes(_behind(wal_lsn, flushed), lag_s),
+        lag_s,
+        record.history_from.lsn if record.history_from else None,
+        waits,
+    )
+
+
+def _topic_of(config: Config, view: View) -> tuple[str, ...]:
+    """Return the topic of a view of one table; those of a query are in its cut."""
+    if view.table is None:
+        return ()
+    schema, _, table = view.table.partition(".")
+    return (Topics(config.kafka.prefix).table(schema, table),)
+
+
+def _view_lag(
+    cut: Cut,
+    topics: Collection[str],
+    positions: Sequence[tuple[PositionRecord, int]],
+    topics_lag_s: float | None,
+    current_ms: int,
+    now: float,
+) -> float | None:
+    """Return the lag of a view at `cut`: that of the topics, if these have no record that the view does not have.
+
+    Otherwise it counts from the first position record with such a record. If that is not among `positions`, it counts
+    from when the view last had all there was (`current_ms`), which is a little earlier.
+    """
+    if not _lacks(cut, positions[-1][0].here, topics):
+        return topics_lag_s
+    n = next((n for n, (each, _) in enumerate(positions) if _lacks(cut, each.here, topics)), 0)
+    first, taken_ms = positions[n]
+    if n == 0:
+        return age((min(current_ms, taken_ms) or taken_ms) / 1000, now)
+    # rows of a snapshot have no commit of their own
+    commit_us = first.here.commit_ts_us
+    return age(commit_us / 1e6 if commit_us > cut.commit_ts_us else taken_ms / 1000, now)
+
+
+def _lacks(cut: Cut, newest: Cut, topics: Collection[str]) -> bool:
+    """Whether there are records on the topics past the cut."""
+    return any(
+        end > (cut.offsets[topic][partition] if partition < len(cut.offsets.get(topic, ())) else 0)
+        for topic in topics
+        for partition, end in enumerate(newest.offsets.get(topic, ()))
+    )
+
+
+def _stopped_by(record: ViewRecord, waits: tuple[TableWait, ...]) -> str | None:
+    """Return the record's error, unless it is that the view waits for tables, and these are known."""
+    return None if waits and WAITS_FOR_TABLE in (record.error or "").partition("\n")[0] else record.error
+
+
+def _behind(wal_lsn: int | None, flushed_lsn: int | None) -> int | None:
+    return None if wal_lsn is None or flushed_lsn is None else max(0, wal_lsn - flushed_lsn)
+
+
+def _lag_bytes(behind: int | None, lag_s: float | None) -> int | None:
+    """Return how much WAL is missing: none where no change is, and not known where that is not."""
+    return None if lag_s is None else behind if lag_s else 0

@@ -1,0 +1,49 @@
+"""Where each captured table is, from what Kafka holds: it is known on every machine, whether a daemon runs or not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tailrace.cdc.tables.stored_reads import stored_reads
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.layout import TableState, TableStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table and its status; of a parked one the error, its remedy, the time and the LSN of the commit that met it."""
+
+    table: str
+    status: str
+    run: int
+    code: str | None = None
+    error: str | None = None
+    hint: str | None = None
+    since: str | None = None
+    lsn: str | None = None
+    left_out: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_tables(config: Config) -> list[TableInfo]:
+    """Ask Kafka. SinkError if it does not answer."""
+    states = stored_reads(config).states
+    return [_info(name, state) for name, state in sorted(states.items()) if state.status is not TableStatus.GONE]
+
+
+def _info(name: str, state: TableState) -> TableInfo:
+    status = state.status or TableStatus.STREAMING
+    parked = state.parked
+    if parked is None:
+        return TableInfo(name, status.value, state.run)
+    since = datetime.fromtimestamp(parked.since_ms / 1000, UTC).isoformat(timespec="seconds")
+    shown = "left out" if parked.left_out else status.value
+    lsn = format_lsn(parked.lsn) if parked.lsn else None
+    return TableInfo(
+        name, shown, state.run, parked.code, parked.message, parked.hint, since, lsn, left_out=parked.left_out
+    )

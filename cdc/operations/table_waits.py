@@ -1,0 +1,68 @@
+"""Which views stand still because a table that they read is incomplete, and how far its read is. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.position import PositionRecord
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TableWait:
+    """An incomplete table: until it is complete, no newer cut is a state of the views that read it.
+
+    `share` of it has been read, by bytes of the table; None before its read is planned. A table of which only values
+    were fetched from the source has no read: it is complete once the topics are past `complete_lsn`.
+    """
+
+    table: str
+    share: float | None = None
+    complete_lsn: int | None = None
+    parked: bool = False
+
+    def __str__(self) -> str:
+        if self.parked:
+            return f"{self.table}: parked, see tailrace table list"
+        if self.complete_lsn is not None:
+            return f"{self.table}: values were fetched from the source, complete at {format_lsn(self.complete_lsn)}"
+        return f"{self.table}: being read" + ("" if self.share is None else f", {self.share:.0%}")
+
+
+def incomplete_tables(record: PositionRecord | None, shares: Mapping[str, float]) -> tuple[TableWait, ...]:
+    """Return the incomplete tables of a position record; `shares` says how much of each has been read."""
+    if record is None:
+        return ()
+    return tuple(
+        TableWait(
+            table,
+            shares.get(table),
+            None if table in shares else record.reread.get(table),
+            parked=table in record.parked,
+        )
+        for table in record.incomplete_tables
+    )
+
+
+def waited_for(
+    config: Config, name: str, record: ViewRecord | None, tables: tuple[TableWait, ...]
+) -> tuple[TableWait, ...]:
+    """Return which of `tables` a view reads, as far as its declaration or what it has applied tells.
+
+    The query of a view that has applied nothing tells nobody but the job, which says it in the record's error.
+    """
+    topics, view = Topics(config.kafka.prefix), config.views[name]
+    read = set(record.cut.offsets) if record is not None and record.cut is not None else set()
+    declared = (view.table or "", (view.queries or "").rpartition(".")[0])
+    return tuple(
+        each for each in tables if each.table in declared or topics.table(*each.table.split(".", 1)) in read
+    )
+
+
+def sentence(tables: tuple[TableWait, ...]) -> str:
+    """Say it to a person; nothing if no table is waited for."""
+    return f"waits for table {'; '.join(map(str, tables))}" if tables else ""

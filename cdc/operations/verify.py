@@ -1,0 +1,197 @@
+"""`tailrace verify`: source = topic at X, topic = view at C, row by row, while the load goes on.
+
+X is the LSN of a consistent read of the source; C is the cut that a view has applied, at or behind X. So source
+and view are compared exactly although no cut stands at X itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Final
+
+from tailrace.cdc.operations.read_status import read_shares, read_stored
+from tailrace.cdc.operations.table_waits import incomplete_tables, sentence, waited_for
+from tailrace.cdc.operations.told import Told, counted, nobody
+from tailrace.cdc.operations.verify_result import Result
+from tailrace.cdc.operations.verify_tables import Table, comparable, refusal
+from tailrace.cdc.operations.views import holds_rows, named, table_of
+from tailrace.cdc.postgres.connect import conninfo_for
+from tailrace.schemas.config.columns import ColumnOptions
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError, SinkError
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.position import Cut
+from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.types import ValueType
+from tailrace.sinks.control.positions import read_schemas
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.kafka.options import client_options
+from tailrace.sinks.read.views import ViewState, read_view
+from tailrace.snapshot.topic import Decoder, read_to
+from tailrace.snapshot.verify.comparison import COMPARED, Comparison
+from tailrace.snapshot.verify.sides import TableForm, load_source, load_topic, load_view
+from tailrace.snapshot.verify.source_at import source_at
+
+Say = Callable[[str], None]
+_POLL_S: Final = 0.3
+
+
+def verify(
+    config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say, told: Told = nobody
+) -> Iterator[Result]:
+    """Yield one result for each view, by default each that has a captured table's rows, all against one read of the
+    source. SourceError (TR-223) for views that `names` asks for, and whose tables are not captured; ConfigError
+    (TR-137) where topics are logs of inserts.
+
+    `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
+    """
+    if config.source.publish == "insert":
+        raise ConfigError(
+            "TR-137",
+            'source.publish = "insert": the topics are logs of inserts, which differ from their tables',
+            detail="What was updated, deleted or truncated in the source since is not on them, by declaration.",
+            hint="tailrace verify --log  # proves from the topics that no insert is missing, added or torn",
+        )
+    logs = [] if names else [name for name, view in config.views.items() if view.table and not holds_rows(view)]
+    queries = [] if names else [name for name, view in config.views.items() if view.table is None]
+    for kind, left_out in (("queries", queries), ("logs", logs)):
+        if left_out:
+            say(f"not compared, being {kind}: {', '.join(left_out)}")
+    chosen = names or [name for name in config.views if name not in (*queries, *logs)]
+    if config.views and not chosen:
+        return
+    asked = {name: table_of(name, view) for name, view in named(config, chosen).items()}
+    schemas = _schemas(config)
+    found = comparable(config, set(asked.values()))
+    tables = {name: table for name, table in asked.items() if table in found.filters}
+    others = {name: table for name, table in asked.items() if name not in tables}
+    if others and (names or not tables):
+        raise refusal(others, found.not_captured)
+    for name, table in others.items():
+        say(f"not compared: {name}, table {'.'.join(table)} is not captured: {found.not_captured[table].reason}")
+    forms = {table: _form(config, table, schemas) for table in set(tables.values())}
+    with ExitStack() as stack:
+        sides = {table: stack.enter_context(Comparison()) for table in forms}
+        read_at = time.monotonic()
+        told("waiting for a consistent point of the source", 0, None)
+        x = _read_source(config, forms, found.filters, sides, timeout_s, told)
+        say(f"source read at {format_lsn(x)}")
+        for name, table in tables.items():
+            began = time.monotonic()
+            told(f"{name}: waiting for the view to be at {format_lsn(x)}", 0, None)
+            state = _wait(config, name, x, timeout_s)
+            cut, side, form = state.cut, sides[table], forms[table]
+            side.start_view()
+            with closing(state.rows):  # type: ignore[type-var]
+                load_view(side, counted(state.rows, told, f"{name}: reading the view"), form)
+            _load_topic(config, table, side, form, cut, x, partial(told, f"{name}: reading the topic"))
+            told(f"{name}: comparing", 0, None)
+            yield Result(
+                name,
+                ".".join(table),
+                tuple(form.columns),
+                form.key,
+                x,
+                cut,
+                tuple(side.outcome(compared, limit) for compared in COMPARED),
+                time.monotonic() - began,
+                late=(time.monotonic() - read_at) * 1000 > config.kafka.min_compaction_lag_ms,
+            )
+
+
+def _schemas(config: Config) -> list[StoredSchema]:
+    return read_schemas(config.kafka, Topics(config.kafka.prefix))
+
+
+def _form(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> TableForm:
+    topic = Topics(config.kafka.prefix).table(*table)
+    newest = {stored.subject: stored.schema for stored in schemas}  # which comes last
+    return TableForm.of(".".join(table), newest.get(f"{topic}-key"), newest.get(f"{topic}-value"))
+
+
+def _read_source(
+    config: Config,
+    forms: dict[Table, TableForm],
+    filters: Mapping[Table, str | None],
+    sides: dict[Table, Comparison],
+    timeout_s: float,
+    told: Told = nobody,
+) -> int:
+    dsn = config.source.dsn.get_secret_value()
+    options = ColumnOptions(config.source)
+    replication = conninfo_for(dsn, replication=True, application_name="tailrace verify")
+    plain = conninfo_for(dsn, application_name="tailrace verify")
+    with source_at(replication, plain, list(forms), timeout_s) as source:
+        for table, form in forms.items():
+            rows = source.rows(table, form.columns, filters[table])
+            shown = counted(rows, told, f"reading {'.'.join(table)} of the source")
+            load_source(sides[table], shown, form, partial(_option, options, table))
+        return source.lsn
+
+
+def _option(options: ColumnOptions, table: Table, column: str) -> ValueType | None:
+    return options.of(f"{table[0]}.{table[1]}.{column}")
+
+
+def _load_topic(
+    config: Config,
+    table: Table,
+    side: Comparison,
+    form: TableForm,
+    cut: Cut,
+    x: int,
+    told: Callable[[int, int | None], None] = lambda done, total: None,
+) -> None:
+    topic = Topics(config.kafka.prefix).table(*table)
+    decoder = Decoder(lambda: {stored.id: stored.schema for stored in _schemas(config)})
+    ends = cut.offsets.get(topic, [])
+    batches = counted(read_to(client_options(config.kafka), topic, ends), lambda _, *far: told(*far), "", sum(ends))
+    load_topic(side, batches, form, decoder, cut.position.epoch, x)
+
+
+def _wait(config: Config, name: str, x: int, timeout_s: float) -> ViewState:
+    """Return the view at the first cut seen that is at or behind X.
+
+    It is opened only when the views topic says that it is there: an open search view holds resources of the index.
+    """
+    topics = Topics(config.kafka.prefix)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        record = read_views(config.kafka, topics).get(name)
+        cut = record.cut if record else None
+        if cut is not None and cut.flushed_lsn >= x:
+            state = read_view(config, name)
+            if state.cut.flushed_lsn >= x:
+                return state
+            cut = state.cut
+        if time.monotonic() > deadline:
+            raise _behind(config, name, cut, x, timeout_s)
+        time.sleep(_POLL_S)
+
+
+def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float) -> SinkError:
+    stored, _ = read_stored(config)
+    there = stored.here.flushed_lsn if stored else 0
+    applied = format_lsn(cut.flushed_lsn) if cut else "nothing"
+    record = read_views(config.kafka, Topics(config.kafka.prefix)).get(name)
+    waits = sentence(waited_for(config, name, record, incomplete_tables(stored, read_shares(config, stored))))
+    detail = f"The source was read at {format_lsn(x)}; topics are at {format_lsn(there)}, the view has {applied}."
+    if there < x:
+        return SinkError(
+            "TR-342",
+            f"the topics did not come to where the source was read within {timeout_s:.0f} s",
+            detail=detail,
+            hint="Does the daemon run? tailrace run",
+        )
+    return SinkError(
+        "TR-343",
+        f'view "{name}" did not come to where the source was read within {timeout_s:.0f} s',
+        detail=detail + (f" It {waits}." if waits else ""),
+        hint="When the table is complete, repeat it: tailrace snapshot status"
+        if waits
+        else "Does the job run that keeps it up to date? tailrace views follow",
+    )

@@ -1,0 +1,227 @@
+"""`tailrace verify --log`: that nothing is missing, added or torn, from the topics and their position records alone.
+
+The source is not asked. What it rests on is that position records speak the truth and that Kafka's transactions are
+whole; `tailrace verify` compares with the source.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from tailrace.cdc.operations.log_proof import Block, Finding, Tally, Timed, TopicCheck
+from tailrace.cdc.operations.told import Told, nobody
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError, SinkError
+from tailrace.schemas.lsn import Position, format_lsn
+from tailrace.schemas.records.position import PositionRecord, position_key
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import TIMEOUT, Reader
+from tailrace.sinks.kafka.admin import kafka_error
+from tailrace.sinks.kafka.options import client_options
+from tailrace.snapshot.topic import NOT_OURS, Record, open_consumer, read_to
+
+_BLOCK_RECORDS: Final = 2000
+_BLOCK_BYTES: Final = 4_194_304
+"""Of position records, each of which names every partition: what bounds the memory, with `_BATCH` records of data."""
+
+_BATCH: Final = 500
+_TAIL_S: Final = 30.0
+"""So long after its records a position record may come into sight: its transaction's markers are on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogProof:
+    """What was found; its JSON form is a contract. `first` and `last` are the LSNs of the oldest and newest cut."""
+
+    slot: str
+    first: int
+    last: int
+    topics: int
+    tally: Tally
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        return not self.tally.found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        tally = self.tally
+        return {
+            "slot": self.slot,
+            "holds": self.holds,
+            "first": format_lsn(self.first),
+            "last": format_lsn(self.last),
+            "topics": self.topics,
+            "position_records": tally.position_records,
+            "records": tally.records,
+            "compacted": tally.compacted,
+            "uncounted": tally.uncounted,
+            "found": tally.found,
+            "findings": [finding.to_dict() for finding in tally.findings],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def verify_log(config: Config, *, limit: int = 20, told: Told = nobody) -> LogProof:
+    """Read all topics of the pipeline, up to what is committed when it begins; at most `limit` findings are kept.
+
+    ConfigError with at-least-once; SinkError when there is no position record, or Kafka cannot be read.
+    """
+    if config.delivery.guarantee != "exactly-once":
+        raise ConfigError(
+            "TR-139",
+            'verify --log needs delivery.guarantee = "exactly-once"',
+            detail="With at-least-once, records may lie between two cuts that the counts do not speak of.",
+            hint="To compare the topics with the source: tailrace verify",
+        )
+    began = time.monotonic()
+    proof = _Proof(config, Tally(limit), told)
+    proof.run()
+    last = proof.before
+    if last is None:
+        raise SinkError(
+            "TR-348",
+            f'there is no position record of slot "{config.source.slot}"',
+            detail=f'Topic "{Topics(config.kafka.prefix).progress}".',
+            hint="Has `tailrace run` been started with this configuration?",
+        )
+    topics = len(last.record.here.offsets)
+    return LogProof(
+        config.source.slot, proof.first, last.record.here.flushed_lsn, topics, proof.tally, time.monotonic() - began
+    )
+
+
+@dataclass(slots=True)
+class _Proof:
+    """The way along the progress topic, block by block."""
+
+    config: Config
+    tally: Tally
+    told: Told
+    before: Timed | None = None
+    first: int = 0
+    newest: dict[tuple[str, int], Position] = field(default_factory=dict)
+
+    def run(self) -> None:
+        kafka = self.config.kafka
+        with Reader(kafka, Topics(kafka.prefix).progress) as reader:
+            bounds = reader.bounds()
+            if bounds is None:
+                return
+            low, high = bounds
+            self.told("position records", 0, high - low)
+            for block in _blocks(self._positions(self._shown(reader.span(low, high), low, high))):
+                self._judge(block)
+            self.told("what is committed after the last of them", 0, None)
+            if self.before is not None:
+                self._tail(reader)
+
+    def _shown(self, messages: Iterator[Message], low: int, high: int) -> Iterator[Message]:
+        for message in messages:
+            yield message
+            self.told("position records", (message.offset() or low) + 1 - low, high - low)
+
+    def _positions(self, messages: Iterator[Message]) -> Iterator[tuple[Timed, int]]:
+        key = position_key(self.config.source.slot)
+        for message in messages:
+            raw = message.value()
+            if message.key() == key and raw is not None:
+                yield Timed(PositionRecord.from_json(raw), message.timestamp()[1]), len(raw)
+
+    def _judge(self, timed: Sequence[Timed]) -> None:
+        block = Block(self.before, timed)
+        if self.before is None:
+            self.first = timed[0].record.here.flushed_lsn
+        block.check_cuts(self.tally)
+        moved = block.moved()
+        for topic in sorted(moved.keys() | block.counted()):
+            check = TopicCheck(topic, block, self.newest, self.tally, self._horizon_ms)
+            starts, ends = moved.get(topic, ([], []))
+            for record in self._read(topic, ends, starts):
+                check.take(record.partition, record.offset, record.key, record.position)
+            check.finish()
+        self.before = timed[-1]
+
+    def _horizon_ms(self) -> int:
+        return round(time.time() * 1000) - self.config.kafka.min_compaction_lag_ms
+
+    def _read(self, topic: str, ends: Sequence[int], starts: Sequence[int]) -> Iterator[Record]:
+        if list(ends) == list(starts):
+            return
+        for records in read_to(client_options(self.config.kafka), topic, ends, starts, batch=_BATCH):
+            yield from records
+
+    def _tail(self, reader: Reader) -> None:
+        """What is committed behind the last cut has a position record, which comes into sight soon."""
+        behind = self._behind()
+        deadline = time.monotonic() + _TAIL_S
+        while behind and time.monotonic() < deadline:
+            for block in _blocks(self._positions(reader.more(0.5))):
+                self._judge(block)
+            assert self.before is not None
+            offsets = self.before.record.here.offsets
+            behind = {
+                (topic, partition): last
+                for (topic, partition), last in behind.items()
+                if partition >= len(offsets.get(topic, [])) or offsets[topic][partition] <= last
+            }
+        for (topic, partition), last in sorted(behind.items()):
+            detail = "committed behind the last cut, and no position record speaks of it"
+            self.tally.add(Finding("unaccounted", topic, detail, partition, last))
+
+    def _behind(self) -> dict[tuple[str, int], int]:
+        """Return the offset of the last committed record of each partition that has one behind the last cut."""
+        assert self.before is not None
+        offsets = self.before.record.here.offsets
+        behind: dict[tuple[str, int], int] = {}
+        for topic, ends in self._ends().items():
+            known = offsets.get(topic)
+            starts = [*(known or ()), *[0] * (len(ends) - len(known or ()))]
+            try:
+                for record in self._read(topic, ends, starts):
+                    behind[topic, record.partition] = record.offset
+            except SinkError as error:
+                # no cut has ever spoken of it: a topic of others, whose name begins as ours do
+                if known is not None or error.code != NOT_OURS:
+                    raise
+        return behind
+
+    def _ends(self) -> dict[str, list[int]]:
+        """Return the ends of all topics of the pipeline that cuts speak of, as committed."""
+        kafka = self.config.kafka
+        topics = Topics(kafka.prefix)
+        consumer = open_consumer(client_options(kafka))
+        try:
+            found = consumer.list_topics(timeout=TIMEOUT).topics
+            return {
+                name: [_end(consumer, name, partition) for partition in range(len(topic.partitions))]
+                for name, topic in found.items()
+                if topics.may_be_in_cuts(name)
+            }
+        except KafkaException as error:
+            raise kafka_error(kafka, error.args[0]) from None
+        finally:
+            consumer.close()
+
+
+def _end(consumer: Consumer, topic: str, partition: int) -> int:
+    return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT)[1]
+
+
+def _blocks(positions: Iterator[tuple[Timed, int]]) -> Iterator[list[Timed]]:
+    block: list[Timed] = []
+    size = 0
+    for timed, length in positions:
+        block.append(timed)
+        size += length
+        if len(block) >= _BLOCK_RECORDS or size >= _BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block

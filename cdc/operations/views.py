@@ -1,0 +1,74 @@
+"""The views of a configuration, by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from tailrace.schemas.config.model import Config, View
+from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.keyless import no_key
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import read_schemas
+
+
+def named(config: Config, names: Sequence[str]) -> dict[str, View]:
+    """Return the views of these names, all if there are none. ConfigError for a name that is no view."""
+    for name in names:
+        if name not in config.views:
+            close = difflib.get_close_matches(name, config.views, n=1)
+            known = ", ".join(config.views) or "none"
+            raise ConfigError(
+                "TR-107",
+                f'no view "{name}"',
+                detail=f"Declared are: {known}.",
+                hint=f'Did you mean "{close[0]}"?' if close else f'[views.{name}] table = "schema.table"',
+            )
+    if not names and not config.views:
+        raise ConfigError(
+            "TR-108",
+            "no view is declared",
+            hint='[views.orders] table = "public.orders"  # in tailrace.toml',
+        )
+    return {name: config.views[name] for name in (dict.fromkeys(names) or config.views)}
+
+
+def holds_rows(view: View) -> bool:
+    """Whether a view has the rows of one table, not what became of them or what they match."""
+    return view.table is not None and view.shape not in ("log", "percolate")
+
+
+def table_of(name: str, view: View) -> tuple[str, str]:
+    """Return (schema, table) of a view that is one table. ConfigError for a query or a log: not verified yet."""
+    schema, _, table = (view.table or "").partition(".")
+    if not table or not holds_rows(view):
+        raise ConfigError(
+            "TR-109",
+            f'view "{name}" is not the present rows of one table',
+            detail="Only such views can be compared with their source row by row.",
+            hint=f'[views.{name}] table = "schema.table"',
+        )
+    return schema, table
+
+
+def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
+    """ConfigError for a view of a table that has no key: its rows cannot be told apart, so none is the newest."""
+    if config.source.publish == "insert":
+        for name, view in views.items():
+            if view.table is not None and view.shape != "log":
+                raise ConfigError(
+                    "TR-508",
+                    f'view "{name}": the topic of its table is a log of inserts',
+                    detail=f'With source.publish = "insert" no update and no delete of {view.table} is on it, so what'
+                    " rows the table has now, nothing tells.",
+                    hint='shape = "log"  # under [views.' + name + "]: a row for each insert",
+                )
+    topics = Topics(config.kafka.prefix)
+    subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
+    for name, view in views.items():
+        if view.table is None or view.shape == "log":
+            continue  # the job looks at each table of a query; a log needs no key
+        schema, _, table = view.table.partition(".")
+        topic = topics.table(schema, table)
+        if f"{topic}-value" in subjects and f"{topic}-key" not in subjects:
+            raise no_key(name, topic)

@@ -1,0 +1,205 @@
+"""Connections to PostgreSQL, with everything pinned that decides how a value is printed."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+from psycopg import conninfo, pq
+
+from tailrace.cdc.postgres.lock_policy import TABLES_LOCKED
+from tailrace.schemas.errors import ConfigError, SourceError
+from tailrace.schemas.types import RENDERING
+
+_WHOLE_TABLES = {
+    # an error where policies would hide rows from what we read; the catalog's check has said it before
+    "row_security": "off",
+}
+
+_REPLICATION_SETTINGS = {
+    # a standby daemon waits for the slot: the server must notice soon that we are gone
+    "wal_sender_timeout": "6s",
+}
+
+_SERVER_KEEPALIVES = {
+    # so that locks and snapshots of a host that is gone do not stay. No tcp_user_timeout: it would also end the
+    # connection of a reader that rests while Kafka is slow.
+    "tcp_keepalives_idle": "4",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "4",
+}
+
+_KEEPALIVES = {
+    # and here, to notice a server that is gone: libpq's own defaults are hours
+    "keepalives_idle": "4",
+    "keepalives_interval": "1",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "10000",
+}
+
+
+def conninfo_for(dsn: str, *, replication: bool = False, application_name: str = "tailrace") -> str:
+    """Return `dsn` with the pinned settings and, if asked, as a logical replication connection.
+
+    Either end notices within 10 s that the other is gone, host and all.
+    """
+    settings = RENDERING | _WHOLE_TABLES | _SERVER_KEEPALIVES
+    del settings["client_encoding"]
+    if replication:
+        settings |= _REPLICATION_SETTINGS
+    options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in settings.items())
+    given = conninfo.conninfo_to_dict(dsn)
+    extra: dict[str, str | int] = {
+        "client_encoding": RENDERING["client_encoding"],
+        "options": f"{given['options']} {options}" if given.get("options") else options,
+        "application_name": application_name,
+        "connect_timeout": given.get("connect_timeout") or 10,
+        **{name: given.get(name) or value for name, value in _KEEPALIVES.items()},
+    }
+    if replication:
+        extra["replication"] = "database"
+    return conninfo.make_conninfo(dsn, **extra)
+
+
+def connect(dsn: str, *, application_name: str = "tailrace") -> psycopg.Connection:
+    """Return an autocommit connection for SQL. SourceError if the server cannot be reached or refuses us."""
+    try:
+        return psycopg.connect(conninfo_for(dsn, application_name=application_name), autocommit=True)
+    except psycopg.Error as error:
+        raise cannot_connect(dsn, str(error)) from None
+
+
+def connect_to_read(dsn: str, *, application_name: str) -> psycopg.Connection:
+    """Return a connection like that of `connect` for reading tables: no limit of the role's or the database's ends it.
+
+    A lock it waits for a little only: see `snapshot.reader`.
+    """
+    connection = connect(dsn, application_name=application_name)
+    connection.execute(
+        "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout',"
+        " 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')"
+    )
+    return connection
+
+
+def connect_replication(dsn: str) -> pq.abc.PGconn:
+    """Return a logical replication connection, on libpq's level. SourceError like `connect`."""
+    pgconn = pq.PGconn.connect(conninfo_for(dsn, replication=True).encode())
+    if pgconn.status != pq.ConnStatus.OK:
+        reason = pgconn.get_error_message()
+        pgconn.finish()
+        raise cannot_connect(dsn, reason)
+    return pgconn
+
+
+def command(pgconn: pq.abc.PGconn, text: str) -> list[tuple[bytes | None, ...]]:
+    """Run a command of the replication protocol and return its rows. SourceError with the server's own words."""
+    result = pgconn.exec_(text.encode())
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise server_refused(text.split()[0], result)
+    return [tuple(result.get_value(row, column) for column in range(result.nfields)) for row in range(result.ntuples)]
+
+
+DECODING_FAILED = "TR-212"
+"""The code of an internal error of the server; in mid-stream that is its logical decoding."""
+
+SLOT_IN_USE = "TR-206"
+"""The code for a slot that somebody else reads, or is about to."""
+
+
+def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
+    """Turn a failed result into an error that keeps PostgreSQL's own message, detail and hint."""
+
+    def field(code: pq.DiagnosticField) -> str:
+        return (result.error_field(code) or b"").decode(errors="replace")
+
+    sqlstate = field(pq.DiagnosticField.SQLSTATE)
+    message = field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    hint = field(pq.DiagnosticField.MESSAGE_HINT)
+    if sqlstate in ("55006", "42710"):  # object_in_use; duplicate_object: it was made a moment ago
+        return SourceError(
+            SLOT_IN_USE, message, hint=hint or "Stop the other consumer, or give this one a slot of its own."
+        )
+    return SourceError(
+        DECODING_FAILED if sqlstate == "XX000" else "TR-209",
+        f"PostgreSQL refused {what}: {message}",
+        detail=field(pq.DiagnosticField.MESSAGE_DETAIL) or f"SQLSTATE {sqlstate}.",
+        hint=hint,
+    )
+
+
+def connection_lost(reason: str, which: str = "a connection to PostgreSQL") -> SourceError:
+    """Say that a connection ended in mid-run, with the reason in the client's or the server's own words."""
+    return SourceError(
+        "TR-211",
+        f"{which} was lost",
+        detail=" ".join(reason.split()),
+        hint="Nothing is lost: the slot keeps the WAL and the daemon goes on from the progress topic.",
+    )
+
+
+_WRONG_VALUE = re.compile(
+    r'invalid (?:integer value ".*" for connection option "(?P<option>\w+)"|"?(?P<name>[a-z_ ]+?)"?(?: value)?: ")',
+    re.S,
+)
+"""libpq's words for what it refuses before it connects; they quote the value."""
+
+
+def cannot_connect(dsn: str, reason: str) -> SourceError | ConfigError:
+    """Say why a connection failed, and to where, without the password."""
+    if "connection to server" not in reason and (wrong := _WRONG_VALUE.search(reason)):
+        name = wrong["option"] or wrong["name"]
+        return ConfigError(
+            "TR-104",
+            f'"source.dsn" is wrong: {name} has a value that libpq does not take',
+            detail=f"Where source.dsn does not give {name}, it may be from libpq's environment, as PGSSLMODE is.",
+            hint="The values of each: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS",
+        )
+    given = conninfo.conninfo_to_dict(dsn)
+    where = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
+    text = " ".join(reason.split())
+    if "must be superuser or replication role" in text or "permission denied to start WAL sender" in text:
+        user = given.get("user") or "the user"
+        return SourceError(
+            "TR-203",
+            f'role "{user}" may not use replication',
+            detail=text,
+            hint=f'ALTER ROLE "{user}" REPLICATION;',
+        )
+    return SourceError(
+        "TR-201",
+        f"cannot connect to PostgreSQL at {where}",
+        detail=text,
+        hint=_hint(text, where),
+    )
+
+
+def _hint(reason: str, where: str) -> str:
+    if "certificate verify failed" in reason:
+        return f"What is wrong with it: openssl s_client -starttls postgres -connect {where} -CAfile FILE </dev/null"
+    if "password" in reason:
+        return "The password is that of source.dsn, else PGPASSWORD, else the one in ~/.pgpass."
+    return "Check that the server runs and that source.dsn names its host, port, database and user."
+
+
+def cannot_read(error: psycopg.Error) -> SourceError:
+    """Keep the server's own words; what passes by itself has a code of its own."""
+    reason = error.diag.message_primary or str(error)
+    if isinstance(error, psycopg.errors.SerializationFailure):
+        return SourceError(
+            TABLES_LOCKED,
+            "the standby has ended a reader that stood in the way of its replay",
+            detail=" ".join(reason.split()) + ".",
+            hint="We try again. max_standby_streaming_delay says how long it waits before it does so.",
+        )
+    # without a code, or with one of those of a server that ends
+    if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P")[:3] in ("57P", "080"):
+        return connection_lost(reason, "the connection that reads tables")
+    return SourceError(
+        "TR-227",
+        "PostgreSQL refused to have a table read",
+        detail=" ".join(reason.split()) + ".",
+        hint=error.diag.message_hint
+        or "The role needs USAGE on the schema and SELECT on every captured table:"
+        " GRANT USAGE ON SCHEMA ... TO ...; GRANT SELECT ON ... TO ...;",
+    )

@@ -1,0 +1,170 @@
+"""How tables read at rest now, from the catalogs: no lock is taken, so no DDL that runs is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, LiteralString
+
+import psycopg
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from tailrace.cdc.postgres.capture_set import CaptureSet
+from tailrace.cdc.postgres.catalog import table_relation
+from tailrace.schemas.lsn import WAL_END, parse_lsn
+from tailrace.schemas.records.layout import Layout
+from tailrace.schemas.relation import Relation
+from tailrace.snapshot.window import Found, Look
+
+_VISIBLE_S: Final = 0.2
+_ASK_AGAIN_S: Final = 0.01
+
+# A partitioned table has no file of its own; its leaves' are found without pg_partition_tree, which locks them.
+# A partition that was made as one has its entry in pg_inherits from the command that made its columns (three steps of
+# the command counter in PostgreSQL 18); one that was attached, from a later one, though perhaps of one transaction.
+# Entries on the way to a leaf are added up: one that is made again, at any level, makes another sum.
+# Types of the system's own contain none that can be altered.
+_LAYOUT: LiteralString = """
+SELECT (
+WITH RECURSIVE inside (number, type) AS (
+  SELECT a.attnum, a.atttypid FROM pg_attribute a
+  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+  UNION
+  SELECT i.number, part.type FROM inside i JOIN pg_type t ON t.oid = i.type, LATERAL (
+    SELECT t.typelem UNION ALL SELECT t.typbasetype
+    UNION ALL SELECT m.atttypid FROM pg_attribute m
+      WHERE t.typtype = 'c' AND m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_range r
+      WHERE t.typtype IN ('r', 'm') AND t.oid IN (r.rngtypid, r.rngmultitypid)
+  ) part (type) WHERE part.type >= 16384)
+SELECT json_build_object(
+  'oid', c.oid::int8,
+  'member', coalesce((
+    SELECT max(r.oid::int8) FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE r.prrelid = c.oid AND p.pubname = ANY (%(publications)s)), (
+    SELECT max(r.oid::int8::numeric * 4294967296 + h.xmin::text::int8)
+    FROM pg_inherits h CROSS JOIN pg_partition_ancestors(c.oid) a JOIN pg_publication_rel r ON r.prrelid = a.relid
+    JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE c.relispartition AND h.inhrelid = c.oid AND p.pubname = ANY (%(publications)s)), {of_schema}, 0),
+  'toast', c.reltoastrelid::int8,
+  'files', (
+    WITH RECURSIVE part AS (
+      SELECT c.oid AS oid, c.relkind AS kind, c.relfilenode AS file, 0::int8 AS entry
+      UNION ALL SELECT p.oid, p.relkind, p.relfilenode, part.entry
+        + CASE WHEN h.xmin <> a.xmin OR h.cmin::text::int - a.cmin::text::int > 4 THEN h.xmin::text::int8 ELSE 0 END
+      FROM part JOIN pg_inherits h ON h.inhparent = part.oid JOIN pg_class p ON p.oid = h.inhrelid
+      JOIN pg_attribute a ON a.attrelid = p.oid AND a.attname = 'ctid' WHERE part.kind = 'p')
+    SELECT coalesce(json_agg(json_build_array(oid::int8, file::int8, entry) ORDER BY oid), '[]')
+    FROM part WHERE kind = 'r'),
+  'key', (
+    SELECT coalesce(json_agg(k ORDER BY k), '[]') FROM pg_index i, unnest(i.indkey::int2[]) k
+    WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
+  'types', (
+    SELECT coalesce(json_agg(json_build_object('oid', t.oid::int8, 'is_enum', t.typtype = 'e', 'parts', CASE t.typtype
+      WHEN 'e' THEN (SELECT coalesce(json_agg(json_build_array(e.oid::int8, e.enumlabel) ORDER BY e.oid), '[]')
+        FROM pg_enum e WHERE e.enumtypid = t.oid)
+      ELSE (SELECT coalesce(json_agg(json_build_array(m.attnum, m.atttypid::text) ORDER BY m.attnum), '[]')
+        FROM pg_attribute m WHERE m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped) END)
+      ORDER BY t.oid), '[]')
+    FROM pg_type t WHERE t.typtype IN ('c', 'e') AND t.oid IN (SELECT i.type FROM inside i)),
+  'attributes', (
+    SELECT json_agg(json_build_object(
+      'number', a.attnum, 'name', a.attname, 'type_oid', a.atttypid::int8, 'typmod', a.atttypmod,
+      'filled', a.atthasmissing OR a.atthasdef OR a.attidentity <> '', 'version', a.xmin::text::int8,
+      'inside', (SELECT coalesce(json_agg(i.type::int8 ORDER BY i.type), '[]') FROM inside i
+        JOIN pg_type t ON t.oid = i.type WHERE i.number = a.attnum AND t.typtype IN ('c', 'e'))
+      ) ORDER BY a.attnum)
+    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)))
+FROM pg_class c
+"""
+
+# What binds a table to its schema is written again when it gets another one, so also when it comes back.
+_OF_SCHEMA: LiteralString = """(
+    SELECT max(s.oid::int8::numeric * 4294967296 + d.xmin::text::int8)
+    FROM pg_publication_namespace s JOIN pg_publication p ON p.oid = s.pnpubid
+    JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
+      AND d.refclassid = 'pg_namespace'::regclass AND d.refobjid = s.pnnspid
+    WHERE s.pnnspid = c.relnamespace AND p.pubname = ANY (%(publications)s))"""
+
+
+def _layout_query(connection: psycopg.Connection) -> LiteralString:
+    # 14 publishes no schemas
+    return _LAYOUT.replace("{of_schema}", _OF_SCHEMA if connection.info.server_version >= 150000 else "0")
+
+
+def layout(connection: psycopg.Connection, publications: Sequence[str], oid: int) -> Layout | None:
+    """Return how a table lies in the database; None if it is gone, or has no columns."""
+    row = connection.execute(
+        f"{_layout_query(connection)} WHERE c.oid = %(oid)s", {"oid": oid, "publications": list(publications)}
+    ).fetchone()
+    return Layout.from_dict(row[0]) if row and row[0]["attributes"] else None
+
+
+def when_visible(ask: Callable[[], Layout | None], relation: Relation) -> Layout | None:
+    """Return what `ask` says of a table that the stream has shown as `relation`.
+
+    A commit is in the WAL before others see it: an answer without its columns is asked for again, for a moment. Then it
+    counts as it is, for the catalog may as well be past them.
+    """
+
+    def last(state: RetryCallState) -> Layout | None:
+        assert state.outcome is not None
+        answer: Layout | None = state.outcome.result()
+        return answer
+
+    behind = retry_if_result(lambda now: now is not None and not now.has(relation))
+    retrying = Retrying(
+        retry=behind, wait=wait_fixed(_ASK_AGAIN_S), stop=stop_after_delay(_VISIBLE_S), retry_error_callback=last
+    )
+    return retrying(ask)
+
+
+def describe(
+    connection: psycopg.Connection, publications: Sequence[str], schema: str, table: str
+) -> tuple[Relation, Layout] | None:
+    """Return the shape and the layout of a published table; None if it is gone, or not published any more.
+
+    The caller holds a lock on it: then both are of one moment.
+    """
+    # 14 publishes whole tables only
+    columns: LiteralString = "attnames" if connection.info.server_version >= 150000 else "NULL::name[]"
+    published = connection.execute(
+        f"SELECT {columns} FROM pg_publication_tables"
+        " WHERE pubname = ANY (%s) AND (schemaname, tablename) = (%s, %s) LIMIT 1",
+        (list(publications), schema, table),
+    ).fetchone()
+    relation = table_relation(connection, schema, table, published[0]) if published else None
+    found = layout(connection, publications, relation.oid) if relation else None
+    return (relation, found) if relation and found else None
+
+
+def survey(connection: psycopg.Connection, publications: Sequence[str], capture_set: CaptureSet) -> Look:
+    """Return how all tables that are captured and published read at rest."""
+    began = time.monotonic()
+    columns: LiteralString = "p.attnames"
+    if connection.info.server_version < 150000:
+        columns = (
+            "ARRAY(SELECT attname FROM pg_attribute WHERE attrelid = t.oid AND attnum > 0 AND NOT attisdropped"
+            " AND attgenerated = '')"
+        )
+    query = _layout_query(connection)
+    rows = connection.execute(
+        f"SELECT DISTINCT ON (p.schemaname, p.tablename) p.schemaname, p.tablename, {columns}, l.layout"
+        " FROM pg_publication_tables p"
+        " JOIN pg_namespace n ON n.nspname = p.schemaname"
+        " JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = p.tablename"
+        f" CROSS JOIN LATERAL ({query} WHERE c.oid = t.oid) l (layout) WHERE p.pubname = ANY (%(publications)s)",
+        {"publications": list(publications)},
+    ).fetchall()
+    # asked for after them, so that nothing is seen that was committed later
+    row = connection.execute(f"SELECT {WAL_END}").fetchone()
+    assert row is not None
+    return Look(
+        began,
+        parse_lsn(row[0]),
+        tuple(
+            Found(schema, table, tuple(names), Layout.from_dict(found))
+            for schema, table, names, found in rows
+            if found["attributes"] and capture_set.captures(schema, table)
+        ),
+    )

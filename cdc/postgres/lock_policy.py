@@ -1,0 +1,29 @@
+"""Tables that others hold for themselves: we wait a little at a time, for whoever wants them waits behind us."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from tailrace.schemas.errors import SourceError
+
+TABLES_LOCKED: Final = "TR-240"
+"""The code for tables that cannot be read just now; it is tried again, from the first start on."""
+
+
+def tables_locked(connection: psycopg.Connection) -> SourceError:
+    """Say who holds, or waits to hold, tables for themselves."""
+    rows = connection.execute(
+        "SELECT DISTINCT l.relation::regclass::text, l.pid FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+        " JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() AND c.relkind IN ('r', 'p')"
+        " AND l.mode = 'AccessExclusiveLock' ORDER BY 1, 2 LIMIT 10"
+    ).fetchall()
+    held = ", ".join(f"{table} by process {pid}" for table, pid in rows)
+    pids = ", ".join(dict.fromkeys(str(pid) for _, pid in rows))
+    return SourceError(
+        TABLES_LOCKED,
+        "tables are locked",
+        detail=f"Held, or waited for: {held}." if held else "Nobody holds them by now.",
+        hint=f"We try again. To see who: SELECT * FROM pg_stat_activity WHERE pid IN ({pids or '...'});",
+    )

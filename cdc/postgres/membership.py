@@ -1,0 +1,155 @@
+"""Captured tables that no publication has: found in the catalogs, each with the statement that publishes it.
+
+Nothing is locked, so no DDL that runs is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, LiteralString
+
+import psycopg
+
+from tailrace.cdc.postgres.capture_set import CaptureSet, deciding
+from tailrace.cdc.postgres.publication import Publications
+from tailrace.schemas.relation import quoted
+
+_SHOWN: Final = 20
+"""So many names go into a log line or an error; the rest is a number."""
+
+# Members are what ALTER PUBLICATION takes: tables, partitioned ones as a whole; leaves belong to their root.
+_MEMBERS: LiteralString = """
+WITH RECURSIVE publication AS (
+  SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = ANY (%(names)s)),
+member (relid, via_root) AS (
+  SELECT r.prrelid, p.pubviaroot FROM pg_publication_rel r JOIN publication p ON p.oid = r.prpubid
+  UNION ALL SELECT c.oid, p.pubviaroot FROM publication p CROSS JOIN pg_class c
+  WHERE p.puballtables AND c.relkind IN ('r', 'p')
+  {schemas})
+"""
+
+_OF_SCHEMAS: LiteralString = """
+  UNION ALL SELECT c.oid, p.pubviaroot FROM pg_publication_namespace s JOIN publication p ON p.oid = s.pnpubid
+  JOIN pg_class c ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p')
+"""
+
+# A root that is published by its partitions' names is looked at by them.
+_CANDIDATES: LiteralString = """
+SELECT c.oid::int8, n.nspname::text, c.relname::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m ON m.relid = c.oid
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%%'
+GROUP BY 1, 2, 3, c.relkind HAVING bool_or(m.via_root) IS NULL OR (c.relkind = 'p' AND NOT bool_or(m.via_root))
+ORDER BY 2, 3
+"""
+
+_PARTS: LiteralString = """
+, part (root, oid, published) AS (
+  SELECT o, o, EXISTS (SELECT FROM member WHERE relid = o) FROM unnest(%(oids)s::oid[]) o
+  UNION ALL SELECT part.root, h.inhrelid, part.published OR EXISTS (SELECT FROM member WHERE relid = h.inhrelid)
+  FROM part JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p' JOIN pg_inherits h ON h.inhparent = part.oid)
+SELECT part.root::int8, n.nspname::text, c.relname::text, part.published, part.root <> part.oid,
+  c.relreplident = 'f' OR EXISTS (
+    SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
+    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' OR part.root = part.oid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A table that ``source.tables`` takes and that is in no publication (under a name that is taken).
+
+    `publication` is the one that it belongs into, None if there is none for tables without a replica identity.
+    `by_leaf`: it is published, but by the names of its partitions.
+    """
+
+    schema: str
+    table: str
+    publication: str | None
+    by_leaf: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def quoted(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.table)}"
+
+
+def missing_tables(
+    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
+) -> tuple[Missing, ...]:
+    """Return the captured tables that the publications lack, by name."""
+    schemas: LiteralString = _OF_SCHEMAS if connection.info.server_version >= 150000 else ""
+    members = _MEMBERS.format(schemas=schemas)
+    names = {"names": publications.names}
+    candidates = {
+        oid: (schema, table)
+        for oid, schema, table in connection.execute(members + _CANDIDATES, names).fetchall()
+        if capture_set.captures(schema, table)
+    }
+    if not candidates:
+        return ()
+    parts = connection.execute(members + _PARTS, names | {"oids": list(candidates)}).fetchall()
+    found: list[Missing] = []
+    for oid, (schema, table) in candidates.items():
+        of_table = [row[1:] for row in parts if row[0] == oid]
+        leaves = [(leaf, name, published) for leaf, name, published, is_leaf, _ in of_table if is_leaf]
+        by_leaf = all(published for _, _, published in leaves or [row[:3] for row in of_table])
+        if by_leaf and all(capture_set.captures(leaf, name) for leaf, name, _ in leaves):
+            continue
+        takes_all = not publications.first.publishes_updates
+        updatable = takes_all or all(row[-1] for row in of_table)
+        publication = publications.first if updatable else publications.nokey
+        found.append(Missing(schema, table, publication.name if publication else None, by_leaf))
+    return tuple(found)
+
+
+def statements(missing: Iterable[Missing], publications: Sequence[str]) -> list[str]:
+    """Return the statements that publish `missing`; `publications` are the names of those that there are."""
+    lines: list[str] = []
+    added: dict[str, list[str]] = {}
+    for each in missing:
+        if each.by_leaf:
+            lines.append(f"ALTER PUBLICATION {quoted(publications[0])} SET (publish_via_partition_root = true);")
+            continue
+        if each.publication is None:
+            # a publication that is made later is none to the WAL before it
+            lines.append(f"ALTER TABLE {each.quoted} REPLICA IDENTITY FULL;")
+        added.setdefault(each.publication or publications[0], []).append(each.quoted)
+    lines += [f"ALTER PUBLICATION {quoted(name)} ADD TABLE {', '.join(tables)};" for name, tables in added.items()]
+    return list(dict.fromkeys(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class NotCaptured:
+    """Why a table is not captured, and a line to paste that changes that, if there is one."""
+
+    reason: str
+    hint: str = ""
+
+
+def explain(
+    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet, name: str
+) -> NotCaptured:
+    """Return why ``schema.table`` is not captured."""
+    pattern = deciding(name, capture_set.patterns)
+    if pattern is None:
+        return NotCaptured("no pattern of source.tables takes it", f'tables = [..., "{name}"]  # under [source]')
+    if pattern.startswith("!"):
+        return NotCaptured(f'"{pattern}" of source.tables leaves it out')
+    missing = [each for each in missing_tables(connection, publications, capture_set) if each.name == name]
+    if missing:
+        reason = "it is published by the names of its partitions" if missing[0].by_leaf else "it is in no publication"
+        return NotCaptured(reason, "\n       ".join(statements(missing, publications.names)))
+    return NotCaptured("there is no such table")
+
+
+def shown(names: Sequence[str]) -> list[str]:
+    """Return some of `names`, and how many more there are."""
+    more = len(names) - _SHOWN
+    return [*names[:_SHOWN], f"and {more} more"] if more > 0 else list(names)

@@ -1,0 +1,298 @@
+"""The publications that say which tables are captured: made on the first start, or by whoever owns the tables.
+
+There are two. Tables whose rows cannot be updated while published with updates (they have no replica identity) are in
+the second, which publishes inserts and truncates only: in the first, their updates would fail on the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import psycopg
+import structlog
+
+from tailrace.cdc.postgres.capture_set import CaptureSet
+from tailrace.cdc.postgres.catalog import permanent_tables, table_relation
+from tailrace.cdc.postgres.keys import may_be_updated
+from tailrace.cdc.postgres.recipe import Recipe
+from tailrace.schemas.config.model import Publish
+from tailrace.schemas.errors import SourceError, StateError, all_of
+from tailrace.schemas.relation import Relation
+
+log = structlog.get_logger()
+
+_CHANGES = ("insert", "update", "delete", "truncate")
+_EVENTS = ("insert", "truncate")
+"""What the publication for tables without a key must publish."""
+_INSERTS = ("insert",)
+"""What both publish where ``source.publish`` says that topics are logs of inserts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """`publishes` are of insert, update, delete, truncate."""
+
+    name: str
+    oid: int
+    publishes: frozenset[str]
+
+    @property
+    def publishes_updates(self) -> bool:
+        """Whether updates of a table without a replica identity fail once it is in this publication."""
+        return not self.publishes.isdisjoint(("update", "delete"))
+
+
+@dataclass(frozen=True, slots=True)
+class Publications:
+    """What START_REPLICATION names; `nokey` is None where whoever made the first has made no second."""
+
+    first: Publication
+    nokey: Publication | None
+
+    @property
+    def names(self) -> list[str]:
+        return [self.first.name] + ([self.nokey.name] if self.nokey else [])
+
+    @property
+    def oids(self) -> tuple[int, int]:
+        """Those of both, 0 for none: they are stored with each position."""
+        return self.first.oid, self.nokey.oid if self.nokey else 0
+
+
+def check_same(found: Publications | None, name: str, stored: tuple[int, int], hint: str) -> Publications:
+    """Refuse others than those that the topics were filled from: what came between is not in their stream."""
+    for each, then, now in zip((name, nokey_name(name)), stored, found.oids if found else (0, 0), strict=True):
+        if then != now:
+            what = "is gone" if not now else "was dropped and made again" if then else "was made after the slot"
+            raise StateError(
+                "TR-404",
+                f'publication "{each}" {what}',
+                detail=f"Its oid was {then}, and is {now} (0: none). Changes that were committed meanwhile, or rows"
+                " that its tables had before, are not on the topics.",
+                hint=hint,
+            )
+    assert found is not None
+    return found
+
+
+def check_publishes(found: Publications, publish: Publish = "all", *, begun: bool, hint: str) -> None:
+    """Refuse publications that leave out a kind of change; if the topics are filled already, some may be missing.
+
+    With `publish` = "insert", those that publish more are refused, too: nothing would say what an update became.
+    """
+    inserts = publish == "insert"
+    for publication, all_changes in ((found.first, _CHANGES), (found.nokey, _EVENTS)):
+        needed = _INSERTS if inserts else all_changes
+        if publication is not None and inserts and publication.publishes - set(_INSERTS):
+            raise _publishes_more(publication)
+        if publication is None or publication.publishes.issuperset(needed):
+            continue
+        left_out = [each for each in _CHANGES if each in needed and each not in publication.publishes]
+        message = f'publication "{publication.name}" does not publish: {", ".join(left_out)}'
+        statement = f"ALTER PUBLICATION \"{publication.name}\" SET (publish = '{', '.join(needed)}');"
+        if not begun:
+            raise SourceError(
+                "TR-233",
+                message,
+                detail="The topics would not be what the tables are.",
+                hint=f"{statement}\n"
+                '       publish = "insert"  # under [source], where it publishes inserts alone: topics are logs',
+            )
+        raise StateError(
+            "TR-426",
+            message,
+            detail="Such changes since it was altered are not on the topics, and no slot will send them.",
+            hint=f"{statement}  -- and, unless there were none:\n       {hint}",
+        )
+
+
+def _publishes_more(publication: Publication) -> SourceError:
+    more = [each for each in _CHANGES if each in publication.publishes and each not in _INSERTS]
+    return SourceError(
+        "TR-233",
+        f'publication "{publication.name}" publishes more than inserts: {", ".join(more)}',
+        detail='source.publish = "insert" declares that the topics are logs of inserts.',
+        hint=f"ALTER PUBLICATION \"{publication.name}\" SET (publish = 'insert');\n       publish = \"all\"  # under"
+        " [source]: in place of that, with another kafka.prefix (and slot) if tables were copied before",
+    )
+
+
+def nokey_name(publication: str) -> str:
+    return f"{publication}_nokey"
+
+
+def ensure(
+    connection: psycopg.Connection, name: str, capture_set: CaptureSet, publish: Publish = "all"
+) -> Publications:
+    """Return the publications; if there are none yet, both are made, for the tables of `capture_set`. One is enough
+    for inserts alone: no update fails because of it.
+
+    SourceError if the server refuses.
+    """
+    found = find(connection, name)
+    if found is None:
+        matching = table_names(connection, None, capture_set)
+        relations = [relation for each in matching if (relation := table_relation(connection, *each))]
+        _create(connection, name, relations, publish)
+        found = find(connection, name)
+    assert found is not None
+    return found
+
+
+def find(connection: psycopg.Connection, name: str) -> Publications | None:
+    """Return the publications as they are now; None without the first."""
+    second = nokey_name(name)
+    rows = connection.execute(
+        "SELECT pubname, oid::int8, array_remove(ARRAY[CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate"
+        " THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END, CASE WHEN pubtruncate THEN 'truncate' END], NULL)"
+        " FROM pg_publication WHERE pubname = ANY (%s)",
+        ([name, second],),
+    ).fetchall()
+    found = {each: Publication(each, oid, frozenset(publishes)) for each, oid, publishes in rows}
+    return Publications(found[name], found.get(second)) if name in found else None
+
+
+def published(connection: psycopg.Connection, publications: Publications) -> list[tuple[str, str]]:
+    """Return (schema, table) of what the publications have, captured or not."""
+    return connection.execute(
+        "SELECT DISTINCT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = ANY (%s)"
+        " ORDER BY 1, 2",
+        (publications.names,),
+    ).fetchall()
+
+
+def table_names(
+    connection: psycopg.Connection, publications: Publications | None, capture_set: CaptureSet
+) -> list[tuple[str, str]]:
+    """Return (schema, table) of what is captured; without publications, of what they would be made for."""
+    names = permanent_tables(connection) if publications is None else published(connection, publications)
+    return [each for each in names if capture_set.captures(*each)]
+
+
+def relations(
+    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
+) -> tuple[list[Relation], set[int]]:
+    """Return the shape of every captured table, as its Relation message has it, and the oids of those whose updates are
+    not published: only the second publication has them, or the first publishes inserts alone.
+
+    SourceError for tables whose published columns are a part of their key.
+    """
+    errors: list[SourceError] = []
+    # 14 publishes whole tables only
+    columns = "attnames" if connection.info.server_version >= 150000 else "NULL"
+    rows = connection.execute(
+        f"SELECT schemaname, tablename, min({columns}), bool_and(pubname <> %s) FROM pg_publication_tables"
+        " WHERE pubname = ANY (%s) GROUP BY 1, 2 ORDER BY 1, 2".encode(),
+        (publications.first.name, publications.names),
+    ).fetchall()
+    found: list[Relation] = []
+    insert_only: set[int] = set()
+    for schema, table, columns_published, only_second in rows:
+        if not capture_set.captures(schema, table):
+            continue
+        try:
+            relation = table_relation(connection, schema, table, columns_published)
+        except SourceError as error:
+            errors.append(error)
+            continue
+        if relation is not None:
+            found.append(relation)
+            if only_second or not publications.first.publishes_updates:
+                insert_only.add(relation.oid)
+    if errors:
+        raise all_of(errors)
+    return found, insert_only
+
+
+def insert_only(connection: psycopg.Connection, publications: Publications) -> set[int]:
+    """Return the oids of the tables that only the second publication has."""
+    rows = connection.execute(
+        "SELECT c.oid::int8 FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname"
+        " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = ANY (%s)"
+        " GROUP BY c.oid HAVING bool_and(t.pubname <> %s)",
+        (publications.names, publications.first.name),
+    ).fetchall()
+    return {oid for (oid,) in rows}
+
+
+def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relation], publish: Publish) -> None:
+    """Both, also where one has no table yet: a publication that is made later is none to the WAL before it."""
+    whole: list[Relation] = []
+    insert_only: list[Relation] = []
+    for relation in relations:
+        (whole if publish == "insert" or may_be_updated(connection, relation) else insert_only).append(relation)
+    recipe = _recipe(connection, name, whole, insert_only, publish)
+    try:
+        with connection.transaction():
+            for statement in recipe.publications():
+                connection.execute(statement.encode())
+    except psycopg.errors.LockNotAvailable:
+        raise
+    except psycopg.Error as error:
+        raise SourceError(
+            "TR-207",
+            f'cannot create publication "{name}"',
+            detail=(error.diag.message_primary or str(error)) + ".",
+            hint="Have the owner of the tables run (what is there already can be left out):\n"
+            + "\n".join(f"       {statement}" for statement in (*recipe.grants(), *recipe.publications())),
+        ) from None
+
+
+def _recipe(
+    connection: psycopg.Connection,
+    name: str,
+    whole: Sequence[Relation],
+    insert_only: Sequence[Relation],
+    publish: Publish,
+) -> Recipe:
+    owners = connection.execute(
+        "SELECT DISTINCT pg_get_userbyid(c.relowner)::text, n.nspname::text FROM pg_class c"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s)",
+        ([relation.oid for relation in (*whole, *insert_only)],),
+    ).fetchall()
+    row = connection.execute("SELECT current_user::text").fetchone()
+    assert row is not None
+    return Recipe(
+        row[0],
+        name,
+        nokey_name(name),
+        [(relation.schema, relation.name) for relation in whole],
+        [(relation.schema, relation.name) for relation in insert_only],
+        owners,
+        connection.info.server_version,
+        publish,
+    )
+
+
+def log_left_out(
+    connection: psycopg.Connection, publications: Publications, captured: Sequence[Relation], insert_only: set[int]
+) -> None:
+    """Say once what the publications leave out of the captured tables, and what they would make fail."""
+    if not publications.first.publishes_updates:
+        log.info("publication of inserts alone: topics are logs of inserts", publication=publications.first.name)
+    elif insert_only:
+        names = [relation.qualified_name for relation in captured if relation.oid in insert_only]
+        log.info("tables without a replica identity: inserts and truncates only", tables=names)
+    rows = connection.execute(
+        "SELECT attrelid::int8, attname FROM pg_attribute WHERE attrelid = ANY (%s) AND attgenerated <> ''"
+        " AND NOT attisdropped ORDER BY 1, attnum",
+        ([relation.oid for relation in captured],),
+    ).fetchall()
+    by_oid = {relation.oid: relation for relation in captured}
+    left_out = [
+        f"{by_oid[oid].qualified_name}.{name}"
+        for oid, name in rows
+        if name not in {column.name for column in by_oid[oid].columns}
+    ]
+    if left_out:
+        log.info("generated columns that are not published", columns=left_out)
+    failing = connection.execute(
+        "SELECT t.schemaname || '.' || t.tablename, p.pubname FROM pg_publication p JOIN pg_publication_tables t"
+        " USING (pubname) JOIN pg_namespace n ON n.nspname = t.schemaname"
+        " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename"
+        " WHERE (p.pubupdate OR p.pubdelete) AND c.oid = ANY (%s) AND p.pubname = ANY (%s) ORDER BY 1",
+        ([r.oid for r in captured if not any(column.is_key for column in r.columns)], publications.names),
+    ).fetchall()
+    for table, name in failing:
+        log.warning("updates and deletes fail on the source: no replica identity", table=table, publication=name)

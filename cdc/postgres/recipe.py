@@ -1,0 +1,78 @@
+"""The least rights on the source, as statements: the README has them, and errors for rights that lack print them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.schemas.config.model import Publish
+from tailrace.schemas.relation import quoted
+
+_GENERATED: Final = 180000
+"""The first version that publishes generated columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What the statements are about: `tables` and `keyless` are (schema, table), of the two publications.
+
+    `owners` are (role, schema): who makes the tables and partitions to come, and where.
+    """
+
+    role: str
+    publication: str
+    nokey: str
+    tables: Sequence[tuple[str, str]]
+    keyless: Sequence[tuple[str, str]]
+    owners: Sequence[tuple[str, str]]
+    version: int
+    publish: Publish = "all"
+
+    def create_role(self) -> str:
+        return f"CREATE ROLE {quoted(self.role)} LOGIN REPLICATION;"
+
+    def grants(self) -> list[str]:
+        """Return the statements that let the role read what there is, and what is to come."""
+        schemas = sorted({schema for schema, _ in (*self.tables, *self.keyless)})
+        lines = []
+        for schema in schemas:
+            lines.append(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(self.role)};")
+            lines.append(f"GRANT SELECT ON ALL TABLES IN SCHEMA {quoted(schema)} TO {quoted(self.role)};")
+        lines += default_privileges(self.role, self.owners)
+        lines.append(f"GRANT pg_monitor TO {quoted(self.role)};  -- optional: shows whose transaction holds the slot")
+        return lines
+
+    def publications(self) -> list[str]:
+        """Return the statements that make both publications: one that is made later is none to the WAL before it. Of
+        inserts alone there is one, which takes tables without a key, too.
+        """
+        options = ["publish_via_partition_root = true"]
+        if self.version >= _GENERATED:
+            options.append("publish_generated_columns = stored")
+        if self.publish == "insert":
+            return [
+                _publication(self.publication, [*self.tables, *self.keyless], ["publish = 'insert'", *options])
+            ]
+        return [
+            _publication(self.publication, self.tables, options),
+            _publication(self.nokey, self.keyless, ["publish = 'insert, truncate'", *options]),
+        ]
+
+    def statements(self) -> list[str]:
+        """Return all of them, in order."""
+        return [self.create_role(), *self.grants(), *self.publications()]
+
+
+def default_privileges(role: str, owners: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the statements by which the role may read what `owners`, (role, schema), make from now on."""
+    return [
+        f"ALTER DEFAULT PRIVILEGES FOR ROLE {quoted(owner)} IN SCHEMA {quoted(schema)}"
+        f" GRANT SELECT ON TABLES TO {quoted(role)};"
+        for owner, schema in sorted(set(owners))
+    ]
+
+
+def _publication(name: str, tables: Sequence[tuple[str, str]], options: Sequence[str]) -> str:
+    names = ", ".join(f"{quoted(schema)}.{quoted(table)}" for schema, table in tables)
+    return f"CREATE PUBLICATION {quoted(name)}{' FOR TABLE ' if names else ''}{names} WITH ({', '.join(options)});"

@@ -1,0 +1,92 @@
+"""Which captured tables the role may not read, asked of the catalogs before it is tried, and the GRANT that lacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+import structlog
+
+from tailrace.cdc.postgres.membership import shown
+from tailrace.cdc.postgres.recipe import default_privileges
+from tailrace.schemas.errors import SourceError
+from tailrace.schemas.relation import Relation, quoted
+
+log = structlog.get_logger()
+
+_LOG_AGAIN_S: Final = 600.0
+
+# Rows are read from the leaves, whose rights are their own; the lock is taken on the table itself.
+_LACKING = """
+WITH RECURSIVE part (oid, is_leaf) AS (
+  SELECT o, false FROM unnest(%(oids)s::oid[]) o
+  UNION SELECT h.inhrelid, true FROM part JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p'
+  JOIN pg_inherits h ON h.inhparent = part.oid)
+SELECT current_user::text, n.nspname::text, c.relname::text, pg_get_userbyid(c.relowner)::text,
+  has_schema_privilege(n.oid, 'USAGE'),
+  has_table_privilege(c.oid, 'SELECT') OR (is_leaf AND has_any_column_privilege(c.oid, 'SELECT'))
+FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE NOT (is_leaf AND c.relkind = 'p') ORDER BY 2, 3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Rights that `role` has not: USAGE on `schemas`, SELECT on `tables`, (schema, table, owner)."""
+
+    role: str
+    schemas: tuple[str, ...]
+    tables: tuple[tuple[str, str, str], ...]
+
+    def statements(self) -> list[str]:
+        """Return the statements that give them, and those for tables and partitions to come."""
+        lines = [f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(self.role)};" for schema in self.schemas]
+        if self.tables:
+            names = ", ".join(f"{quoted(schema)}.{quoted(table)}" for schema, table, _ in self.tables)
+            lines.append(f"GRANT SELECT ON {names} TO {quoted(self.role)};")
+            lines += default_privileges(self.role, [(owner, schema) for schema, _, owner in self.tables])
+        return lines
+
+    def error(self) -> SourceError:
+        details = []
+        if self.schemas:
+            details.append(f"No USAGE on the schemas: {', '.join(self.schemas)}.")
+        if self.tables:
+            names = [f"{schema}.{table}" for schema, table, _ in self.tables]
+            details.append(f"No SELECT on: {', '.join(shown(names))}.")
+        return SourceError(
+            "TR-227",
+            f'role "{self.role}" may not read all captured tables',
+            detail=" ".join(details),
+            hint="\n       ".join(self.statements()),
+        )
+
+
+def lacking_rights(connection: psycopg.Connection, relations: Sequence[Relation]) -> Lacking | None:
+    """Return what the role lacks to read tables and their partitions; None if it may read them all."""
+    rows = connection.execute(_LACKING.encode(), {"oids": [relation.oid for relation in relations]}).fetchall()
+    schemas = tuple(dict.fromkeys(schema for _, schema, _, _, usage, _ in rows if not usage))
+    tables = tuple((schema, table, owner) for _, schema, table, owner, _, select in rows if not select)
+    return Lacking(rows[0][0], schemas, tables) if schemas or tables else None
+
+
+def lacking_grants(connection: psycopg.Connection, relation: Relation) -> tuple[str, ...]:
+    """Return the statements without which the role may not read a table and its partitions."""
+    lacking = lacking_rights(connection, [relation])
+    return tuple(lacking.statements()) if lacking is not None else ()
+
+
+class Denials:
+    """Logs tables that may not be read: each at once, then at intervals; bounded by the number of tables."""
+
+    def __init__(self) -> None:
+        self._logged_at: dict[str, float] = {}
+
+    def log(self, table: str, statements: Sequence[str]) -> None:
+        now = time.monotonic()
+        if now - self._logged_at.get(table, -_LOG_AGAIN_S) >= _LOG_AGAIN_S:
+            self._logged_at[table] = now
+            log.error("table cannot be read, the role lacks rights", table=table, statements=list(statements))

@@ -1,0 +1,68 @@
+"""The topics held against the stored cut: what it names must be there, and as long as it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tailrace.schemas.errors import StateError
+from tailrace.schemas.records.position import Cut
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.kafka.offsets import Bounds
+
+
+def check_cut(
+    cut: Cut, own: Topics, tables: Mapping[str, str], topics: Mapping[str, Sequence[Bounds]], hint: str
+) -> None:
+    """Refuse to go on with topics that have lost records.
+
+    `tables` are the captured ones by their topic: those of others may have been deleted. `topics` are those that there
+    are. Compaction does not move the beginning of a partition, nor does it move the end.
+    """
+    filled = any(offset for offsets in cut.offsets.values() for offset in offsets)
+    for topic in (own.schemas, own.tables):
+        if topic not in topics or (filled and not topics[topic][0].end) or topics[topic][0].first:
+            raise _lost(topic, "The topics of the tables cannot be read without it.", hint)
+    for topic, offsets in cut.offsets.items():
+        found = topics.get(topic)
+        if topic not in tables and topic not in own.beside:
+            continue
+        if found is None:
+            raise _lost(topic, f"It is gone; it had {sum(offsets)} offsets in {len(offsets)} partitions.", hint)
+        if len(found) != len(offsets):
+            raise _lost(
+                topic,
+                f"It has {len(found)} partitions, the cut {len(offsets)}: records of one key would be on two of them.",
+                hint,
+            )
+        for partition, (bounds, offset) in enumerate(zip(found, offsets, strict=True)):
+            if bounds.end < offset:
+                raise _lost(topic, f"Partition {partition} ends at offset {bounds.end}, the cut at {offset}.", hint)
+            if bounds.first and topic in tables:
+                raise _lost(topic, f"Partition {partition} begins at offset {bounds.first}, not 0.", hint)
+
+
+def _lost(topic: str, detail: str, hint: str) -> StateError:
+    return StateError(
+        "TR-424",
+        f'topic "{topic}" is not the one that was filled: records are missing',
+        detail=f"{detail} It was deleted, made again or cut off.",
+        hint=hint,
+    )
+
+
+def check_unused(own: Topics, tables: Iterable[str], topics: Mapping[str, Sequence[Bounds]], bootstrap: str) -> None:
+    """Refuse to copy tables into topics that have records which no position speaks of."""
+    used = [
+        topic
+        for topic in (*sorted(tables), own.schemas, own.tables)
+        if any(bounds.end for bounds in topics.get(topic, ()))
+    ]
+    if used:
+        raise StateError(
+            "TR-425",
+            f'topic "{used[0]}" has been written to, but there is neither a slot nor a stored position',
+            detail=f'So have {len(used) - 1} more of prefix "{own.prefix}". Rows that were deleted since would stay'
+            f' on them. The progress topic is "{own.progress}".',
+            hint=f'prefix = "{own.prefix}_2"  # under [kafka]; or delete all topics of this one:\n'
+            f"       kafka-topics.sh --bootstrap-server {bootstrap} --delete --topic '{own.prefix}\\..*'",
+        )

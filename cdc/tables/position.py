@@ -1,0 +1,136 @@
+"""What is safe: the position that Kafka holds, the cut that goes with it, and the LSN that PostgreSQL may forget.
+
+Only `acknowledged` moves what may be confirmed, and it is told only about records that Kafka has committed: to confirm
+what was merely received, the mistake that loses data, cannot be written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import replace
+
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Cut, PositionRecord, states_after
+from tailrace.sinks.kafka.outbox import Destination
+
+
+class Progress:
+    """The position records of one slot, from the stored one on.
+
+    `reread` holds, per table, the LSN that the stream must pass before a value that was fetched from the source cannot
+    be newer than the rest of the cut.
+    """
+
+    def __init__(self, origin: PositionRecord) -> None:
+        """`origin` is the stored record, or for a new slot one that names its consistent point and an empty cut."""
+        self.newest = origin
+        self.reread = dict(origin.reread)
+        self._state = origin.state
+        self._offsets = dict(origin.here.offsets)
+
+    @property
+    def epoch(self) -> int:
+        return self.newest.here.position.epoch
+
+    @property
+    def flushed_lsn(self) -> int:
+        """Everything committed before it is in Kafka."""
+        return self.newest.here.flushed_lsn
+
+    def record(
+        self,
+        *,
+        position: Position,
+        flushed_lsn: int,
+        commit_us: int,
+        open_xid: int | None,
+        counts: dict[str, int],
+        diverted: int,
+        destinations: Iterable[Destination],
+        incomplete: Set[str],
+        parked: dict[str, str],
+    ) -> PositionRecord:
+        """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut.
+
+        `incomplete` are the tables of which this cut is no state, besides those of `reread`; `parked` are some of them,
+        with the codes of their errors.
+        """
+        self.reread = {table: lsn for table, lsn in self.reread.items() if lsn > flushed_lsn}
+        offsets = self._offsets | {to.topic: list(to.next_offsets) for to in destinations}
+        here = replace(
+            self.newest.here,
+            position=position,
+            flushed_lsn=flushed_lsn,
+            commit_ts_us=commit_us or self.newest.here.commit_ts_us,
+            offsets=offsets,
+        )
+        not_whole = tuple(sorted(incomplete | self.reread.keys()))
+        is_state = open_xid is None and not not_whole
+        return PositionRecord(
+            here=here,
+            publication_oid=self.newest.publication_oid,
+            nokey_oid=self.newest.nokey_oid,
+            open=open_xid,
+            incomplete_tables=not_whole,
+            newest_state=None if is_state else self._state,
+            states=states_after(self.newest, open_xid, not_whole),
+            counts=counts,
+            diverted=self.newest.diverted + diverted,
+            reread=self.reread,
+            generation=self.newest.generation,
+            parked=parked,
+        )
+
+    def acknowledged(self, record: PositionRecord) -> int:
+        """Take over a record that Kafka has committed; return the LSN that may be confirmed to PostgreSQL."""
+        self.newest = record
+        self._offsets = dict(record.here.offsets)
+        self._state = record.state
+        return record.here.flushed_lsn
+
+
+def origin_behind_gap(stored: PositionRecord, origin: PositionRecord) -> PositionRecord:
+    """Return `origin`, of a new slot, as what follows `stored` although changes between the two are lost.
+
+    Its positions sort behind the old ones: LSNs go on rising, unless the slot is of another or of a restored system.
+    """
+    then, now = stored.here, origin.here
+    end = max(then.flushed_lsn, then.position.commit_lsn)
+    same = then.system_identifier == now.system_identifier and now.position.commit_lsn >= end
+    epoch = then.position.epoch + (not same)
+    return replace(
+        origin,
+        here=replace(now, position=replace(now.position, epoch=epoch), offsets=then.offsets),
+        newest_state=stored.state,
+        states=states_after(stored, origin.open, origin.incomplete_tables),
+        diverted=stored.diverted,
+        generation=stored.generation + 1,
+    )
+
+
+def new_origin(
+    epoch: int,
+    consistent_point: int,
+    system_identifier: str,
+    timeline: int,
+    publication_oids: tuple[int, int],
+    tables: Iterable[str],
+) -> PositionRecord:
+    """Return the record from which a new slot starts: nothing read, all tables incomplete.
+
+    The second of `publication_oids` is that of the publication for tables without a key, 0 if there is none.
+    """
+    cut = Cut(
+        position=Position(epoch, consistent_point - 1, 0),
+        flushed_lsn=consistent_point,
+        commit_ts_us=0,
+        system_identifier=system_identifier,
+        timeline=timeline,
+    )
+    oid, nokey_oid = publication_oids
+    return PositionRecord(here=cut, publication_oid=oid, nokey_oid=nokey_oid, incomplete_tables=tuple(sorted(tables)))
+
+
+def before_slot(origin: PositionRecord) -> PositionRecord:
+    """Return the record that comes before a slot is made: with it, one that is found without another record is ours."""
+    return replace(origin, here=replace(origin.here, position=Position(origin.here.position.epoch, 0, 0)))

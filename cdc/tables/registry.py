@@ -1,0 +1,521 @@
+"""The captured tables: what each one's topic holds, which state it is in, and who may change that.
+
+One `TableStatus` a table, changed by the methods here only, each of them one transition; `incomplete` follows from it.
+The state is kept on the tables topic, in the Kafka transaction of the records that it is about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+import orjson
+import structlog
+
+from tailrace.cdc.tables.decision import OPTION, Action, TopicPast, on_look, on_record
+from tailrace.cdc.tables.position import Progress
+from tailrace.schemas.config.columns import ColumnOptions
+from tailrace.schemas.config.model import Source
+from tailrace.schemas.errors import StateError, TailraceError
+from tailrace.schemas.evolution import Break, breaks, key_breaks
+from tailrace.schemas.records.layout import FIRST_RUN as FIRST_RUN
+from tailrace.schemas.records.layout import Asked, Ended, Layout, Parked, TableState, TableStatus
+from tailrace.schemas.records.position import chunk_key, table_key
+from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import EXCLUDED, ValueType
+from tailrace.snapshot.plan import Chunk
+from tailrace.snapshot.progress import Counted, ReadProgress
+from tailrace.snapshot.window import Found, Look
+
+log = structlog.get_logger()
+
+_ROWS_STAY = (Action.REFILL, Action.RECONCILE)
+"""What is to be done about rows whose records a plain read would leave on the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The schemas of a topic's keys and values."""
+
+    key: str
+    value: str
+
+
+class TableRegistry:
+    """The state of each table's topic, by the table's name; bounded by the number of tables that there ever were.
+
+    `unsettled` are tables of which a look at the catalog leaves open whether rows at rest still read as they did: until
+    that is known, no cut is a state of theirs. `reads` says how far reads are, for people and metrics.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        topics: Topics,
+        options: ColumnOptions,
+        progress: Progress,
+        send: Callable[[bytes, bytes | None], None],
+        states: Mapping[str, TableState],
+        unread: Collection[str] = (),
+    ) -> None:
+        """`states` are those of the tables topic, `unread` the tables that have chunks left; `send` puts a record on
+        that topic, in the Kafka transaction at hand.
+        """
+        self.reads = ReadProgress()
+        self.unsettled: frozenset[str] = frozenset()
+        self.keyless: set[str] = set()
+        self._source = source
+        self._topics = topics
+        self._options = options
+        self._progress = progress
+        self._send = send
+        named = set(progress.newest.incomplete_tables) - progress.reread.keys()
+        self._states = {name: _with_status(state, name in named or name in unread) for name, state in states.items()}
+        for name in named - states.keys():
+            self._states[name] = TableState(0, 0, status=TableStatus.NEW)
+        self._incomplete = {name for name, state in self._states.items() if _is_incomplete(state)}
+        self._relations: dict[str, Relation] = {}
+        self._changed_at: dict[str, float] = {}  # monotonic; a look at the catalog from before says nothing of it
+
+    @property
+    def states(self) -> Mapping[str, TableState]:
+        """The state of each table."""
+        return self._states
+
+    def status(self, name: str) -> TableStatus:
+        """Return where a table is; GONE for one that nothing is known of."""
+        state = self._states.get(name)
+        return TableStatus.GONE if state is None or state.status is None else state.status
+
+    @property
+    def incomplete(self) -> Set[str]:
+        """The tables of which no cut is a state."""
+        return self._incomplete
+
+    @property
+    def wanted(self) -> dict[str, Relation]:
+        """The tables that must be read (again), or that a person wants read, and whose read is to be begun."""
+        return dict(self._relations)
+
+    def begun(self, name: str) -> None:
+        """Take note that a read is being planned."""
+        self._relations.pop(name, None)
+
+    def must_be_emptied(self, name: str) -> bool:
+        """Whether a truncate must be the next record of a table's topic: `adopt` says so once."""
+        state = self._states.get(name)
+        return state is not None and state.empty
+
+    def begins_empty(self, name: str) -> bool:
+        """Whether the read of a table begins with a truncate: `emptied` says that it has been sent."""
+        state = self._states.get(name)
+        return state is not None and state.refill
+
+    def emptied(self, name: str) -> None:
+        """Take note that the topic holds nothing from before the read of its table."""
+        self._store(name, replace(self._states[name], empty=False, refill=False))
+
+    def adopt(
+        self,
+        relation: Relation,
+        commit_lsn: int,
+        now: Layout | None,
+        old: Subjects | None,
+        new: Subjects,
+        past: TopicPast,
+    ) -> bool:
+        """Decide before the first record of a shape is sent, and take note; True if a truncate must come first.
+
+        `old` and `new` are the topic's schemas. StateError (TR-407) if readers cannot follow and the configuration says
+        to stop.
+        """
+        name = relation.qualified_name
+        state = self._states.get(name)
+        found = key_breaks(old.key, new.key) + breaks(old.value, new.value) if old is not None else []
+        left = [each for each in found if not self._has_option(name, each)]
+        columns = self._captured(relation)
+        action = on_record(state, relation, commit_lsn, now, columns, past, left, chosen=bool(found))
+        if action is Action.REFILL and left and state is not None and state.oid == relation.oid and not state.empty:
+            if self._source.on_schema_change == "stop":
+                raise _stop(name, left)
+            log.warning("topic begins again: readers cannot follow", table=name, columns=[str(each) for each in left])
+        self._left_behind(relation)
+        if action is Action.EMPTY:
+            assert state is not None
+            self._store(name, replace(state, empty=False))
+            return True
+        if action is Action.NOTE:
+            assert state is not None
+            self._store(name, replace(state, layout=now, columns=columns, lsn=commit_lsn))
+        elif action is Action.RECONCILE:
+            pass  # the look before the next state has it done, at offsets that are known
+        elif action is not Action.NONE:
+            self._want(action, relation, now)
+            wanted = self._states[name]
+            if wanted.layout is None:
+                # the record, and what follows it, may have a form from before the one that is read
+                self._store(name, replace(wanted, refill=True))
+            if action is Action.REFILL:
+                self._store(name, replace(self._states[name], empty=False))
+                return True
+        return False
+
+    def adopt_events(self, relation: Relation, old: Subjects | None, new: Subjects) -> None:
+        """The same for a table without a key: its topic holds events, each in the shape of its time.
+
+        So nothing is read again, nor could it be; but readers must be able to follow, too. StateError if they cannot.
+        """
+        name = relation.qualified_name
+        found = breaks(old.value, new.value) if old else []
+        left = [each for each in found if not self._has_option(name, each)]
+        if left:
+            raise _stop(name, left, may_begin_again=False)
+        self._left_behind(relation)
+        self.keyless.add(name)
+        if self.status(name) in (TableStatus.GONE, TableStatus.STREAMING):
+            state = self._states.get(name) or TableState(0, relation.oid)
+            self._store(name, replace(state, oid=relation.oid, status=TableStatus.KEYLESS))
+
+    def judge(self, look: Look, found: Found, past: TopicPast) -> Action | None:
+        """Say what a look at the catalog means for a table that it has found; None if more is known since."""
+        if found.name in self.keyless or self.status(found.name) is TableStatus.PARKED:
+            return Action.NONE
+        if look.began < self._changed_at.get(found.name, 0.0):
+            return None
+        state = self._states.get(found.name)
+        return on_look(state, found.layout, _with_options(self._options, found.name, found.columns), past)
+
+    def moved(self, look: Look) -> set[str]:
+        """Return the tables that a look at the catalog does not find under their name."""
+        here = {each.name for each in look.found}
+        elsewhere = {each.layout.oid for each in look.found}
+        return {
+            name
+            for name, state in self._states.items()
+            if state.oid and name not in here and look.began >= self._changed_at.get(name, 0.0)
+            if state.oid in elsewhere or self.status(name) in (TableStatus.WANTED, TableStatus.READING)
+        }
+
+    def settle(self, look: Look, pasts: Mapping[str, TopicPast]) -> None:
+        """Act on a look at the catalog, once the stream has passed the LSN of the look: what comes is of those shapes.
+
+        So a table can be altered, renamed or replaced without a change of a row that would tell the stream.
+        """
+        actions = [(each, self.judge(look, each, pasts[each.name])) for each in look.found]
+        for name in self.moved(look):
+            self.gone(name)
+        for each, action in actions:
+            if action is not None and action not in (Action.NOTE, Action.NONE):
+                # what is read is asked for by the name
+                relation = Relation(each.layout.oid, each.schema, each.table, ReplicaIdentity.DEFAULT, ())
+                self._want(action, relation, each.layout)
+            state = self._states.get(each.name)
+            if action is not None and state is not None and _takes_layout(state, each.layout):
+                columns = _with_options(self._options, each.name, each.columns)
+                self._store(each.name, replace(state, layout=each.layout, columns=columns))
+
+    def key_changed(self, relation: Relation, commit_lsn: int, now: Layout | None) -> bool:
+        """Whether a table has another primary key than when its rows were read."""
+        state = self._states.get(relation.qualified_name)
+        if state is None or state.layout is None or now is None:
+            return False
+        return state.layout.oid == relation.oid and commit_lsn >= state.lsn and state.layout.key != now.key
+
+    def first(self, relation: Relation, layout: Layout, lsn: int) -> None:
+        """NEW → READING: the table's first copy begins, with everything that was committed before `lsn`."""
+        state = TableState(FIRST_RUN, layout.oid, layout, lsn, self._captured(relation), layout.member)
+        self._store(relation.qualified_name, replace(state, status=TableStatus.READING))
+
+    def want(self, relation: Relation) -> None:
+        """→ WANTED: have a table read again, all of it; until that is done, no cut is a state of it."""
+        self._want(Action.READ, relation, None)
+
+    def _want(self, action: Action, relation: Relation, now: Layout | None) -> None:
+        name = relation.qualified_name
+        state = self._states.get(name) or TableState(0, relation.oid)
+        same = state.oid == relation.oid
+        reconciles = action is Action.RECONCILE or (state.asked is not None and state.asked.since is not None)
+        if reconciles and state.status is TableStatus.READING:
+            # rows of the run that is given up would count as found by the next one
+            action = Action.REFILL
+        holds_rows = same and action is not Action.REFILL and not state.empty
+        if action is Action.RECONCILE and now is not None:
+            # what differs from the layout before is what the run is for
+            state = replace(state, layout=now)
+        member = state.member if same and action is not Action.REFILL else 0
+        asked = state.asked
+        if asked is not None:  # holds further, but for what would leave rows out
+            asked = replace(asked, whole=False, where=None, layout=None, lsn=0, columns=())
+        if action is Action.REFILL:
+            asked = replace(asked, since=None) if asked is not None else None
+        elif action is Action.RECONCILE and (asked is None or asked.since is None):
+            asked = replace(asked or Asked(), since=self._ends(relation))
+        self._store(
+            name,
+            TableState(
+                state.run + 1,
+                relation.oid,
+                # of the rows on the topic: what a read under a later one leaves of them is decided when it is planned
+                state.layout if holds_rows else None,
+                state.lsn if holds_rows else 0,
+                state.columns if holds_rows else (),
+                member=member or (now.member if now else 0),
+                asked=asked,
+                status=TableStatus.WANTED,
+                empty=action is Action.REFILL or (same and state.empty),
+                refill=action is Action.REFILL or (same and state.refill),
+            ),
+        )
+        self._relations[name] = relation
+        log.info("table to be read", table=name, run=state.run + 1, action=action.value)
+
+    def _ends(self, relation: Relation) -> tuple[int, ...]:
+        """Return the offsets of a table's topic from which on a record is newer than the read that begins."""
+        topic = self._topics.table(relation.schema, relation.name)
+        return tuple(self._progress.newest.here.offsets.get(topic, ()))
+
+    def ask(self, relation: Relation, asked: Asked) -> int:
+        """Have a table read because a person wants it; return the number of the run.
+
+        `asked.whole` is what the caller knows of the topic: if it lacks nothing, its cuts stay states.
+        """
+        name = relation.qualified_name
+        state = self._states.get(name) or TableState(0, relation.oid)
+        run = state.run + 1
+        if asked.whole:
+            self._store(name, replace(state, run=run, asked=asked, ended=None))
+        else:
+            wanted = replace(state, run=run, oid=state.oid or relation.oid, status=TableStatus.WANTED)
+            self._store(name, replace(wanted, asked=asked, ended=None))
+        self._relations[name] = relation
+        log.info("table to be read", table=name, run=run, reconcile=asked.since is not None)
+        return run
+
+    def pause(self, name: str, *, paused: bool) -> None:
+        """Note whether a run is to wait."""
+        state = self._states[name]
+        self._store(name, replace(state, asked=replace(state.asked or Asked(), paused=paused)))
+
+    def cancel(self, name: str, how: str = "cancelled") -> None:
+        """Leave a run of a topic that lacks nothing: what has been read stays there, and is right."""
+        state = self._states[name]
+        assert state.asked is not None
+        assert state.asked.whole
+        self._store(name, replace(state, run=state.run + 1, asked=None, ended=_ended(state.run, state.asked, how)))
+        self._relations.pop(name, None)
+
+    def altered(self, relation: Relation, layout: Layout | None, past: TopicPast) -> None:
+        """READING → WANTED: a table was altered while it was read; `layout` is how it lies now, None if it is gone."""
+        state = self._states[relation.qualified_name]
+        action = Action.READ
+        if layout is not None and state.layout is not None:
+            action = on_look(state, layout, self._captured(relation), past)
+        self._want(Action.REFILL if action in _ROWS_STAY else Action.READ, relation, layout)
+
+    def planned(self, relation: Relation, layout: Layout, lsn: int, past: TopicPast) -> None:
+        """WANTED → READING: note how a table lies that is read now, with everything that was committed before `lsn`.
+
+        Where records of rows that the topic has would stay beside those of the read, it is emptied first.
+        """
+        name, columns = relation.qualified_name, self._captured(relation)
+        state = self._states[name]
+        if state.asked is not None and state.asked.whole:
+            # rows at rest are as they were until the run is done: of some, perhaps, it reads nothing
+            self._store(name, replace(state, asked=replace(state.asked, layout=layout, lsn=lsn, columns=columns)))
+        else:
+            # as it is judged once it is read: while it waits, a read that leaves rows is no news
+            reading = replace(state, status=TableStatus.READING)
+            stay = state.layout is not None and on_look(reading, layout, columns, past) in _ROWS_STAY
+            member = state.member or layout.member
+            now = replace(state, layout=layout, lsn=lsn, columns=columns, member=member, status=TableStatus.READING)
+            self._store(name, replace(now, empty=state.empty or stay, refill=state.refill or stay))
+
+    def copied(self, name: str) -> None:
+        """READING → STREAMING (KEYLESS): a run has read all that it was to read."""
+        state = self._states[name]
+        asked = state.asked
+        if asked is not None and asked.whole and asked.where is None:
+            state = replace(state, layout=asked.layout, lsn=asked.lsn, columns=asked.columns)
+        status = TableStatus.KEYLESS if name in self.keyless else TableStatus.STREAMING
+        ended = state.ended if asked is None else _ended(state.run, asked, "done")
+        self._store(name, replace(state, asked=None, status=status, refill=False, ended=ended))
+
+    def gone(self, name: str) -> None:
+        """→ GONE: no captured table has this name any more; its topic stays as it is."""
+        log.warning("table is gone, its topic stays as it is", table=name)
+        run = self._states[name].run + 1 if name in self._states else 0
+        self._store(name, TableState(run, 0, status=TableStatus.GONE))
+        self._relations.pop(name, None)
+
+    def cannot_be_read(self, name: str) -> None:
+        """→ KEYLESS: let a table be whose rows could not be told from those that the stream brings."""
+        log.warning("table without a key: rows from before it was published are not on its topic", table=name)
+        self.keyless.add(name)
+        self._store(name, replace(self._states[name], asked=None, status=TableStatus.KEYLESS))
+
+    def left(self, relation: Relation) -> None:
+        """→ GONE: a table has a change under a name outside the capture set, which its topic lacks.
+
+        Under its old name it begins again, should it come back.
+        """
+        for name, state in list(self._states.items()):
+            if state.oid == relation.oid:
+                log.warning("table is not captured any more", before=name, now=relation.qualified_name)
+                self.gone(name)
+
+    def is_parked(self, relation: Relation) -> bool:
+        """Whether the changes of a table are dropped, for an error."""
+        return self.status(relation.qualified_name) is TableStatus.PARKED
+
+    def park(self, relation: Relation, error: TailraceError, lsn: int) -> None:
+        """→ PARKED: set a table aside; its topic lacks changes from the commit at `lsn` on."""
+        name = relation.qualified_name
+        if self.status(name) is TableStatus.PARKED:
+            return
+        state = self._states.get(name) or TableState(0, relation.oid)
+        parked = Parked(error.code, error.message, error.hint, lsn, time.time_ns() // 1_000_000)
+        run = TableState(state.run + 1, relation.oid, member=state.member, empty=state.empty)
+        self._store(name, replace(run, status=TableStatus.PARKED, parked=parked))
+        self._relations.pop(name, None)
+        words = {"code": error.code, "error": error.message, "detail": error.detail, "hint": error.hint}
+        log.error("table parked", table=name, **words)
+
+    def resume(self, relation: Relation) -> None:
+        """PARKED → WANTED: read a table again, and delete the keys that are not found."""
+        self._want(Action.RECONCILE, relation, None)
+
+    def leave_out(self, name: str) -> None:
+        """Have a parked table stay so: nobody is reminded of it, and still no cut is a state of it."""
+        state = self._states[name]
+        assert state.parked is not None
+        self._store(name, replace(state, parked=replace(state.parked, left_out=True)))
+
+    @property
+    def parked(self) -> dict[str, str]:
+        """The code of the error of each parked table, empty for one that is left out."""
+        found = {name: state.parked for name, state in self._states.items() if state.parked is not None}
+        return {name: "" if parked.left_out else parked.code for name, parked in found.items()}
+
+    def note_chunk(self, chunk: Chunk, run: int, *, done: bool, rows: int = 0, copied: int = 0) -> None:
+        """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on.
+
+        `rows` and `copied`, bytes of COPY's text, are what came out of it.
+        """
+        value = chunk.to_dict() | {"done": done}
+        if done:
+            counted = Counted(rows, copied, time.time_ns() // 1_000_000)
+            self.reads.read(chunk, run, counted)
+            value |= counted.to_dict()
+        else:
+            self.reads.planned(chunk, run)
+        self._send(chunk_key(self._source.slot, chunk.table, run, chunk.n), orjson.dumps(value))
+
+    def forget_chunks(self, table: str) -> None:
+        """Drop the chunks of the run before: one with others has been planned, and the topic would grow by each run."""
+        if (before := self.reads.get(table)) is not None:
+            for n in range(before.chunks):
+                self._send(chunk_key(self._source.slot, table, before.run, n), None)
+
+    def _left_behind(self, relation: Relation) -> None:
+        """A table has come under another name: its topic before that is no table's any more."""
+        for name, state in list(self._states.items()):
+            if state.oid == relation.oid and name != relation.qualified_name:
+                log.warning("table renamed: a new topic", before=name, now=relation.qualified_name)
+                self.gone(name)
+
+    def _has_option(self, name: str, broken: Break) -> bool:
+        """Whether a person has chosen what this column becomes; of a key nobody can, its old form would stay."""
+        return broken.column != "" and self._options.of(f"{name}.{broken.column}") is not None
+
+    def _captured(self, relation: Relation) -> tuple[str, ...]:
+        names = [column.name for column in relation.columns]
+        return _with_options(self._options, relation.qualified_name, names)
+
+    def _store(self, name: str, state: TableState) -> None:
+        self._states[name] = state
+        self._changed_at[name] = time.monotonic()
+        if _is_incomplete(state):
+            self._incomplete.add(name)
+        else:
+            self._incomplete.discard(name)
+        self._send(table_key(self._source.slot, name), state.to_json())
+
+
+def states_before_slot(look: Look, options: ColumnOptions) -> dict[str, TableState]:
+    """Return a NEW state with the current layout for each captured table, to be stored before the slot is created.
+
+    Every change that the slot delivers is later than these layouts. So if a table has the same layout when its read is
+    planned, all records from before the read have the form of the read.
+    """
+    return {
+        each.name: TableState(
+            FIRST_RUN,
+            each.layout.oid,
+            each.layout,
+            columns=_with_options(options, each.name, each.columns),
+            member=each.layout.member,
+            status=TableStatus.NEW,
+        )
+        for each in look.found
+    }
+
+
+def _with_options(options: ColumnOptions, table: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the captured ones of the columns `names`, each name followed by its configured option."""
+    found = ((name, options.of(f"{table}.{name}")) for name in names)
+    return tuple(name + _words(option) for name, option in found if option is not EXCLUDED)
+
+
+def _ended(run: int, asked: Asked, how: str) -> Ended:
+    return Ended(run, how, asked.where, asked.rate, asked.since is not None)
+
+
+def _takes_layout(state: TableState, now: Layout) -> bool:
+    """Whether what the stream brings of a table from now on has the layout `now`, and no other is known of its rows."""
+    if state.status is TableStatus.WANTED:
+        return state.layout is None and not state.refill and state.oid == now.oid
+    return state.status is TableStatus.STREAMING and state.layout is not None and state.layout != now
+
+
+def _is_incomplete(state: TableState) -> bool:
+    return state.status is not None and state.status.is_incomplete
+
+
+def _with_status(state: TableState, incomplete: bool) -> TableState:
+    """Return a state with its status, which earlier versions left to the position record."""
+    if state.status is not None:
+        return state
+    if state.oid == 0:
+        return replace(state, status=TableStatus.GONE)
+    if incomplete or (state.asked is not None and not state.asked.whole):
+        return replace(state, status=TableStatus.READING if state.layout else TableStatus.WANTED)
+    return replace(state, status=TableStatus.STREAMING)
+
+
+def _words(option: ValueType | None) -> str:
+    """Tell options apart without telling a salt."""
+    if option is None:
+        return ""
+    return f"{OPTION}{option.kind.name} {option.keep} {hashlib.sha256(option.salt).hexdigest()[:16]}"
+
+
+def is_full(relation: Relation) -> bool:
+    return relation.replica_identity is ReplicaIdentity.FULL
+
+
+def _stop(name: str, found: Sequence[Break], *, may_begin_again: bool = True) -> StateError:
+    hints = []
+    if may_begin_again:
+        hints.append('on_schema_change = "refill"  # under [source]: a truncate record, then all rows are read again')
+    columns = [f'"{name}.{each.column}"' for each in found if each.column]
+    if len(columns) == len(found):
+        hints.append(f"as_text = [{', '.join(columns)}]  # the column travels as PostgreSQL prints it, from now on")
+    return StateError(
+        "TR-407",
+        f'table "{name}" has changed so that readers of its topic cannot follow',
+        detail=f"{'; '.join(map(str, found))}. Nothing is lost: the slot keeps its place.",
+        hint="\n       ".join(hints),
+    )

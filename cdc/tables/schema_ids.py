@@ -1,0 +1,119 @@
+"""The schemas of all topics, with their ids: what the schemas topic holds, and what is added to it.
+
+Ids count up, or a registry gives them. It is asked for schemas that are new, and only for those: tables whose shape is
+known go on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
+
+import structlog
+
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import SinkError, StateError
+from tailrace.schemas.evolution import column_names
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.sinks.http.registry import COPY_ANEW, Registry, another_registry
+from tailrace.sinks.kafka.producer import KafkaSink
+
+log = structlog.get_logger()
+
+
+class SchemaIds:
+    """By subject, the newest schema; bounded by the number of shapes that tables ever had."""
+
+    def __init__(
+        self, sink: KafkaSink, topic: str, stored: Iterable[StoredSchema], registry: Registry | None = None
+    ) -> None:
+        """`stored` as `topic` holds them, the newest last. StateError (TR-347) if their ids are not of one origin."""
+        self._sink = sink
+        self._topic = topic
+        self._registry = registry
+        self._newest: dict[str, StoredSchema] = {}
+        self._all: dict[str, list[str]] = {}
+        self._by_id: dict[int, StoredSchema] = {}
+        self._last = 0
+        for schema in stored:
+            if schema.registered != (registry is not None):
+                raise _another_origin(schema)
+            self._keep(schema)
+
+    def newest(self, subject: str) -> str | None:
+        known = self._newest.get(subject)
+        return known.schema if known else None
+
+    def columns_ever(self, subject: str) -> set[str]:
+        """Return every name that a column of a table's values has ever had."""
+        return {name for schema in self._all.get(subject, ()) for name in column_names(schema)}
+
+    def id_of(self, subject: str, schema: str) -> int:
+        """Return the id of a schema; a new one is written in the Kafka transaction of its first record.
+
+        A shape that comes back is written again: readers take the last of a subject for the newest. SinkError or
+        StateError if a registry does not have it.
+        """
+        known = self._newest.get(subject)
+        if known is None or known.schema != schema:
+            known = self._numbered(subject, schema)
+            self._sink.send_ahead(self._topic, known.key(), known.value())
+            self._keep(known)
+        return known.id
+
+    def _numbered(self, subject: str, schema: str) -> StoredSchema:
+        if self._registry is None:
+            return StoredSchema(self._last + 1, subject, schema)
+        found = StoredSchema(self._registry.register(subject, schema), subject, schema, registered=True)
+        other = self._by_id.get(found.id, found)
+        if other != found:
+            raise _taken(found, other)
+        return found
+
+    def _keep(self, stored: StoredSchema) -> None:
+        self._last = max(self._last, stored.id)
+        self._by_id[stored.id] = stored
+        self._newest[stored.subject] = stored
+        self._all.setdefault(stored.subject, []).append(stored.schema)
+
+
+def check_registry(config: Config) -> None:
+    """SinkError if a registry is configured and does not answer: asked before anything is made."""
+    if config.registry is not None:
+        with closing(Registry(config.registry)) as registry:
+            registry.check(None)
+
+
+def open_registry(config: Config, stored: Sequence[StoredSchema], opened: ExitStack) -> Registry | None:
+    """Return the registry, if there is one, open for as long as `opened`. What does not answer now may later.
+
+    StateError (TR-346) if it is not the one that the newest of `stored` has its id from.
+    """
+    if config.registry is None:
+        return None
+    registry = Registry(config.registry)
+    opened.callback(registry.close)
+    try:
+        registry.check(stored[-1] if stored and stored[-1].registered else None)
+    except SinkError as error:
+        told = {"code": error.code, "error": error.message, "detail": error.detail}
+        log.warning("no schema registry: going on until a schema is new", **told)
+    return registry
+
+
+def _another_origin(stored: StoredSchema) -> StateError:
+    now, before = ("not set", "given by a registry") if stored.registered else ("set", "counted by Tailrace")
+    return StateError(
+        "TR-347",
+        f"registry.url is {now}, but the ids of the schemas on the topics are {before}",
+        detail=f'Schema {stored.id} of subject "{stored.subject}" is one of them. Under one id there would be'
+        " two schemas, and readers would take the wrong one.",
+        hint=f"Undo that, or {COPY_ANEW}",
+    )
+
+
+def _taken(found: StoredSchema, other: StoredSchema) -> StateError:
+    return another_registry(
+        f'the registry gives a schema of subject "{found.subject}" the id {found.id}, which another one has',
+        f'On our topics it is of subject "{other.subject}".',
+    )

@@ -1,0 +1,407 @@
+"""The captured tables: for each shape that the stream or the snapshot shows, its topic, schemas and encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+
+import psycopg
+
+from tailrace.cdc.postgres.capture_set import CaptureSet
+from tailrace.cdc.postgres.catalog import Types
+from tailrace.cdc.postgres.keys import Keys
+from tailrace.cdc.postgres.layouts import when_visible
+from tailrace.cdc.tables.decision import TopicPast
+from tailrace.cdc.tables.registry import Subjects, TableRegistry, is_full
+from tailrace.cdc.tables.schema_ids import SchemaIds
+from tailrace.cdc.toast.facade import Toast
+from tailrace.cdc.toast.table_cache import TableToast
+from tailrace.schemas.avro import key_schema, value_schema
+from tailrace.schemas.config.columns import ColumnOptions, is_excluded
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.encode.encoder import Names, TableEncoder
+from tailrace.schemas.encode.refused import ColumnRefused, RecordTooLarge
+from tailrace.schemas.error_codes import parks_table
+from tailrace.schemas.errors import ConfigError, DecodeError, SourceError, StateError, TailraceError
+from tailrace.schemas.evolution import key_column_names
+from tailrace.schemas.records.layout import Layout
+from tailrace.schemas.records.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
+from tailrace.schemas.relation import Column, Relation
+from tailrace.schemas.types import type_name, value_type
+from tailrace.sinks.http.registry import Refusal, SchemaRefused
+from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
+from tailrace.sinks.kafka.outbox import Destination
+
+_OVERHEAD_BYTES = 1024
+
+
+_LARGE = frozenset({"text", "varchar", "bpchar", "bytea", "json", "jsonb", "xml", "hstore", "tsvector"})
+"""Types of which a single value may be too large for a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """A table as of its newest Relation message.
+
+    `columns` are the relation's with their options, `types` the names of their types.
+    """
+
+    relation: Relation
+    key_columns: list[int]
+    destination: Destination
+    encoder: TableEncoder
+    columns: tuple[Column, ...]
+    types: tuple[str, ...]
+    toast: TableToast | None = None
+
+    @property
+    def name(self) -> str:
+        return self.relation.qualified_name
+
+    def shown(self, texts: Sequence[bytes | bool | None]) -> list[bytes | bool | None]:
+        """Return the texts of a tuple with NULL for excluded columns, so that nobody asks for what is not in it."""
+        return [None if is_excluded(column) else text for column, text in zip(self.columns, texts, strict=True)]
+
+    def refused(self, error: ColumnRefused, *others: ColumnRefused) -> SourceError:
+        """Name table, columns, types and remedies of values that cannot be stored exactly, or of a row too large."""
+        if isinstance(error, RecordTooLarge):
+            return SourceError(
+                "TR-304",
+                f'a row of table "{self.name}" makes a record that is larger than Kafka may take',
+                detail=f"{error.reason}: that is kafka.max_message_bytes, less 1 KiB for what stands beside it.",
+                hint="\n       ".join(
+                    (
+                        "Raise kafka.max_message_bytes, and memory.limit if it says so.",
+                        *self._without_large_columns(),
+                        'on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues',
+                    )
+                ),
+            )
+        refused = [error, *others]
+        names = {each.index: self.relation.columns[each.index].name for each in refused}
+
+        def listed(indexes: Iterable[int]) -> str:
+            return ", ".join(f'"{self.name}.{names[index]}"' for index in indexes)
+
+        remedies = [f"as_text = [{listed(names)}]  # under [source]: the column travels as PostgreSQL prints it"]
+        if hidden := [index for index in names if index not in self.key_columns]:
+            remedies.append(f"exclude = [{listed(hidden)}]  # it is not on the topic at all")
+        remedies.append('on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues')
+        columns = ", ".join(f'"{name}" ({self.types[index]})' for index, name in names.items())
+        what = f"a value of column {columns}" if not others else f"values of columns {columns}"
+        reasons = [each.reason if not others else f"{names[each.index]}: {each.reason}" for each in refused]
+        return SourceError(
+            "TR-220",
+            f'{what} of table "{self.name}" cannot be stored exactly',
+            detail="; ".join(reasons) + ".",
+            hint="\n       ".join(remedies),
+        )
+
+    def _without_large_columns(self) -> list[str]:
+        """Return the line of the configuration that leaves a column out, of those that can be large."""
+        large = [
+            f'"{self.name}.{column.name}"'
+            for index, (column, kind) in enumerate(zip(self.columns, self.types, strict=True))
+            if (kind in _LARGE or kind.endswith("[]")) and index not in self.key_columns and not is_excluded(column)
+        ]
+        others = f", or {', '.join(large[1:])}" if large[1:] else ""
+        return [f"exclude = [{large[0]}]  # under [source]: leaves a large column out{others}"] if large else []
+
+
+class Tables:
+    """All captured tables by oid; bounded by the number of tables of the publication.
+
+    `on_emptied` is told of a table whose topic must be emptied before the next record.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        connection: psycopg.Connection,
+        database: str,
+        schema_ids: SchemaIds,
+        registry: TableRegistry,
+        layout_of: Callable[[int], Layout | None],
+        partitions: dict[str, int],
+        offsets: dict[str, list[int]],
+        relations: Iterable[Relation],
+        keys: Keys,
+        options: ColumnOptions,
+        toast: Toast,
+        capture_set: CaptureSet,
+        *,
+        stops: bool,
+    ) -> None:
+        """`layout_of` asks the catalog how a table lies now. `partitions` are those of all topics there are, `offsets`
+        those of the cut that we go on from, `relations` the tables that are captured by now. `stops`: an error of one
+        table stops all.
+        """
+        self._options = options
+        self.toast = toast
+        self._kafka = kafka
+        self._topics = Topics(kafka.prefix)
+        self._keys = keys
+        self._types = Types(connection)
+        self._database = database
+        self._schema_ids = schema_ids
+        self._registry = registry
+        self._layout_of = layout_of
+        self._partitions = partitions
+        self._offsets = offsets
+        self._seen: dict[int, tuple[Relation, int]] = {}
+        self._by_oid: dict[int, CapturedTable] = {}
+        self._destinations: dict[str, Destination] = {}
+        self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
+        self._names = {(relation.schema, relation.name) for relation in relations}
+        self._capture_set = capture_set
+        self._outside: set[int] = set()  # by the name of their newest Relation message
+        self._stops = stops
+
+    @property
+    def destinations(self) -> Iterable[Destination]:
+        return self._destinations.values()
+
+    def for_record(self, oid: int) -> CapturedTable:
+        """Return the table for a record that is about to be sent. Raises what `adopt` does."""
+        table = self._by_oid.get(oid)
+        if table is None or self._registry.must_be_emptied(table.name):
+            return self.adopt(oid)
+        return table
+
+    def captured(self, oid: int, lsn: int = 0) -> CapturedTable | None:
+        """Return the table that a change of the stream is to be sent for; None if it is to be counted and dropped.
+
+        A table whose shape cannot be adopted is parked, as of the commit at `lsn`, if the configuration says so.
+        """
+        if self.is_ignored(oid):
+            if oid in self._outside:
+                # what it was captured as lacks this change
+                self._registry.left(self._seen[oid][0])
+            return None
+        try:
+            return self.for_record(oid)
+        except TailraceError as error:
+            if not self.park(oid, error, lsn):
+                raise
+            return None
+
+    def is_ignored(self, oid: int) -> bool:
+        """Return whether nothing of a table is sent: its name is outside the capture set, or it is parked."""
+        return oid in self._outside or (oid in self._seen and self._registry.is_parked(self._seen[oid][0]))
+
+    def park(self, oid: int, error: TailraceError, lsn: int) -> bool:
+        """Park a table for an error that is about it alone; False if it is not, or if the daemon is to stop for it."""
+        if self._stops or not parks_table(error.code) or oid not in self._seen:
+            return False
+        self.set_aside(self._seen[oid][0], error, lsn)
+        return True
+
+    def set_aside(self, relation: Relation, error: TailraceError, lsn: int) -> None:
+        """Park a table. From now on it `is_ignored`; the caller has the row path forget it."""
+        table = self._by_oid.pop(relation.oid, None)
+        if table is not None and table.toast is not None:
+            table.toast.clear()
+        self._registry.park(relation, error, lsn)
+
+    def see(self, relation: Relation, commit_lsn: int = 0) -> None:
+        """Note a table's shape as of `commit_lsn`.
+
+        Nothing more: after a restart the server shows shapes again that the topic has left behind.
+        """
+        self._seen[relation.oid] = relation, commit_lsn
+        self._by_oid.pop(relation.oid, None)
+        if self._capture_set.captures(relation.schema, relation.name):
+            self._outside.discard(relation.oid)
+        else:
+            self._outside.add(relation.oid)
+
+    def seen(self, oid: int) -> tuple[Relation, int] | None:
+        """Return the newest shape of a table, and as of which LSN it was seen."""
+        return self._seen.get(oid)
+
+    def want(self, relation: Relation) -> None:
+        """Have a table read again."""
+        self._registry.want(relation)
+
+    def has_key(self, relation: Relation) -> bool:
+        return bool(self._keys.of(relation))
+
+    def key_schema(self, table: CapturedTable) -> tuple[int, str]:
+        """Return the id and the schema of a table's keys; it must have one."""
+        subject = f"{table.destination.topic}-key"
+        schema = self._schema_ids.newest(subject)
+        assert schema is not None
+        return self._schema_ids.id_of(subject, schema), schema
+
+    def past(self, schema: str, table: str) -> TopicPast:
+        """Return what the topic of a table has held."""
+        topic = self._topics.table(schema, table)
+        key = self._schema_ids.newest(f"{topic}-key")
+        ever = self._schema_ids.columns_ever(f"{topic}-value")
+        return TopicPast(frozenset(ever), tuple(key_column_names(key)) if key else (), bool(ever))
+
+    def adopt(self, oid: int) -> CapturedTable:
+        """Adopt the shape of a table for a record that is about to be sent: ask the catalog, decide what becomes of the
+        topic, make it if there is none, write the schemas.
+
+        StateError where a person must decide, SinkError if Kafka or the schema registry refuses.
+        """
+        if oid not in self._seen:
+            raise DecodeError(f"change of relation {oid}, which no Relation message has described", 1, 1, 0)
+        relation, commit_lsn = self._seen[oid]
+        topic = self._topics.table(relation.schema, relation.name)
+        key_subject, value_subject = f"{topic}-key", f"{topic}-value"
+        old_key, old_value = self._schema_ids.newest(key_subject), self._schema_ids.newest(value_subject)
+        old = Subjects(old_key or "", old_value) if old_value else None
+        now = when_visible(partial(self._layout_of, oid), relation)
+        keys = self._key_of(relation, commit_lsn, now, old)
+        self._check_generation(relation, topic, keys, old)
+        if topic not in self._partitions:
+            # it came into the publication while we run
+            self._partitions |= make_topics(self._kafka, [relation], self._keys)
+        typed = self._options.applied(relation, keys)
+        new = Subjects(
+            key_schema([typed.columns[i] for i in keys], self._types, topic) if keys else "",
+            value_schema(typed, self._types, topic),
+        )
+        emptied = False
+        if keys:
+            past = self.past(relation.schema, relation.name)
+            emptied = self._registry.adopt(relation, commit_lsn, now, old, new, past)
+        else:
+            self._registry.adopt_events(relation, old, new)
+        key_id, value_id = self._ids(relation, topic, new)
+        table = CapturedTable(
+            relation,
+            keys,
+            self.destination(topic),
+            TableEncoder(
+                Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
+                [value_type(column, self._types) for column in typed.columns],
+                keys,
+                key_id,
+                value_id,
+                record_limit(self._kafka),
+            ),
+            typed.columns,
+            tuple(type_name(column, self._types) for column in relation.columns),
+            self.toast.table(relation, topic, keys, typed.columns),
+        )
+        self._by_oid[oid] = table
+        if emptied:
+            self.on_emptied(table)
+        return table
+
+    def _ids(self, relation: Relation, topic: str, new: Subjects) -> tuple[int, int]:
+        """Return the ids of the schemas of keys, 0 without keys, and of values. StateError with all that is refused."""
+        ids: list[int] = []
+        refused: list[Refusal] = []
+        for subject, schema in ((f"{topic}-key", new.key), (f"{topic}-value", new.value)):
+            try:
+                ids.append(self._schema_ids.id_of(subject, schema) if schema else 0)
+            except SchemaRefused as error:
+                refused += error.refusals
+        if refused and self._stops:
+            raise SchemaRefused(refused)
+        if refused:
+            raise SchemaRefused(refused, f"tailrace table resume {relation.qualified_name}")
+        key_id, value_id = ids
+        return key_id, value_id
+
+    def _key_of(self, relation: Relation, commit_lsn: int, now: Layout | None, old: Subjects | None) -> list[int]:
+        """Return the indexes of the key's columns. Under FULL the WAL does not name them: they stay what they were."""
+        frozen = old is not None and old.key and is_full(relation) and not self._keys.is_declared(relation)
+        if old is not None and frozen and not self._registry.key_changed(relation, commit_lsn, now):
+            index = {column.name: i for i, column in enumerate(relation.columns)}
+            names = key_column_names(old.key)
+            if all(name in index for name in names):
+                return [index[name] for name in names]
+        return self._keys.of(relation)
+
+    def _check_generation(self, relation: Relation, topic: str, keys: Sequence[int], old: Subjects | None) -> None:
+        """A topic's records have a key or have none; and no other table may have sent to it."""
+        if old is not None and bool(old.key) != bool(keys):
+            raise StateError(
+                "TR-406",
+                f'table "{relation.qualified_name}" has {"got" if keys else "lost"} its key',
+                detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}, and a topic cannot'
+                " hold both forms.",
+                hint=("" if keys else "Give it a key of the same columns again. In place of that:\n       ")
+                + f'prefix = "{self._kafka.prefix}_2"  # under [kafka], with another slot: copies all tables again\n'
+                f"       tailrace table leave-out {relation.qualified_name}  # or without this table",
+            )
+        if (relation.schema, relation.name) not in self._names:
+            self._names.add((relation.schema, relation.name))
+            refuse_clashes(self._topics, self._names)
+
+    def destination(self, topic: str) -> Destination:
+        """Return one of the topics that there are; what is sent to it counts in the cut."""
+        if topic not in self._destinations:
+            known = self._offsets.get(topic, [])
+            self._destinations[topic] = Destination(topic, known + [0] * (self._partitions[topic] - len(known)))
+        return self._destinations[topic]
+
+    def beside(self, topic: str) -> Destination:
+        """Return a topic of one partition beside those of the tables; it counts in the cut as they do."""
+        return self._destinations.setdefault(topic, Destination(topic, list(self._offsets.get(topic, [0]))))
+
+    def schema_id(self, subject: str, schema: str) -> int:
+        """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""
+        return self._schema_ids.id_of(subject, schema)
+
+
+def record_limit(kafka: Kafka) -> int:
+    """Return how many bytes of key and value a record may have: the rest of a message is what stands beside them."""
+    return kafka.max_message_bytes - _OVERHEAD_BYTES
+
+
+def make_topics(
+    kafka: Kafka, relations: Collection[Relation], keys: Keys, keyed: Mapping[str, bool] | None = None
+) -> dict[str, int]:
+    """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each.
+
+    `keyed` says of tables on whose topics there are records whether these have keys: a table that has got or lost its
+    key since is refused when its next record comes, alone. ConfigError if two tables cannot have a topic each.
+    """
+    topics = Topics(kafka.prefix)
+    refuse_clashes(topics, {(relation.schema, relation.name) for relation in relations})
+    by_key = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
+    events = kept(kafka.max_message_bytes)
+    specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas, topics.tables)]
+    specs.append(TopicSpec(topics.requests, 1, REQUESTS))
+    specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
+    for relation in relations:
+        topic = topics.table(relation.schema, relation.name)
+        has_key = bool(keys.of(relation))
+        if (keyed or {}).get(relation.qualified_name, has_key):
+            specs.append(TopicSpec(topic, kafka.partitions, by_key))
+        else:
+            # without a key, an update or a truncate finds its place only in the order of the whole table
+            specs.append(TopicSpec(topic, 1, events))
+    return ensure_topics(kafka, specs)
+
+
+def refuse_clashes(topics: Topics, tables: Collection[tuple[str, str]]) -> None:
+    """ConfigError if two tables would have one topic, or a table one of ours, or one that Kafka does not take."""
+    for clash in topics.clashes(tables):
+        alone = len(clash) == 1
+        raise ConfigError(
+            "TR-125",
+            f'table "{clash[0]}" would have a topic of Tailrace\'s own'
+            if alone
+            else f'tables "{clash[0]}" and "{clash[1]}" would have the same topic',
+            detail="In the name of a topic all but letters, digits, _ and - is written as _xHH, and Kafka takes a dot"
+            " for an underscore.",
+            hint=f'Rename it, or leave it out: tables = [..., "!{clash[-1]}"]',
+        )
+    for schema, table in tables:
+        topic = topics.table(schema, table)
+        if len(topic) > LONGEST:
+            raise ConfigError(
+                "TR-126",
+                f'table "{schema}.{table}" would have a topic with too long a name',
+                detail=f"It has {len(topic)} characters; Kafka takes {LONGEST}.",
+                hint=f'Rename it, or leave it out: tables = [..., "!{schema}.{table}"]',
+            )

@@ -1,0 +1,153 @@
+"""The TOAST cache: what the stream has shown of large values, for the updates that leave them out.
+
+Three things make it exact. It is told every change of a table of which it keeps anything, in their order. It is
+committed behind Kafka, with the cut of the topics; a file that is behind forgets every key that the topics have had
+since. And it forgets a table whose past is in doubt: PostgreSQL sends a Relation message before the first change
+behind any ALTER TABLE, but also for less, so then the catalog is asked whether it was less (`ToastShape.mark`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import psycopg
+import structlog
+
+from tailrace.cdc.toast.catalog_facts import toast_shape
+from tailrace.cdc.toast.store import Shape, ToastCache
+from tailrace.cdc.toast.table_cache import TableToast
+from tailrace.schemas.config.columns import HIDING
+from tailrace.schemas.config.model import Config, Kafka, Source
+from tailrace.schemas.envelope import FRAMING_SIZE, TRUNCATE_KEY
+from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.relation import Column, Relation
+from tailrace.sinks.kafka.admin import topic_id
+from tailrace.sinks.kafka.options import client_options
+from tailrace.snapshot.topic import read_to
+
+log = structlog.get_logger()
+
+
+class Toast:
+    """The cache and its tables."""
+
+    def __init__(
+        self, config: Config, connection: psycopg.Connection, timeline: int, stored: PositionRecord, topic: str
+    ) -> None:
+        """Bring the file to the cut of `stored`, whose records are on Kafka; `topic` is that of the progress."""
+        source = config.source
+        self._source = source
+        self._connection = connection
+        used = "cache" in (source.toast, *source.toast_by_table.values())
+        self.cache = ToastCache(_folder(config) if used else None, source.toast_cache_bytes)
+        # of another server, timeline or generation of topics, or behind a gap, no value is of use
+        topics = topic_id(config.kafka, topic) if used else ""
+        self._origin = f"{stored.here.system_identifier} {timeline} {topics} {stored.generation}"
+        _catch_up(self.cache, config.kafka, stored, self._origin)
+
+    def table(
+        self,
+        relation: Relation,
+        topic: str,
+        key_columns: Sequence[int],
+        columns: Sequence[Column],
+    ) -> TableToast | None:
+        """Take a table as a Relation message has shown it.
+
+        Of `columns`, its own with their options, those that are hidden on the topic are not kept here either.
+        """
+        shape = None
+        if self.cache.usable and _way(self._source, relation.qualified_name) == "cache":
+            hidden = [i for i, column in enumerate(columns) if column.option and column.option.kind in HIDING]
+            shape = toast_shape(self._connection, self._source.publication, relation, key_columns, hidden)
+        if shape is None:
+            self.cache.clear(relation.oid)
+            # a table without large values, too, so that its topic is not taken for one that we know nothing of
+            self.cache.set_shape(relation.oid, Shape(topic, None, 0, False))
+            return None
+        made = TableToast(self.cache, relation, shape)
+        forms = [columns[i].option is None for i in key_columns]  # a key as text is another key
+        made.seen(topic, f"{relation} {key_columns} {forms} {shape.mark}" if shape.mark else None, shape.until)
+        return made
+
+    def commit(self, cut: Cut) -> None:
+        """Keep all up to a cut that Kafka has."""
+        self.cache.commit(cut, self._origin)
+
+    def close(self) -> None:
+        """Leave the file as of the last `commit`."""
+        self.cache.close()
+
+
+def _way(source: Source, table: str) -> str:
+    ways = [way for pattern, way in source.toast_by_table.items() if fnmatchcase(table, pattern)]
+    return ways[-1] if ways else source.toast
+
+
+def _folder(config: Config) -> Path | None:
+    """Return where the file is: the same place at each start, not one for temporary files; None if there is none."""
+    if config.source.toast_cache_dir:
+        return Path(config.source.toast_cache_dir)
+    state = os.environ.get("STATE_DIRECTORY") or os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    try:
+        return Path(state).expanduser() / "tailrace" / f"{config.kafka.prefix}-{config.source.slot}"
+    except RuntimeError:
+        log.warning("no toast cache: there is no home folder", hint="Name a folder with source.toast_cache_dir.")
+        return None
+
+
+def _catch_up(cache: ToastCache, kafka: Kafka, record: PositionRecord, origin: str) -> None:
+    """Make the cache fit to `record`: what the topics have had since its own cut is forgotten; in doubt, everything.
+
+    In doubt it is where rows were read again: an update of a row that was gone by then has left no record.
+    """
+    found, stored = cache.at, record.here
+    if found == (stored, origin):
+        return
+    if found is not None:
+        cut, of = found
+        topics = Topics(kafka.prefix)
+        moved = [topic for topic in _moved(cut, stored) if topic not in topics.beside]
+        known = all(cache.oids(topic) for topic in moved)
+        if of == origin and _is_before(cut, stored) and known and not record.reread:
+            for topic in moved:
+                _forget(cache, kafka, topic, cut, stored)
+            log.info("toast cache has caught up", position=str(stored.position))
+        else:
+            log.warning("toast cache begins empty: it belongs to another state of the topics")
+            cache.clear_all()
+    cache.commit(stored, origin)
+
+
+def _is_before(cut: Cut, stored: Cut) -> bool:
+    if cut.position.epoch != stored.position.epoch:
+        return False
+    if cut.position > stored.position or cut.flushed_lsn > stored.flushed_lsn:
+        return False
+    return all(
+        len(stored.offsets.get(topic, [])) >= len(offsets)
+        and all(mine <= other for mine, other in zip(offsets, stored.offsets[topic], strict=False))
+        for topic, offsets in cut.offsets.items()
+    )
+
+
+def _moved(cut: Cut, stored: Cut) -> list[str]:
+    return [topic for topic, offsets in stored.offsets.items() if any(offsets) and offsets != cut.offsets.get(topic)]
+
+
+def _forget(cache: ToastCache, kafka: Kafka, topic: str, cut: Cut, stored: Cut) -> None:
+    """Forget the keys that a topic has records of between two cuts. Compaction leaves one of each, and of a deleted
+    key it need not: that begins again with an insert.
+    """
+    oids = cache.oids(topic)
+    for records in read_to(client_options(kafka), topic, stored.offsets[topic], cut.offsets.get(topic, [])):
+        for record in records:
+            for oid in oids:
+                if record.key == TRUNCATE_KEY:
+                    cache.clear(oid)
+                else:
+                    cache.erase(oid, record.key[FRAMING_SIZE:])

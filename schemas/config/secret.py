@@ -1,0 +1,117 @@
+"""Which settings are secret: they are not shown by `config show`, and taken out of a text that may quote them.
+
+Secret are all that the model declares so (`SecretStr`), free options by their names, and the passwords in a connection
+string or URL. Of a connection string the rest is shown: host, port, database, user, sslmode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote, unquote_plus
+
+from pydantic import BaseModel, SecretStr
+
+from tailrace.schemas.config import dsn
+from tailrace.schemas.config.model import Config, Kafka
+
+HIDDEN: Final = dsn.HIDDEN
+_FREE: Final = {("kafka", "options"), ("spark", "conf")}
+"""Tables of which the model knows no names; elsewhere a name may be a table's or a view's."""
+
+_remembered: Final[set[str]] = set()
+
+_WORDS: Final = r"password|passwd|passphrase|secret|token|credential|jaas|private|api.?key|access.?key|account.?key"
+_NAME: Final = re.compile(rf"{_WORDS}|\bpwd\b|\.key$|\.pem$|\.key\.", re.I)
+# a password may have anything in it, an @, too: up to the last one before a slash
+_USER_INFO: Final = re.compile(r"(?<=://)([^/\s]*)@")
+_PARAMETER: Final = re.compile(rf"((?:^|[?&;\s,-])[\w.-]*(?:{_WORDS}|\bpwd)[\w.-]*=)([^&;\s\"']+)", re.I)
+
+
+def shown(config: Config) -> dict[str, Any]:
+    """Return the settings as plain values, with asterisks for what is secret."""
+    values = _hidden(config.model_dump(mode="json"))
+    assert isinstance(values, dict)
+    values["source"]["dsn"] = dsn.without_secrets(config.source.dsn.get_secret_value())
+    return values
+
+
+def without_secrets(text: str) -> str:
+    """Return a URL, or another free setting, with asterisks for the passwords in it."""
+    return _PARAMETER.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(_without_password, text))
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """Return `text` with asterisks for each of `secrets`, also where it is quoted as Python or a URL quotes it."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        for form in {secret, repr(secret)[1:-1], secret.encode("unicode_escape").decode("ascii")}:
+            text = text.replace(form, HIDDEN)
+    return text
+
+
+def secret_values(config: Config) -> set[str]:
+    """Return every secret of a configuration. Very short ones are left out: they are in any text."""
+    return {value for value in _secrets(config, ()) if len(value) >= 4}
+
+
+def remember(config: Config) -> None:
+    """Note the secrets of a configuration that is in use, for the one place that prints a traceback."""
+    _remembered.update(secret_values(config))
+
+
+def without_remembered(text: str) -> str:
+    """Return `text` without the secrets of all configurations that were read in this process."""
+    return redacted(text, _remembered)
+
+
+def kafka_secrets(kafka: Kafka) -> set[str]:
+    """Return the same of the section that is about Kafka."""
+    return {value for value in _secrets(kafka, ("kafka",)) if len(value) >= 4}
+
+
+def _hidden(value: object, path: tuple[str, ...] = ()) -> object:
+    if isinstance(value, dict):
+        return {key: _hidden(below, (*path, str(key))) for key, below in value.items()}
+    if isinstance(value, list):
+        return [_hidden(item, path) for item in value]
+    if value and _has_a_secret_name(path):
+        return HIDDEN
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def _has_a_secret_name(path: tuple[str, ...]) -> bool:
+    return path[:2] in _FREE and _NAME.search(path[-1]) is not None
+
+
+def _without_password(found: re.Match[str]) -> str:
+    user, colon, _ = found[1].partition(":")
+    # without a colon it may be a token
+    return f"{user}:{HIDDEN}@" if colon else f"{HIDDEN}@"
+
+
+def _secrets(value: object, path: tuple[str, ...]) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        secret = value.get_secret_value()
+        yield from dsn.secrets(secret) if path[-1:] == ("dsn",) else (secret, *secret.splitlines())
+    elif isinstance(value, BaseModel):
+        for field in type(value).model_fields:
+            yield from _secrets(getattr(value, field), (*path, field))
+    elif isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from _secrets(below, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _secrets(item, path)
+    elif _has_a_secret_name(path):
+        yield str(value)
+    elif isinstance(value, str):
+        yield from _in_text(value)
+
+
+def _in_text(text: str) -> Iterator[str]:
+    for user_info in _USER_INFO.findall(text):
+        user, colon, password = user_info.partition(":")
+        yield from (password, unquote(password)) if colon else (user, unquote(user))
+    for _, value in _PARAMETER.findall(text):
+        yield from (value, unquote_plus(value))

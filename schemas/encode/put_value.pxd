@@ -1,0 +1,8 @@
+# C signatures for compiled callers; the code is in putvalue.py.
+
+from tailrace.schemas.encode.buffer cimport Buffer
+
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char*, char**, void*) except? -1.0
+
+cdef int put_value(int kind, object column, bytes text, Py_ssize_t start, Py_ssize_t end, Buffer out) except? -1

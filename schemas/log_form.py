@@ -1,0 +1,51 @@
+"""The form of the log, the same for the daemon and the Spark jobs: time, level, event, and what belongs to it.
+
+For people on a terminal, else a JSON object a line.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import structlog
+
+from tailrace.schemas.errors import TailraceError
+
+SHARED: Final[tuple[structlog.types.Processor, ...]] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+"""What every record goes through, whoever reads it."""
+
+
+def renderers(*, terminal: bool) -> list[structlog.types.Processor]:
+    """Return what turns a record into text."""
+    if terminal:
+        return [_error_below, structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _error_below(_: Any, __: str, record: structlog.types.EventDict) -> structlog.types.EventDict:
+    """Let an error of several lines be printed as lines, where a stack would be, and not as a quoted string."""
+    if isinstance(error := record.get("error"), str) and "\n" in error and "exception" not in record:
+        record["exception"] = record.pop("error")
+    return record
+
+
+def rendered(level: str, values: dict[str, Any], *, terminal: bool) -> str:
+    """Return one record as text, without a logger; `values` has its `event`."""
+    record: Any = dict(values)
+    for process in (*SHARED, *renderers(terminal=terminal)):
+        record = process(None, level, record)
+    return str(record)
+
+
+def failure(error: TailraceError, *, terminal: bool) -> str:
+    """Return the error that ends a program: its three lines for people, else a record with these as its fields."""
+    if terminal:
+        return str(error)
+    fields = {"detail": error.detail, "hint": error.hint}
+    values = {"code": error.code, **{name: text for name, text in fields.items() if text}, "event": error.message}
+    return rendered("error", values, terminal=False)

@@ -1,0 +1,60 @@
+"""A logical message (`pg_logical_emit_message`) as a record: Debezium's envelope of one, with the prefix as the key."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Final
+
+import orjson
+from fastavro import parse_schema, schemaless_writer
+
+from tailrace.schemas.avro import SOURCE_FIELDS, SOURCE_NAME
+from tailrace.schemas.envelope import framing
+
+_NAMESPACE: Final = "io.debezium.connector.postgresql"
+
+_KEY: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": f"{_NAMESPACE}.MessageKey",
+    "fields": [{"name": "prefix", "type": "string"}],
+}
+_VALUE: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": f"{_NAMESPACE}.MessageValue",
+    "fields": [
+        {
+            "name": "message",
+            "type": {
+                "type": "record",
+                "name": f"{_NAMESPACE}.Message",
+                "fields": [{"name": "prefix", "type": "string"}, {"name": "content", "type": "bytes"}],
+            },
+        },
+        {"name": "source", "type": {"type": "record", "name": SOURCE_NAME, "fields": SOURCE_FIELDS}},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+KEY_SCHEMA: Final = orjson.dumps(_KEY).decode()
+VALUE_SCHEMA: Final = orjson.dumps(_VALUE).decode()
+
+_key = parse_schema(orjson.loads(KEY_SCHEMA))
+_value = parse_schema(orjson.loads(VALUE_SCHEMA))
+
+
+def message_key(schema_id: int, prefix: str) -> bytes:
+    """Return the framed key."""
+    return _framed(schema_id, _key, {"prefix": prefix})
+
+
+def message_value(schema_id: int, prefix: str, content: bytes, source: dict[str, Any], ts_ms: int) -> bytes:
+    """Return the framed value; `source` is that of a record of a table, with empty names of schema and table."""
+    message = {"prefix": prefix, "content": content}
+    return _framed(schema_id, _value, {"message": message, "source": source, "op": "m", "ts_ms": ts_ms})
+
+
+def _framed(schema_id: int, schema: Any, record: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    out.write(framing(schema_id))
+    schemaless_writer(out, schema, record)
+    return out.getvalue()

@@ -1,0 +1,240 @@
+"""The records of the topics ``{prefix}.tailrace.progress``, ``{prefix}.tailrace.tables``, and of the views topic.
+
+Keys are JSON arrays. On the progress topic: ``[slot, "position"]``. On the tables topic: ``[slot, "table", table]``,
+whose value is a `layout.TableState`, and ``[slot, "chunk", table, run, n]``. Every Kafka transaction
+of the daemon ends with a position record. A cut taken from it names, for every partition of every topic, the offset
+behind the last record that belongs to the state as of `flushed_lsn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self
+
+import orjson
+
+from tailrace.schemas.lsn import Position, format_lsn, parse_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The state of all topics as of one LSN: everything committed before `flushed_lsn`, nothing after.
+
+    `offsets[topic][partition]` is the next offset; a topic that is missing has none yet (read nothing from it).
+    `commit_ts_us` is the source's commit time of the newest transaction inside, microseconds since 1970 (0: none yet).
+    """
+
+    position: Position
+    flushed_lsn: int
+    commit_ts_us: int
+    system_identifier: str
+    timeline: int
+    offsets: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[Position, int]:
+        """What decides which cut is newer: an idle advance keeps the position and moves `flushed_lsn`."""
+        return self.position, self.flushed_lsn
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; LSNs as PostgreSQL prints them."""
+        value = asdict(self)
+        value["position"] = _position_dict(self.position)
+        value["flushed_lsn"] = format_lsn(self.flushed_lsn)
+        return value
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        return cls(
+            position=_position(value["position"]),
+            flushed_lsn=parse_lsn(value["flushed_lsn"]),
+            commit_ts_us=value["commit_ts_us"],
+            system_identifier=value["system_identifier"],
+            timeline=value["timeline"],
+            offsets=value["offsets"],
+        )
+
+    def to_json(self) -> str:
+        return orjson.dumps(self.to_dict()).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return cls.from_dict(orjson.loads(text))
+
+
+MOST_BOUNDARIES: Final = 8
+"""Cuts that a position record names in `states`. With more, the oldest are dropped: a view for whose tables only a
+dropped one was a state gets an older cut or none, so it stands still, or has no start, until one of them is complete.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A cut at which no source transaction was split, and the tables that were incomplete there.
+
+    For every other table it is a state: the table's topic up to the cut is the table as of its LSN.
+    """
+
+    cut: Cut
+    incomplete: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRecord:
+    """The last record of a Kafka transaction.
+
+    `here` is the cut at this very transaction. It is a state if no source transaction is split across it (`open` is
+    None) and no table is in the middle of its snapshot (`incomplete_tables` is empty); otherwise `newest_state` is
+    the last cut that was one, if any. `states` are the cuts between these two that are a state for some tables and
+    have no newer one for the same tables, newest first (`states_after`); records of older versions have none.
+    `counts` is the number of records this Kafka transaction wrote per topic, `diverted` that of all dead letters so
+    far. `nokey_oid` is the oid of the publication for tables without a key, 0 if there is none. `reread` names the
+    tables of which values were read again, with the LSN up to which they may be newer than the cut: these, too, are
+    incomplete until then. `generation` rises when a new slot begins behind changes that the topics lack: what was kept
+    beside them is of no use any more. `parked` has the code of the error of each table that is set aside: it is
+    incomplete until a person resumes it.
+    """
+
+    here: Cut
+    publication_oid: int
+    open: int | None = None
+    incomplete_tables: tuple[str, ...] = ()
+    newest_state: Cut | None = None
+    states: tuple[Boundary, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    diverted: int = 0
+    nokey_oid: int = 0
+    reread: dict[str, int] = field(default_factory=dict)
+    generation: int = 1
+    parked: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a slot goes with it: the first record of all comes before the slot is made, and has no position."""
+        return self.here.position.commit_lsn > 0
+
+    @property
+    def end_lsn(self) -> int:
+        """All transactions of which the topics hold anything began their commit before it."""
+        return max(self.here.flushed_lsn, self.here.position.commit_lsn + 1)
+
+    @property
+    def is_state(self) -> bool:
+        return self.open is None and not self.incomplete_tables
+
+    @property
+    def state(self) -> Cut | None:
+        """The newest cut that is a state of all tables, up to and including this one."""
+        return self.here if self.is_state else self.newest_state
+
+    def state_for(self, tables: Collection[str]) -> Cut | None:
+        """Return the newest cut that is a state of all of `tables` (``schema.table``), if there is one.
+
+        It need not be one of other tables. The older of the cuts at which two tables were last complete would not do:
+        the other table may have been incomplete there. So each cut carries its own incomplete tables.
+        """
+        if self.open is None and not self.waits_for(tables):
+            return self.here
+        found = (boundary.cut for boundary in self.states if boundary.incomplete.isdisjoint(tables))
+        return next(found, self.newest_state)
+
+    def waits_for(self, tables: Collection[str]) -> tuple[str, ...]:
+        """Return which of `tables` are incomplete: while there are any, `state_for` does not move."""
+        wanted = set(tables)
+        return tuple(table for table in self.incomplete_tables if table in wanted)
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(
+            {
+                "here": self.here.to_dict(),
+                "publication_oid": self.publication_oid,
+                "open": self.open,
+                "incomplete_tables": self.incomplete_tables,
+                "newest_state": self.newest_state.to_dict() if self.newest_state else None,
+                "counts": self.counts,
+                "diverted": self.diverted,
+                "nokey_oid": self.nokey_oid,
+                "reread": {table: format_lsn(lsn) for table, lsn in self.reread.items()},
+                "generation": self.generation,
+                "parked": self.parked,
+                **({"states": [_boundary_dict(each, self.here) for each in self.states]} if self.states else {}),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Self:
+        value = orjson.loads(raw)
+        here = Cut.from_dict(value["here"])
+        return cls(
+            here=here,
+            publication_oid=value["publication_oid"],
+            open=value["open"],
+            incomplete_tables=tuple(value["incomplete_tables"]),
+            newest_state=Cut.from_dict(value["newest_state"]) if value["newest_state"] else None,
+            states=tuple(_boundary(each, here) for each in value.get("states", ())),
+            counts=value["counts"],
+            diverted=value.get("diverted", 0),
+            nokey_oid=value["nokey_oid"],
+            reread={table: parse_lsn(lsn) for table, lsn in value.get("reread", {}).items()},
+            generation=value.get("generation", 1),
+            parked=value.get("parked", {}),
+        )
+
+
+def states_after(before: PositionRecord, open_xid: int | None, incomplete: Collection[str]) -> tuple[Boundary, ...]:
+    """Return the `states` of the record that follows `before`.
+
+    Of the cuts so far that are not split, these are the ones that are the newest state of some set of tables: one is
+    dropped once a newer cut has no table incomplete that it had complete. A cut with all tables complete is
+    `newest_state`, and is not repeated here.
+    """
+    known = before.states
+    if before.open is None and before.incomplete_tables:
+        known = (Boundary(before.here, frozenset(before.incomplete_tables)), *known)
+    elif before.open is None:
+        known = ()
+    if open_xid is None:
+        now = frozenset(incomplete)
+        known = tuple(boundary for boundary in known if not now <= boundary.incomplete)
+    return known[:MOST_BOUNDARIES]
+
+
+def _boundary_dict(boundary: Boundary, here: Cut) -> dict[str, Any]:
+    """Return the JSON form; of the offsets only those that are not `here`'s, null for a topic that came later."""
+    cut = boundary.cut
+    topics = (*here.offsets, *(topic for topic in cut.offsets if topic not in here.offsets))
+    moved = {topic: cut.offsets.get(topic) for topic in topics if cut.offsets.get(topic) != here.offsets.get(topic)}
+    value = replace(cut, offsets={}).to_dict()
+    value["offsets"] = moved
+    return {"cut": value, "incomplete_tables": sorted(boundary.incomplete)}
+
+
+def _boundary(value: dict[str, Any], here: Cut) -> Boundary:
+    cut = Cut.from_dict(value["cut"])
+    offsets = {topic: ends for topic, ends in (here.offsets | cut.offsets).items() if ends is not None}
+    return Boundary(replace(cut, offsets=offsets), frozenset(value["incomplete_tables"]))
+
+
+def position_key(slot: str) -> bytes:
+    return orjson.dumps([slot, "position"])
+
+
+def table_key(slot: str, table: str) -> bytes:
+    return orjson.dumps([slot, "table", table])
+
+
+def chunk_key(slot: str, table: str, run: int, n: int) -> bytes:
+    return orjson.dumps([slot, "chunk", table, run, n])
+
+
+def _position_dict(position: Position) -> dict[str, Any]:
+    return {
+        "epoch": position.epoch,
+        "commit_lsn": format_lsn(position.commit_lsn),
+        "ordinal": position.ordinal,
+    }
+
+
+def _position(value: dict[str, Any]) -> Position:
+    return Position(value["epoch"], parse_lsn(value["commit_lsn"]), value["ordinal"])

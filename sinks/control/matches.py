@@ -1,0 +1,150 @@
+"""Matches of a percolate view onto its topic, each once, whatever is killed at whatever moment.
+
+Its topic is ``{prefix}.tailrace.matches.{view}``: key the query, value JSON, header `tailrace.position`; the matches of
+one query are in the order of the changes. Each Kafka transaction also has a record on ``{prefix}.tailrace.published``,
+compacted, key ``[view]`` in JSON: the last match in it. So a publisher goes on behind what is committed, and a new one
+fences the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import orjson
+
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.errors import StateError
+from tailrace.schemas.lsn import Position, format_lsn, parse_lsn
+from tailrace.schemas.records.topics import Topics, messages
+from tailrace.sinks.control.positions import Reader
+from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
+from tailrace.sinks.kafka.outbox import Destination
+from tailrace.sinks.kafka.producer import KafkaSink
+
+PAGE: Final = 10_000
+"""Matches in one Kafka transaction, and the most that are in memory; each is an id, a key and some numbers."""
+
+_SETTINGS: Final = {"cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """The place of a match among all of a view: by the position of the change, then by query."""
+
+    position: Position
+    query: str
+
+    def to_json(self) -> bytes:
+        position = (self.position.epoch, format_lsn(self.position.commit_lsn), self.position.ordinal)
+        return orjson.dumps({"position": position, "query": self.query})
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Self:
+        value = orjson.loads(raw)
+        epoch, commit_lsn, ordinal = value["position"]
+        return cls(Position(epoch, parse_lsn(commit_lsn), ordinal), value["query"])
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A change that a stored query matches; `query` and `key` are canonical keys (JSON arrays), or an index's `_id`.
+
+    `query_version` is the position of the query's newest record as of the cut, or `_version` in an index of the user's.
+    """
+
+    query: str
+    query_version: str
+    key: str
+    position: Position
+    cut_lsn: int
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.position, self.query)
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(
+            {
+                "query": self.query,
+                "query_version": self.query_version,
+                "key": self.key,
+                "position": str(self.position),
+                "cut_lsn": format_lsn(self.cut_lsn),
+            }
+        )
+
+
+Pages = Callable[[Mark | None, int], Sequence[Match]]
+"""Gives the first so many of the committed matches behind a mark, in order."""
+
+
+class Publisher:
+    """Forwards the matches of one view; makes its topics and its producer when there is something to forward."""
+
+    def __init__(self, kafka: Kafka, view: str) -> None:
+        self._kafka = kafka
+        self._view = view
+        self._topics = Topics(kafka.prefix)
+        self._key = orjson.dumps([view])
+        self._sink: KafkaSink | None = None
+        self._to = Destination("", [])
+        self._mark: Mark | None = None
+
+    def forward(self, pages: Pages, end: Position) -> int:
+        """Forward all that is behind the progress; return how many matches. None of them is behind `end`.
+
+        After a SinkError the outcome of the last transaction is not known; the next call finds it out. StateError if
+        the progress is behind `end`: it is that of other topics.
+        """
+        count = 0
+        try:
+            sink = self._open()
+            if self._mark is not None and self._mark.position > end:
+                raise StateError(
+                    "TR-595",
+                    f'the matches of view "{self._view}" were forwarded further than it stands',
+                    detail=f"To {self._mark.position}; it stands at {end}. The topics were made anew.",
+                    hint="Declare the view under another name: its matches get a topic of their own.",
+                )
+            while found := pages(self._mark, PAGE):
+                for match in found:
+                    sink.outbox.send(self._to, match.query.encode(), match.to_json(), match.position.to_bytes())
+                mark = found[-1].mark
+                sink.commit(lambda _, mark=mark: (self._key, mark.to_json()))  # type: ignore[misc]
+                self._mark = mark
+                count += len(found)
+        except BaseException:
+            self.close()
+            raise
+        return count
+
+    def close(self) -> None:
+        """Let go of the producer; what it has not committed is aborted by the next one."""
+        if self._sink is not None:
+            self._sink.abandon()
+            self._sink = None
+
+    def _open(self) -> KafkaSink:
+        if self._sink is None:
+            kafka, topic, published = self._kafka, self._topics.matches(self._view), self._topics.published
+            specs = [
+                TopicSpec(topic, kafka.partitions, messages(kafka.max_message_bytes)),
+                TopicSpec(published, 1, _SETTINGS),
+            ]
+            partitions = ensure_topics(kafka, specs)[topic]
+            self._to = Destination(topic, [0] * partitions)
+            self._sink = KafkaSink(kafka, f"tailrace-{kafka.prefix}-{self._view}-matches", published)
+            # Behind the fence: what the producer before this one had under way is committed or aborted by now.
+            self._mark = self._published()
+        return self._sink
+
+    def _published(self) -> Mark | None:
+        found = None
+        with Reader(self._kafka, self._topics.published) as reader:
+            for record in reader.all():
+                raw = record.value()
+                if record.key() == self._key and raw is not None:
+                    found = Mark.from_json(raw)
+        return found

@@ -1,0 +1,288 @@
+"""Read the small topics of a pipeline: positions, schemas; for the daemon, the jobs, status and verify.
+
+All reading is under read_committed and ends: at the end of the partition as the broker names it, or with an
+error at a deadline. The last offset is never waited for: it may be a transaction marker or an aborted record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin._metadata import ClusterMetadata
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+
+from tailrace.schemas.closes import Closes
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.config.secret import kafka_secrets
+from tailrace.schemas.errors import SinkError
+from tailrace.schemas.records.position import PositionRecord, position_key
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.sinks.kafka.options import client_options, unusable
+
+TIMEOUT: Final = 15.0
+"""Seconds until a broker that does not answer is an error."""
+
+_FIRST_STEP: Final = 64
+_STEP_GROWTH: Final = 8
+
+
+def read_position(kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT) -> PositionRecord | None:
+    """Return the newest position record of `slot`, or None if there is none (or no topic) yet."""
+    with PositionTail(kafka, topics, slot, timeout, once=True) as tail:
+        return tail.newest()
+
+
+def read_schemas(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> list[StoredSchema]:
+    """Return all schemas of the pipeline, of each subject the newest last; none if there is no topic yet."""
+    found: dict[int, StoredSchema] = {}
+    with Reader(kafka, topics.schemas, timeout, once=True) as reader:
+        for record in reader.all():
+            if (raw := record.value()) is not None:
+                stored = StoredSchema.from_value(raw)
+                found.pop(stored.id, None)  # one that came back goes behind those that came between
+                found[stored.id] = stored
+    return list(found.values())
+
+
+class Reader(Closes):
+    """A consumer of one partition (of a topic that has only that one), without a group's offsets.
+
+    Partition 0 is all there is: order over keys matters on these topics, so they are made with one partition.
+    """
+
+    def __init__(self, kafka: Kafka, topic: str, timeout: float = TIMEOUT, *, once: bool = False) -> None:
+        """With `once`, what is there is all that will be read: the broker says at once that it is the end."""
+        self._bootstrap = kafka.bootstrap
+        self._topic = topic
+        self._timeout = timeout
+        self._trouble: KafkaError | None = None
+        self._reached = 0  # up to which offset all that is committed has been read
+        options = {
+            **client_options(kafka),
+            "group.id": "tailrace-reader",  # needed by the client; nothing is ever committed to it
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": _END_MS if once else _NEWS_MS,
+            "log_level": 0,  # what matters comes back as an error
+            "error_cb": self._hear,
+        }
+        try:
+            self._consumer = Consumer(options)
+        except KafkaException as error:
+            raise unusable(error.args[0], kafka_secrets(kafka)) from None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def bounds(self) -> tuple[int, int] | None:
+        """Return the first offset and the end of what is committed, or None if the topic does not exist."""
+        try:
+            return self._bounds()
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from None
+
+    @retry(
+        retry=retry_if_exception(lambda error: _leaderless(error)),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(TIMEOUT),
+        reraise=True,
+    )
+    def _bounds(self) -> tuple[int, int] | None:
+        found = self._ask().topics[self._topic]
+        if found.error is not None:
+            if found.error.code() in _NO_TOPIC:
+                return None
+            raise KafkaException(found.error)
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=self._timeout)
+        return low, high
+
+    def _ask(self) -> ClusterMetadata:
+        """Ask what there is, in ever longer steps: why we are not let in the client says between them only.
+
+        It would go on trying until the deadline. By then a broker that has just started lets us in.
+        """
+        deadline = time.monotonic() + self._timeout
+        step = _FIRST_ASK_S
+        while True:
+            try:
+                found: ClusterMetadata = self._consumer.list_topics(self._topic, timeout=min(step, self._timeout))
+                return found
+            except KafkaException:
+                self._consumer.poll(0)  # calls `_hear`
+                refused = self._trouble is not None and self._trouble.code() in _REFUSED
+                if refused or time.monotonic() + step > deadline:
+                    raise
+                step *= 2
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says of no broker why
+            self._trouble = error
+
+    def all(self) -> Iterator[Message]:
+        """Yield every record from the first offset to the end."""
+        bounds = self.bounds()
+        if bounds is not None:
+            yield from self.span(*bounds)
+
+    def span(self, start: int, end: int) -> Iterator[Message]:
+        """Yield the records from `start` to `end` at least, `end` being one that `bounds` gave.
+
+        Not to the end as it is by then: a busy daemon may write faster than that could be reached. Later calls of
+        `more` go on from there.
+        """
+        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        self._reached = start
+        if start >= end:
+            return
+        deadline = time.monotonic() + self._timeout
+        while True:
+            record = self._consumer.poll(0.1)
+            if record is None:
+                if time.monotonic() > deadline:
+                    raise self._failed(None)
+                continue
+            if self._is_record(record):
+                yield record
+            if self._reached >= end:
+                return
+            # now, for whoever takes the records may need long
+            deadline = time.monotonic() + self._timeout
+
+    def more(self, wait: float) -> Iterator[Message]:
+        """Yield what has come since: wait up to `wait` seconds for the first record, then take all."""
+        while True:
+            record = self._consumer.poll(wait)
+            if record is None:
+                return
+            if self._is_record(record):
+                wait = 0.0
+                yield record
+
+    def rest(self, wait: float) -> Iterator[Message]:
+        """Yield what has come since, up to the end as it is now; what does not come within `wait` seconds is left."""
+        bounds = self.bounds()
+        deadline = time.monotonic() + wait
+        while bounds is not None and self._reached < bounds[1]:
+            record = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+            if record is None:
+                return
+            if self._is_record(record):
+                yield record
+
+    def _is_record(self, record: Message) -> bool:
+        """Whether it is no error; errors that do not pass are raised."""
+        error = record.error()
+        if error is None:
+            self._reached = (record.offset() or 0) + 1
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            # behind the marker of a transaction, which is no record; or before the end that `bounds` gave, where a
+            # leader that was elected a moment ago does not know yet how much of its log is committed
+            self._reached = record.offset() or 0
+        elif error.code() not in _PASSING and not error.retriable():
+            raise self._failed(error)
+        return False
+
+    def _failed(self, error: KafkaError | None) -> SinkError:
+        reason = error.str() if error is not None else f"no answer within {self._timeout:.0f} s"
+        if self._trouble is not None:
+            reason = f"{self._trouble.str()}; {reason}"
+        return SinkError(
+            "TR-330",
+            f'Kafka at "{self._bootstrap}" cannot be read',
+            detail=f'Topic "{self._topic}": {reason}.',
+            hint=f"Is the broker running and reachable? kcat -b {self._bootstrap} -L\n"
+            "       The address is kafka.bootstrap, credentials are kafka.options and kafka.secret_options.\n"
+            "       What is wrong with a certificate: openssl s_client -connect HOST:PORT -CAfile FILE </dev/null",
+        )
+
+
+_NEWS_MS: Final = 100
+_END_MS: Final = 10
+"""How long the broker waits for something new before it answers that there is nothing."""
+
+_FIRST_ASK_S: Final = 1.0
+
+_REFUSED: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+"""By the broker, or the broker by us."""
+
+_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+
+_NO_LEADER: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    # said by its leader of a topic that another broker knows of already
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    # said by a leader that was elected a moment ago (KIP-207)
+    KafkaError.OFFSET_NOT_AVAILABLE,
+)
+"""A topic that was made a moment ago, or whose broker has just gone."""
+
+
+def _leaderless(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _NO_LEADER
+
+
+_PASSING: Final = (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+"""The client goes on trying after these; the deadline decides."""
+
+
+class PositionTail(Closes):
+    """The newest position record of a slot, kept at hand: one consumer, which then only reads what is new."""
+
+    def __init__(
+        self, kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT, *, once: bool = False
+    ) -> None:
+        self._reader = Reader(kafka, topics.progress, timeout, once=once)
+        self._key = position_key(slot)
+        self._newest: PositionRecord | None = None
+        self._assigned = False
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def newest(self, wait: float = 0.0) -> PositionRecord | None:
+        """Return the record with the greatest Position.
+
+        The first call reads to the end as it was when asked; later ones, or where that gave nothing, wait up to `wait`
+        seconds for something new: what has just been committed is readable some milliseconds later.
+        """
+        if self._assigned:
+            self._keep(self._reader.more(wait))
+            return self._newest
+        bounds = self._reader.bounds()
+        if bounds is None:
+            time.sleep(wait)
+            return None
+        low, high = bounds
+        step = _FIRST_STEP
+        while True:
+            start = max(low, high - step)
+            self._keep(self._reader.span(start, high))
+            self._assigned = True
+            if self._newest is not None or start == low:
+                break
+            step *= _STEP_GROWTH
+        if self._newest is None and wait:
+            self._keep(self._reader.more(wait))
+        return self._newest
+
+    def committed(self, wait: float) -> PositionRecord | None:
+        """Return the same of what is committed by now; what cannot be read within `wait` seconds is left."""
+        if not self._assigned:
+            return self.newest()
+        self._keep(self._reader.rest(wait))
+        return self._newest
+
+    def _keep(self, records: Iterator[Message]) -> None:
+        for record in records:
+            raw = record.value()
+            if record.key() == self._key and raw is not None:
+                found = PositionRecord.from_json(raw)
+                if self._newest is None or found.here.order >= self._newest.here.order:
+                    self._newest = found

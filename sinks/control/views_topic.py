@@ -1,0 +1,175 @@
+"""What each view has applied, for `status` and `wait`: the compacted topic ``{prefix}.tailrace.views``.
+
+Keys are ``[view]`` in JSON. The target itself is what counts; the topic adds what a target has no place for: cuts
+that changed no row, and when a view was last known to be at the newest cut.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+import orjson
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tailrace.schemas.closes import Closes
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.errors import SinkError
+from tailrace.schemas.records.position import Cut
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import TIMEOUT, Reader
+from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
+from tailrace.sinks.kafka.options import client_options
+from tailrace.sinks.target.protocol import HistoryFrom
+
+WAITS_FOR_TABLE: Final = "TR-584"
+"""The code in `ViewRecord.error` of a view that waits for tables to be read: `status` says more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRecord:
+    """The state of a view's live generation.
+
+    `snapshot_id` (warehouse) is the newest Iceberg snapshot with a cut of its own when the record was written:
+    the record's cut counts only as long as that is so. `current_ms` is a moment, milliseconds since 1970, at which
+    nothing was after the record's cut on the view's topics: the last one that is known. `error` is why it stands
+    still, if it does. `history_from` is where a history begins.
+    """
+
+    view: str
+    target: str
+    generation: int
+    cut: Cut | None
+    current_ms: int
+    snapshot_id: int | None = None
+    error: str | None = None
+    history_from: HistoryFrom | None = None
+
+    def key(self) -> bytes:
+        return orjson.dumps([self.view])
+
+    def value(self) -> bytes:
+        return orjson.dumps(
+            {
+                "view": self.view,
+                "target": self.target,
+                "generation": self.generation,
+                "cut": self.cut.to_dict() if self.cut else None,
+                "current_ms": self.current_ms,
+                "snapshot_id": self.snapshot_id,
+                "error": self.error,
+                "history_from": self.history_from.to_json() if self.history_from else None,
+            }
+        )
+
+    @classmethod
+    def from_value(cls, raw: bytes) -> Self:
+        value = orjson.loads(raw)
+        cut = Cut.from_dict(value.pop("cut")) if value["cut"] else value.pop("cut")
+        begins = value.pop("history_from", None)
+        return cls(cut=cut, history_from=HistoryFrom.from_json(begins) if begins else None, **value)
+
+
+def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[str, ViewRecord]:
+    """Return the newest record of every view; none if there is no topic yet."""
+    with ViewsTail(kafka, topics, timeout, once=True) as tail:
+        return tail.newest()
+
+
+class ViewsTail(Closes):
+    """The newest record of every view, kept at hand: one consumer, which then only reads what is new.
+
+    Memory: one record for each view.
+    """
+
+    def __init__(self, kafka: Kafka, topics: Topics, timeout: float = TIMEOUT, *, once: bool = False) -> None:
+        self._reader = Reader(kafka, topics.views, timeout, once=once)
+        self._newest: dict[str, ViewRecord] = {}
+        self._assigned = False
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def newest(self, wait: float = 0.0) -> dict[str, ViewRecord]:
+        """Return the newest records by view; none if there is no topic yet.
+
+        The first call reads to the end as it was when asked; later ones wait up to `wait` seconds for something new.
+        """
+        if self._assigned:
+            self._keep(self._reader.more(wait))
+        elif (bounds := self._reader.bounds()) is not None:
+            self._keep(self._reader.span(*bounds))
+            self._assigned = True
+        else:
+            time.sleep(wait)
+        return dict(self._newest)
+
+    def _keep(self, records: Iterator[Message]) -> None:
+        for record in records:
+            raw, key = record.value(), record.key()
+            if raw is not None:
+                view = ViewRecord.from_value(raw)
+                self._newest[view.view] = view
+            elif key is not None:
+                self._newest.pop(orjson.loads(key)[0], None)
+
+
+_SETTINGS: Final = {"cleanup.policy": "compact"}
+
+
+class ViewsTopic:
+    """Writes the records; makes the topic if it is missing."""
+
+    def __init__(self, kafka: Kafka, topics: Topics) -> None:
+        self._kafka = kafka
+        self._topic = topics.views
+        self._lock = threading.Lock()
+        ensure_topics(kafka, [TopicSpec(self._topic, 1, _SETTINGS)])
+        self._producer = Producer(
+            {
+                **client_options(kafka),
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": int(TIMEOUT * 1000),
+                "log_level": 0,
+            }
+        )
+
+    def publish(self, record: ViewRecord) -> None:
+        """Write one record and wait until Kafka has it."""
+        self._send(record.key(), record.value())
+
+    def forget(self, view: str) -> None:
+        """Take a view's record off the topic."""
+        self._send(orjson.dumps([view]), None)
+
+    def _send(self, key: bytes, value: bytes | None) -> None:
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        # another thread's flush would take our report, and might not have handed it over when ours returns
+        with self._lock:
+            try:
+                self._producer.produce(self._topic, value, key, on_delivery=delivered)
+            except (BufferError, KafkaException) as error:
+                raise self._refused(str(error)) from None
+            if self._producer.flush(TIMEOUT) or failed:
+                raise self._refused(failed[0].str() if failed else f"no answer within {TIMEOUT:.0f} s")
+
+    def _refused(self, reason: str) -> SinkError:
+        return SinkError(
+            "TR-510",
+            f'the applied cut of a view cannot be written to topic "{self._topic}"',
+            detail=f'Kafka at "{self._kafka.bootstrap}": {reason}.',
+            hint=f"Is the broker running and reachable? kcat -b {self._kafka.bootstrap} -L",
+        )
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,39 @@
+"""Servers that are asked over HTTP: whether the files for TLS can be used, and what to do when there is no answer."""
+
+from __future__ import annotations
+
+import ssl
+from urllib.parse import urlsplit
+
+from tailrace.schemas.config.model import HttpServer
+from tailrace.schemas.errors import ConfigError
+
+
+def check_files(section: str, server: HttpServer) -> None:
+    """ConfigError (TR-349) if the CA or the client certificate of a `section` of the configuration cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=server.ca_file)
+        if server.cert_file:
+            context.load_cert_chain(server.cert_file, server.key_file)
+    except OSError as error:  # of which ssl.SSLError is one
+        raise ConfigError(
+            "TR-349",
+            f"the files of [{section}] for TLS cannot be used",
+            detail=f"{error}.",
+            hint=f"{section}.ca_file, cert_file and key_file must be PEM and readable by this user, on this machine.",
+        ) from None
+
+
+def reach_hint(section: str, server: HttpServer, path: str, status: int | None, reason: str) -> str:
+    """Return what to do about a server of a `section` that does not do what it was asked, with a line to paste.
+
+    `status` is that of its answer, if there was one; `path` is what anybody may ask it for.
+    """
+    if status in (401, 403):
+        return f"Its user is {section}.user, with {section}.password or {section}.password_file."
+    url = server.urls[0].rstrip("/")
+    if "ssl" in reason.lower() or "certificate" in reason.lower():
+        parts = urlsplit(url)
+        ask = f"openssl s_client -connect {parts.hostname}:{parts.port or 443} -CAfile {server.ca_file or 'FILE'}"
+        return f"Its CA is {section}.ca_file. What is wrong with a certificate:\n       {ask} </dev/null"
+    return f"Is it running and reachable? curl {url}{path}"

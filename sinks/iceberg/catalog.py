@@ -1,0 +1,167 @@
+"""The warehouse's catalog and folder: whether they can be reached and used, and the catalog as pyiceberg opens it.
+
+Nothing is made by looking. What only the JVM knows (its drivers, its file systems), `spark_jobs.jobs.command` asks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from tailrace.schemas.config.model import Warehouse
+from tailrace.schemas.errors import ConfigError, SinkError, TailraceError
+from tailrace.schemas.reasons import reason
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+_PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "http": 80, "https": 443}
+_ANSWER_S: Final = 5.0
+_FOR_LIBPQ: Final = frozenset(
+    ("user", "password", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "options")
+)
+"""Parameters of a JDBC URI that libpq takes, too."""
+
+
+def shown(uri: str) -> str:
+    """Return a catalog's URI as it may be shown: without user, password and parameters."""
+    return re.sub(r"//[^/@?]*@", "//", uri.partition("?")[0])
+
+
+def properties(warehouse: Warehouse) -> dict[str, str]:
+    """Return what pyiceberg needs to open the catalog."""
+    if warehouse.uri.startswith("http"):
+        return {"type": "rest", "uri": warehouse.uri, "warehouse": warehouse.location}
+    uri = warehouse.uri.removeprefix("jdbc:")
+    if (file := warehouse.sqlite_file) is not None:
+        uri = f"sqlite:///{file}"
+    elif uri.startswith("postgresql:"):
+        base, _, given = uri.removeprefix("postgresql:").partition("?")
+        known = urlencode([(name, value) for name, value in parse_qsl(given) if name in _FOR_LIBPQ])
+        uri = f"postgresql+psycopg:{base}" + (f"?{known}" if known else "")
+    return {"type": "sql", "uri": uri, "warehouse": warehouse.location}
+
+
+@contextmanager
+def opened(warehouse: Warehouse) -> Iterator[Catalog]:
+    """Give the catalog for reading; what goes wrong meanwhile is a SinkError (TR-513) with its cause."""
+    from pyiceberg.catalog import load_catalog
+
+    try:
+        check_catalog(warehouse)
+        yield load_catalog(warehouse.catalog, **properties(warehouse))
+    except TailraceError:
+        raise
+    except Exception as error:
+        raise unusable(warehouse, reason(error)) from None
+
+
+def check(warehouse: Warehouse) -> None:
+    """SinkError (TR-513) if the catalog or the folder of the tables cannot be used, ConfigError if none is named."""
+    check_catalog(warehouse)
+    _check_location(warehouse.location)
+
+
+def check_catalog(warehouse: Warehouse) -> None:
+    """The same of the catalog alone: a file that can be written, or a server that takes connections."""
+    file = warehouse.sqlite_file
+    if file is not None:
+        if problem := _sqlite_problem(Path(file)):
+            raise unusable(warehouse, problem, f"warehouse.uri names its file, which must be writable: ls -ld {file}")
+        return
+    parts = urlsplit(warehouse.uri.removeprefix("jdbc:"))
+    port = _PORTS.get(parts.scheme)
+    if port is None or not parts.netloc:
+        return
+    tried = []
+    for place in parts.netloc.rpartition("@")[2].split(","):
+        host, found = _host_and_port(place, port)
+        try:
+            with socket.create_connection((host, found), _ANSWER_S):
+                return
+        except OSError as error:
+            tried.append(f"{host}:{found}: {reason(error)}")
+    raise unusable(warehouse, ", ".join(tried), "Is it running and reachable from this machine?")
+
+
+def unusable(warehouse: Warehouse, why: str, hint: str = "") -> SinkError:
+    """Return the error for a catalog that does not do what it was asked."""
+    return SinkError(
+        "TR-513",
+        f"the catalog of the warehouse at {shown(warehouse.uri)} cannot be used",
+        detail=f"{scrubbed(why, warehouse).rstrip('.')}.",
+        hint=hint or "It is warehouse.uri in the configuration: tailrace config show",
+    )
+
+
+def scrubbed(text: str, warehouse: Warehouse) -> str:
+    """Return a text without what the catalog's URI holds of secrets."""
+    uri = warehouse.uri
+    text = text.replace(uri, shown(uri))
+    for secret in _secrets(uri):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _secrets(uri: str) -> Iterator[str]:
+    parts = urlsplit(uri.removeprefix("jdbc:"))
+    for name, value in parse_qsl(parts.query):
+        if "pass" in name.lower() or "token" in name.lower() or "secret" in name.lower():
+            yield value
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    if user and password:
+        yield from {password, unquote(password)}
+
+
+def _sqlite_problem(file: Path) -> str | None:
+    if not file.exists():
+        return _cannot_be_made(file.absolute().parent)
+    if not file.is_file():
+        return f'"{file}" is not a file'
+    if not os.access(file, os.W_OK):
+        return f'"{file}" cannot be written by this user'
+    try:
+        with closing(sqlite3.connect(f"file:{file.absolute()}?mode=ro", uri=True)) as connection:
+            connection.execute("PRAGMA schema_version").fetchall()
+    except sqlite3.Error as error:
+        return f'"{file}": {error}'
+    return None
+
+
+def _cannot_be_made(folder: Path) -> str | None:
+    """Return why a folder that must be there, or be made, cannot be; None if it can."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        return f'"{there}" is not a folder'
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f'"{there}" cannot be written by this user'
+    return None
+
+
+def _check_location(location: str) -> None:
+    """Look at a folder of this machine; what another scheme names, Spark alone can reach."""
+    hint = '[warehouse] location = "/var/lib/tailrace/warehouse", or a URI such as "s3://bucket/warehouse"'
+    if not location.strip():
+        raise ConfigError("TR-104", "the warehouse has no location", detail="warehouse.location is empty.", hint=hint)
+    scheme = urlsplit(location).scheme
+    if scheme not in ("", "file"):
+        return
+    folder = Path(unquote(urlsplit(location).path) if scheme else location).absolute()
+    if problem := _cannot_be_made(folder):
+        raise SinkError(
+            "TR-513", f'the location of the warehouse, "{location}", cannot be used', detail=f"{problem}.", hint=hint
+        )
+
+
+def _host_and_port(place: str, default: int) -> tuple[str, int]:
+    host, colon, port = place.rpartition(":")
+    if not colon or not port.isdecimal():
+        return place.strip("[]"), default
+    return host.strip("[]"), int(port)

@@ -1,0 +1,183 @@
+"""The generations of a view in the warehouse: which there are, and how those go that nobody keeps.
+
+Beside the live one, a generation is a branch ``g{n}`` of the table, or a table ``{view}__g{n}`` if it is staged with
+other columns. One with a greater number than the live one is staged, or was rolled back from; one with a smaller
+number was live before. What is dropped goes at once, snapshots and files: no other tool has a reason to read it.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.schemas.config.model import Warehouse
+from tailrace.schemas.records.position import Cut
+from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.protocol import Applied
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+GENERATION: Final = "tailrace.generation"
+
+_NUMBERED: Final = re.compile(r"g(\d+)")
+_AT_ONCE: Final = 10_000
+"""Snapshots named in one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot of the live generation; `cut` is None for a rewrite."""
+
+    id: int
+    timestamp_ms: int
+    cut: Cut | None
+    rewrite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a generation lives: `table` in the catalog and `ref`, a branch of it; the live one is main."""
+
+    table: str
+    ref: str = "main"
+
+
+class Generations(ABC):
+    """The part of `sinks.iceberg.target.IcebergTarget` that deals with more than one generation."""
+
+    _session: SparkSession
+    _warehouse: Warehouse
+    _view: str
+    _places: dict[int, Place]
+
+    @abstractmethod
+    def live(self) -> Applied | None: ...
+
+    @abstractmethod
+    def _applied(self, place: Place) -> Applied | None: ...
+
+    @abstractmethod
+    def _ancestors(self, place: Place) -> Iterator[Any]: ...
+
+    @abstractmethod
+    def _loaded(self, table: str) -> Any: ...
+
+    @abstractmethod
+    def _table(self, table: str) -> str: ...
+
+    def generations(self) -> dict[int, Applied]:
+        """Return every generation that holds a cut, the live one among them."""
+        live = self.live()
+        if live is None:
+            return {}
+        found = {live.generation: live}
+        for number, place in self._beside():
+            applied = self._applied(place)
+            # A branch that nothing was written to yet shows what it was made from.
+            if number not in found and applied is not None and applied.generation == number:
+                found[number], self._places[number] = applied, place
+        return found
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Drop every generation but the live one and these, also what attempts have left that were cut short."""
+        live = self.live()
+        if live is None:
+            return
+        for number, place in self._beside():
+            if number in numbers and number != live.generation:
+                continue
+            self._drop(place)
+            if number != live.generation:
+                self._places.pop(number, None)
+        self._expire({live.generation, *numbers})
+
+    def remove(self) -> None:
+        """Drop the view's table and all that stands beside it."""
+        for _, place in self._beside():
+            if place.table != self._view:
+                self._drop(place)
+        self._session.sql(f"DROP TABLE IF EXISTS {self._table(self._view)} PURGE")
+        self._places.clear()
+
+    def rows(self, generation: int) -> DataFrame:
+        """Return a generation's rows as they are now; what is applied later does not change them."""
+        return self._session.sql(f"SELECT * FROM {self._head(self._places[generation])}")
+
+    def _head(self, place: Place) -> str:
+        """Return what stands for the newest snapshot of a place in FROM, with the columns that it was written with."""
+        return f"{self._table(place.table)} VERSION AS OF {next(self._ancestors(place)).snapshotId()}"
+
+    def _drop(self, place: Place) -> None:
+        if place.table != self._view:
+            self._session.sql(f"DROP TABLE IF EXISTS {self._table(place.table)} PURGE")
+            return
+        kind = "BRANCH" if self._loaded(self._view).refs().get(place.ref).isBranch() else "TAG"
+        self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP {kind} IF EXISTS {place.ref}")
+
+    def _beside(self) -> list[tuple[int, Place]]:
+        table = self._loaded(self._view)
+        refs = [] if table is None else [str(name) for name in table.refs().keySet()]
+        found = [(name, Place(self._view, name)) for name in refs]
+        namespace = f"{quote(self._warehouse.catalog)}.{quote(self._warehouse.namespace)}"
+        for row in self._session.sql(f"SHOW TABLES IN {namespace} LIKE '{self._view}__g*'").toLocalIterator():
+            name = row["tableName"]
+            if name.startswith(f"{self._view}__"):
+                found.append((name.removeprefix(f"{self._view}__"), Place(name)))
+        numbered = ((_NUMBERED.fullmatch(name), place) for name, place in found)
+        return [(int(match[1]), place) for match, place in numbered if match]
+
+    def _expire(self, kept: Collection[int]) -> None:
+        """Take out the snapshots of generations that are gone, but none that a branch or a tag points to.
+
+        The kept ones begin with them as ancestors, so the table would hold their files for good. Memory: the table's
+        own list of snapshots.
+        """
+        table = self._loaded(self._view)
+        heads = {int(ref.snapshotId()) for ref in table.refs().values()}
+        parents: dict[int, int | None] = {}
+        owners: dict[int, int | None] = {}
+        for snapshot in table.snapshots():
+            number, parent = snapshot.summary().get(GENERATION), snapshot.parentId()
+            parents[int(snapshot.snapshotId())] = None if parent is None else int(parent)
+            owners[int(snapshot.snapshotId())] = None if number is None else int(number)
+        reached: set[int] = set()
+        for head in heads:
+            at: int | None = head
+            while at is not None and at in parents and at not in reached:
+                reached.add(at)
+                at = parents[at]
+        dead = []
+        for at in parents:
+            owner = _owner(at, owners, parents)
+            if at not in heads and (at not in reached or (owner is not None and owner not in kept)):
+                dead.append(at)
+        self.take_out(dead)
+
+    def take_out(self, snapshots: Sequence[int]) -> None:
+        """Expire these snapshots of the table, and no others."""
+        for start in range(0, len(snapshots), _AT_ONCE):
+            # A time that is given takes precedence over the default, which would expire others by their age.
+            self.call(
+                "expire_snapshots",
+                "older_than => TIMESTAMP '1970-01-01 00:00:00', stream_results => true, "
+                f"snapshot_ids => array({', '.join(map(str, snapshots[start : start + _AT_ONCE]))})",
+            )
+
+    def call(self, procedure: str, arguments: str) -> dict[str, Any]:
+        """Run one of Iceberg's procedures on the view's table; return what it says."""
+        catalog, table = quote(self._warehouse.catalog), f"{self._warehouse.namespace}.{self._view}"
+        sql = f"CALL {catalog}.system.{procedure}(table => '{table}', {arguments})"
+        found: dict[str, Any] = self._session.sql(sql).collect()[0].asDict()
+        return found
+
+
+def _owner(snapshot: int, owners: dict[int, int | None], parents: dict[int, int | None]) -> int | None:
+    """Return the generation that a snapshot is of: a rewrite says nothing, it is of the one that it rewrote."""
+    at: int | None = snapshot
+    while at is not None and owners.get(at) is None:
+        at = parents.get(at)
+    return None if at is None else owners[at]

@@ -1,0 +1,435 @@
+"""Views in an Iceberg warehouse: the applied cut is a property of the very snapshot that holds the data.
+
+* A batch is one commit: MERGE of changed rows, or INSERT OVERWRITE with all rows where the content is replaced.
+* Applied is the cut of the newest ancestor that has the property; rewrites by other tools carry none.
+* Deletes only go through MERGE: Iceberg may turn DELETE FROM into a metadata delete, which carries no property.
+* A rebuild with the live table's columns fills a branch and becomes current by `set_current_snapshot`; with other
+  columns it fills a table of its own, from which one CREATE OR REPLACE TABLE AS SELECT is made.
+
+Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches ``g{n}`` (`sinks.iceberg.generations`), tags
+``pin*`` (`sinks.iceberg.maintenance`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from tailrace.schemas.config.model import Warehouse
+from tailrace.schemas.errors import RebuildError
+from tailrace.schemas.records.position import Cut
+from tailrace.sinks.iceberg.generations import GENERATION, Generations, Place, Snapshot
+from tailrace.sinks.spark.one_task import in_one_task
+from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.spark.temp_views import temp_view
+from tailrace.sinks.target.protocol import DELETED, Applied, HistoryFrom
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+CUT: Final = "tailrace.cut"
+KEY: Final = "tailrace.key"
+DEFINITION: Final = "tailrace.definition"
+INPUTS: Final = "tailrace.inputs"
+LEVEL: Final = "tailrace.level_ms"
+HISTORY_FROM: Final = "tailrace.history_from"
+
+_SMALL_RECORDS: Final = 500_000
+
+_FIRST_USE: Final = threading.Lock()
+"""Of two sessions that make a catalog's own tables, or a namespace, at the same time one fails."""
+
+_PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
+
+_TABLE_PROPERTIES: Final = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    # One shuffle less; batches are small, and a rebuild comes from few partitions.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    # A rebuild commits to its branch while follow commits to the live one: both go through the same pointer.
+    "commit.retry.num-retries": "20",
+    # Each commit brings a manifest or two, and each scan reads them all: by default up to a hundred.
+    "commit.manifest.min-count-to-merge": "5",
+    # Each commit writes the table's metadata anew; the old files would stay for ever.
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+
+
+class IcebergTarget(Generations):
+    """One view's table. `session` is the view's own: the property setting would leak into another's commits."""
+
+    kind: Final = "warehouse"
+
+    def __init__(self, session: SparkSession, warehouse: Warehouse, view: str, definition: str | None = None) -> None:
+        self._session = session
+        self._definition = definition
+        self._warehouse = warehouse
+        self._catalog = warehouse.catalog
+        self._namespace = warehouse.namespace
+        self._view = view
+        self._places: dict[int, Place] = {}
+        self._records = 0
+        """How many the generation held that was last looked at."""
+        self.inputs: Mapping[str, int] = {}
+        self.level_ms: int | None = None
+        self.history_from: HistoryFrom | None = None
+        """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
+        with _FIRST_USE:
+            session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the generation that was last looked at can well be gone through in one task."""
+        return self._records <= _SMALL_RECORDS
+
+    def live(self) -> Applied | None:
+        """Return generation and cut of what readers see; None if nothing was ever applied."""
+        place = Place(self._view)
+        found = self._applied(place)
+        if found is not None:
+            self._places[found.generation] = place
+        return found
+
+    def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
+        """Make room for a new generation beside the live one and return its number."""
+        live = self.live()
+        if live is None:
+            self._places[1] = Place(self._view)
+            return 1
+        generation = live.generation + 1
+        name = f"g{generation}"
+        # What an earlier attempt has left behind holds a cut of its own: it goes.
+        self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP BRANCH IF EXISTS {name}")
+        self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')} PURGE")
+        types = {column: _type_name(kind) for column, kind in columns.items()}
+        if self._types(self._view) == types and self.key(live.generation) == tuple(key):
+            self._session.sql(f"ALTER TABLE {self._table(self._view)} CREATE BRANCH {name}")
+            self._places[generation] = Place(self._view, name)
+        else:
+            self._places[generation] = Place(f"{self._view}__{name}")
+        return generation
+
+    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
+        """Make `rows` the whole content of a generation as of `cut`."""
+        place = self._places[generation]
+        with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, cut, key):
+            if self._loaded(place.table) is None:
+                properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
+                self._session.sql(
+                    f"CREATE TABLE {self._table(place.table)} USING iceberg "
+                    f"TBLPROPERTIES ({_pairs(properties)}) AS SELECT * FROM tailrace_rows"
+                )
+            else:
+                columns = _columns(self._evolve(place, rows), rows)
+                self._session.sql(
+                    f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(quote, columns))}) "
+                    f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
+                )
+        return self._committed(place, generation, cut)
+
+    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
+        """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
+        place = self._places[generation]
+        columns = _columns(self._evolve(place, changes.drop(DELETED)), changes, prefix="s.")
+        # <=>: with =, a key that holds NULL would be inserted again and again.
+        match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
+        sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
+        with (
+            temp_view(self._session, "tailrace_changes", changes),
+            self._properties(generation, cut, key),
+            in_one_task(self._session, few=few and self.is_small),
+        ):
+            self._session.sql(
+                f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
+                f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
+                f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN "
+                f"INSERT ({', '.join(map(quote, columns))}) VALUES ({', '.join(columns.values())})"
+            )
+        return self._committed(place, generation, cut)
+
+    def append(self, generation: int, rows: DataFrame, cut: Cut) -> Applied:
+        """Add rows to a generation and bring it to `cut`."""
+        place = self._places[generation]
+        columns = _columns(self._evolve(place, rows), rows)
+        with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, cut):
+            self._session.sql(
+                f"INSERT INTO {self._written(place)} ({', '.join(map(quote, columns))}) "
+                f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
+            )
+        return self._committed(place, generation, cut)
+
+    def unchanged(self, applied: Applied, cut: Cut) -> Applied:
+        """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
+        return replace(applied, cut=cut, unfinished=None)
+
+    def snapshot_at(self, cut: Cut, of: Applied | None = None) -> int | None:
+        """Return the snapshot that shows the live generation at `cut`; None if it is from before its first one.
+
+        It is the newest of its cuts that is not past this one, so the generation must have stood at `cut`. With `of`
+        it is looked for in that state's generation, whatever is live now.
+        """
+        rewritten: int | None = None
+        for snapshot in self._ancestors(Place(self._view), of.snapshot_id if of else None):
+            summary = snapshot.summary()
+            stored = summary.get(CUT)
+            if stored is None:
+                rewritten = rewritten or snapshot.snapshotId()
+                continue
+            if of is not None and int(summary.get(GENERATION)) != of.generation:
+                return None
+            if Cut.from_json(stored).order <= cut.order:
+                # The same rows, in fewer files.
+                return rewritten or int(snapshot.snapshotId())
+            rewritten = None
+        return None
+
+    def columns(self) -> dict[str, DataType]:
+        """Return the live table's columns."""
+        return {field.name: field.dataType for field in self._session.table(self.table()).schema}
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the snapshots that led to what readers see, the newest first; one Spark job, one row for each."""
+        rows = self._session.sql(
+            "SELECT snapshot_id, parent_id, unix_millis(committed_at) AS ms, operation, "
+            f"try_element_at(summary, '{CUT}') AS cut FROM {self.table()}.snapshots"
+        ).collect()
+        known = {row.snapshot_id: row for row in rows}
+        found: list[Snapshot] = []
+        head = self._loaded(self._view).currentSnapshot()
+        row = known.get(head.snapshotId()) if head is not None else None
+        while row is not None:
+            cut = Cut.from_json(row.cut) if row.cut else None
+            found.append(Snapshot(row.snapshot_id, row.ms, cut, row.operation == "replace"))
+            row = known.get(row.parent_id)
+        return found
+
+    def tag(self, name: str, snapshot: int, retain_days: int | None = None) -> None:
+        """Let a tag stand for a snapshot, which then does not expire; for so long, if a time is given."""
+        retain = f" RETAIN {retain_days} DAYS" if retain_days else ""
+        self._session.sql(f"ALTER TABLE {self.table()} CREATE OR REPLACE TAG {name} AS OF VERSION {snapshot}{retain}")
+
+    def untag(self, name: str) -> None:
+        """Drop a tag."""
+        self._session.sql(f"ALTER TABLE {self.table()} DROP TAG IF EXISTS {name}")
+
+    def referenced(self) -> set[int]:
+        """Return the snapshots that branches and tags stand for, with those that say at which cut their rows are."""
+        found: set[int] = set()
+        for name in dict(self._loaded(self._view).refs()):
+            for snapshot in self._ancestors(Place(self._view, str(name))):
+                found.add(int(snapshot.snapshotId()))
+                if snapshot.summary().get(CUT) is not None:
+                    break
+        return found
+
+    def tags(self) -> dict[str, int]:
+        """Return the tags, each with the time of its snapshot, in milliseconds since 1970."""
+        table = self._loaded(self._view)
+        refs = {} if table is None else dict(table.refs())
+        return {name: table.snapshot(ref.snapshotId()).timestampMillis() for name, ref in refs.items() if ref.isTag()}
+
+    def table(self) -> str:
+        """Return the live table's name in Spark SQL."""
+        return self._table(self._view)
+
+    def key(self, generation: int) -> tuple[str, ...]:
+        """Return the key columns that a generation was written with."""
+        place = self._places[generation]
+        found = (snapshot.summary().get(KEY) for snapshot in self._ancestors(place))
+        told = next((key for key in found if key is not None), None) or self._loaded(place.table).properties().get(KEY)
+        return tuple(orjson.loads(told))
+
+    def shape_as(self, generation: int, rows: DataFrame) -> None:
+        """Give a generation the columns of `rows`, before it is read to make what is then written to it."""
+        self._evolve(self._places[generation], rows)
+
+    def reached(self, generation: int) -> str:
+        """Return the name in Spark SQL of a generation that is staged or live."""
+        return self._written(self._places[generation])
+
+    def swap(self, generation: int, key: Sequence[str]) -> None:
+        """Make another generation the live one, at once for all readers; the old one stays as a branch."""
+        place, live = self._places[generation], self.live()
+        if live is None or live.generation == generation:
+            return
+        table = self._table(self._view)
+        was, new = (next(self._ancestors(each)).snapshotId() for each in (Place(self._view), place))
+        self._session.sql(f"ALTER TABLE {table} CREATE OR REPLACE BRANCH g{live.generation} AS OF VERSION {was}")
+        head = self._session.sql(f"SELECT * FROM {self._head(place)}").schema
+        columns = {field.name: field.dataType.simpleString() for field in head}
+        same = columns == self._types(self._view) and tuple(key) == self.key(live.generation)
+        if place.table == self._view and same:
+            self.call("set_current_snapshot", f"snapshot_id => {new}")
+        else:
+            properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
+            with self._carried(place):
+                self._session.sql(
+                    f"CREATE OR REPLACE TABLE {table} USING iceberg TBLPROPERTIES ({_pairs(properties)}) "
+                    f"AS SELECT * FROM {self._head(place)}"
+                )
+        self._drop(place)
+        self._places[generation] = Place(self._view)
+
+    def _applied(self, place: Place) -> Applied | None:
+        for snapshot in self._ancestors(place):
+            summary = snapshot.summary()
+            if summary.get(CUT) is not None:
+                self._records = int(summary.get("total-records") or 0)
+                begins = summary.get(HISTORY_FROM)
+                return Applied(
+                    int(summary.get(GENERATION)),
+                    Cut.from_json(summary.get(CUT)),
+                    snapshot.snapshotId(),
+                    definition=summary.get(DEFINITION),
+                    inputs=orjson.loads(summary.get(INPUTS) or "{}"),
+                    level_ms=int(summary.get(LEVEL) or snapshot.timestampMillis()),
+                    history_from=HistoryFrom.from_json(begins) if begins else None,
+                )
+        return None
+
+    def _ancestors(self, place: Place, head: int | None = None) -> Iterator[Any]:
+        """Give a generation's snapshots, the newest first, or those from `head` back."""
+        table = self._loaded(place.table)
+        snapshot = None if table is None else table.snapshot(place.ref if head is None else head)
+        while snapshot is not None:
+            yield snapshot
+            parent = snapshot.parentId()
+            snapshot = table.snapshot(parent) if parent is not None else None
+
+    def _committed(self, place: Place, generation: int, cut: Cut) -> Applied:
+        """Read back what stands, so that a commit without our property is never taken for one."""
+        found = self._applied(place)
+        if found is None or found.cut != cut or found.generation != generation:
+            raise RebuildError(
+                "TR-521",
+                f'view "{self._view}": the cut is not on the snapshot that was just written',
+                view=self._view,
+                detail="Something else commits to this table, or Spark ignored the snapshot property.",
+                before=f"Let nothing else write to {self._namespace}.{self._view}, then: ",
+            )
+        return found
+
+    @cached_property
+    def _spark3_util(self) -> Any:
+        # Found once: for each part of such a name Java looks through all jars for a class that is called so.
+        jvm = self._session._jvm
+        assert jvm is not None
+        return jvm.org.apache.iceberg.spark.Spark3Util
+
+    def _loaded(self, table: str) -> Any:
+        """Load the table's metadata anew, through Iceberg's Java API: no Spark job. None if there is no table."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self._spark3_util.loadIcebergTable(self._session._jsparkSession, self._table(table))
+        except AnalysisException as error:
+            if "NOT_FOUND" in (error.getCondition() or ""):
+                return None
+            raise
+
+    def _types(self, table: str) -> dict[str, str]:
+        schema = self._session.table(self._table(table)).schema
+        return {field.name: field.dataType.simpleString() for field in schema}
+
+    def _evolve(self, place: Place, rows: DataFrame) -> dict[str, str]:
+        """Add columns and widen types, and return them all; what Iceberg cannot change needs another generation."""
+        there = self._types(place.table)
+        table = self._table(place.table)
+        for field in rows.schema:
+            name, kind = field.name, _type_name(field.dataType)
+            if name not in there:
+                self._session.sql(f"ALTER TABLE {table} ADD COLUMN {quote(name)} {kind}")
+                there[name] = kind
+            elif there[name] != kind:
+                if not _widens(there[name], kind):
+                    raise RebuildError(
+                        "TR-522",
+                        f'view "{self._view}": column "{name}" was {there[name]} and is {kind} now',
+                        view=self._view,
+                        detail="The table cannot change it in place.",
+                    )
+                self._session.sql(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} TYPE {kind}")
+                there[name] = kind
+        return there
+
+    @contextmanager
+    def _properties(self, generation: int, cut: Cut, key: Sequence[str] | None = None) -> Iterator[None]:
+        values = {CUT: cut.to_json(), GENERATION: str(generation)}
+        if key is not None:
+            values[KEY] = orjson.dumps(list(key)).decode()
+        if self._definition is not None:
+            values[DEFINITION] = self._definition
+        if self.inputs:
+            values[INPUTS] = orjson.dumps(dict(self.inputs)).decode()
+        if self.level_ms is not None:
+            values[LEVEL] = str(self.level_ms)
+        if self.history_from is not None:
+            values[HISTORY_FROM] = self.history_from.to_json()
+        with self._set(values):
+            yield
+
+    @contextmanager
+    def _carried(self, place: Place) -> Iterator[None]:
+        """Let the next commit say of its rows what the snapshot that they come from says."""
+        found = next(each for each in self._ancestors(place) if each.summary().get(CUT) is not None)
+        values = {str(name): str(value) for name, value in found.summary().items() if name.startswith("tailrace.")}
+        with self._set({LEVEL: str(found.timestampMillis()), **values}):
+            yield
+
+    @contextmanager
+    def _set(self, values: Mapping[str, str]) -> Iterator[None]:
+        for name, value in values.items():
+            self._session.conf.set(_PROPERTY + name, value)
+        try:
+            yield
+        finally:
+            for name in values:
+                self._session.conf.unset(_PROPERTY + name)
+
+    def _table(self, table: str) -> str:
+        return _quoted(self._catalog, self._namespace, table)
+
+    def _written(self, place: Place) -> str:
+        return self._table(place.table) + ("" if place.ref == "main" else f".branch_{place.ref}")
+
+
+def _columns(types: Mapping[str, str], rows: DataFrame, prefix: str = "") -> dict[str, str]:
+    """Return every column of a table with what goes into it: NULL where the source has it no more."""
+    given = set(rows.columns)
+    return {name: prefix + quote(name) if name in given else f"CAST(NULL AS {kind})" for name, kind in types.items()}
+
+
+def _type_name(kind: DataType) -> str:
+    """Return the name of what a column becomes in a table: Iceberg has no smaller integers."""
+    # A name in a struct is followed by a colon.
+    return re.sub(r"\b(tinyint|smallint)(?=[,>]|$)", "int", kind.simpleString())
+
+
+def _widens(old: str, new: str) -> bool:
+    """Whether Iceberg can change a column so; the same rule as `spark_jobs.topics.shapes.widens`, on type names."""
+    if (old, new) in (("int", "bigint"), ("float", "double")):
+        return True
+    if old.startswith("decimal(") and new.startswith("decimal("):
+        (had, had_scale), (has, scale) = (kind[8:-1].split(",") for kind in (old, new))
+        return had_scale == scale and int(had) <= int(has)
+    return False
+
+
+def _quoted(*names: str) -> str:
+    return ".".join(map(quote, names))
+
+
+def _pairs(properties: Mapping[str, str]) -> str:
+    escaped = {name: value.replace("\\", "\\\\").replace("'", "\\'") for name, value in properties.items()}
+    return ", ".join(f"'{name}' = '{value}'" for name, value in escaped.items())

@@ -1,0 +1,150 @@
+"""Topics made and checked: the guarantees rest on their settings, so they are compared at every start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.errors import SinkError
+from tailrace.sinks.kafka.options import client_options
+
+_TIMEOUT_S = 15.0
+_AT_A_TIME = 100
+"""Topics in one request, which is answered when all of them are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic as it must be; `partitions` counts only when it is made."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+
+
+def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
+    """Check the settings of what is there, then make what is missing; return the partitions of each topic.
+
+    SinkError names the first topic whose settings would break a promise, and the command that mends it.
+    """
+    admin = AdminClient({**client_options(kafka), "log_level": 0})
+    try:
+        there = admin.list_topics(timeout=_TIMEOUT_S).topics
+        missing = [spec for spec in specs if spec.name not in there]
+        _check(admin, kafka, [spec for spec in specs if spec.name in there])
+        _create(admin, kafka, missing)
+        return {
+            spec.name: len(there[spec.name].partitions) if spec.name in there else spec.partitions for spec in specs
+        }
+    except KafkaException as error:
+        raise kafka_error(kafka, error.args[0]) from None
+
+
+def topic_id(kafka: Kafka, topic: str) -> str:
+    """Return what tells a topic from another that had its name before."""
+    admin = AdminClient({**client_options(kafka), "log_level": 0})
+    try:
+        (future,) = admin.describe_topics(TopicCollection([topic])).values()
+        return str(_result(future).topic_id)
+    except KafkaException as error:
+        raise kafka_error(kafka, error.args[0]) from None
+
+
+def _create(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
+    if not specs:
+        return
+    topics = [
+        NewTopic(
+            spec.name,
+            num_partitions=spec.partitions,
+            replication_factor=kafka.replication_factor,
+            config=dict(spec.settings),
+        )
+        for spec in specs
+    ]
+    for i in range(0, len(topics), _AT_A_TIME):
+        for future in admin.create_topics(topics[i : i + _AT_A_TIME], operation_timeout=_TIMEOUT_S).values():
+            try:
+                _result(future)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+
+def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
+    if not specs:
+        return
+    resources = [ConfigResource(ResourceType.TOPIC, spec.name) for spec in specs]
+    described = {
+        resource.name: _result(future)
+        for i in range(0, len(resources), _AT_A_TIME)
+        for resource, future in admin.describe_configs(resources[i : i + _AT_A_TIME]).items()
+    }
+    for spec in specs:
+        for name, wanted in spec.settings.items():
+            entry = described[spec.name].get(name)
+            found = entry.value if entry else None
+            if not _holds(found, wanted):
+                raise SinkError(
+                    "TR-302",
+                    f'topic "{spec.name}" has {name} = {found}, not {wanted}',
+                    detail="The state of a key, or of a cut, could be lost with it.",
+                    hint=f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
+                    f" --entity-name {spec.name} --add-config {name}={wanted}{_not_if_keyless(name, wanted)}",
+                )
+
+
+def _not_if_keyless(name: str, wanted: str) -> str:
+    if (name, wanted) != ("cleanup.policy", "compact"):
+        return ""
+    return (
+        "\n       Not if its table had no key until now, for then its records have none:"
+        '\n       prefix = "NEW"  # under [kafka], and another slot under [source]'
+    )
+
+
+def _result(future: Future[Any]) -> Any:
+    try:
+        return future.result(timeout=_TIMEOUT_S)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+
+
+def _holds(found: str | None, wanted: str) -> bool:
+    """Numbers are lower bounds: more lag, retention or room breaks no promise."""
+    if wanted.isdigit():
+        return found is not None and found.isdigit() and int(found) >= int(wanted)
+    return found == wanted
+
+
+def kafka_error(kafka: Kafka, error: KafkaError) -> SinkError:
+    """Say what Kafka refused; a broker that is down is named with its address."""
+    if error.code() in (
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+    ):
+        return SinkError(
+            "TR-301",
+            f"no answer from Kafka at {kafka.bootstrap}",
+            detail=f"{error.name()}: {error.str()}.",
+            hint="Check that the broker runs and that kafka.bootstrap and kafka.options fit its listener.",
+        )
+    if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+        return SinkError(
+            "TR-305",
+            "this producer was fenced: another daemon has taken over, or Kafka gave up waiting for us",
+            detail=f"{error.name()}: {error.str()}.",
+            hint="Nothing is lost or doubled: what was not committed is aborted, and the owner of the slot goes on.",
+        )
+    return SinkError("TR-303", f"Kafka refused: {error.str()}", detail=f"{error.name()}.")

@@ -1,0 +1,66 @@
+"""Where the partitions of topics begin and end: what a stored cut is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+
+from tailrace.schemas.config.model import Kafka
+from tailrace.sinks.control.positions import TIMEOUT
+from tailrace.sinks.kafka.admin import kafka_error
+from tailrace.sinks.kafka.options import client_options
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one partition: the first offset that is there, and the one behind the last."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The bounds of every partition of the topics that exist, and how many brokers there are."""
+
+    topics: dict[str, list[Bounds]]
+    brokers: int
+
+
+def topic_bounds(kafka: Kafka, topics: Collection[str]) -> Seen:
+    """Return the bounds of those of `topics` that exist. SinkError if Kafka does not say.
+
+    With several brokers, one that has just come back may not know of all topics yet.
+    """
+    try:
+        return _topic_bounds(AdminClient({**client_options(kafka), "log_level": 0}), topics)
+    except KafkaException as error:
+        raise kafka_error(kafka, error.args[0]) from None
+
+
+@retry(
+    # a topic that was made, or a broker that was started, a moment ago
+    retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].retriable()),
+    wait=wait_fixed(0.1),
+    stop=stop_after_delay(TIMEOUT),
+    reraise=True,
+)
+def _topic_bounds(admin: AdminClient, topics: Collection[str]) -> Seen:
+    known = admin.list_topics(timeout=TIMEOUT)
+    there = known.topics
+    partitions = [
+        TopicPartition(topic, partition) for topic in topics if topic in there for partition in there[topic].partitions
+    ]
+    found: dict[str, list[Bounds]] = {}
+    if partitions:
+        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        first = admin.list_offsets(dict.fromkeys(partitions, earliest), request_timeout=TIMEOUT)
+        end = admin.list_offsets(dict.fromkeys(partitions, latest), request_timeout=TIMEOUT)
+        for each in sorted(partitions, key=lambda each: (each.topic, each.partition)):
+            found.setdefault(each.topic, []).append(Bounds(first[each].result().offset, end[each].result().offset))
+    return Seen(found, len(known.brokers))

@@ -1,0 +1,125 @@
+"""Documents into OpenSearch's bulk API; runs inside Spark's workers, so it imports no more than it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from tailrace.schemas.config.model import Search
+from tailrace.schemas.errors import SinkError
+from tailrace.schemas.reasons import reason, without_classes
+from tailrace.sinks.http.reach import check_files, reach_hint
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+    from pyspark.sql import Row
+
+_TIMEOUT_S: Final = 60
+_CHECK_S: Final = 5
+_CHUNK_BYTES: Final = 4_000_000
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+
+
+def connect(search: Search) -> OpenSearch:
+    """Return a client; it connects on the first request. ConfigError if there are files that it cannot use."""
+    from opensearchpy import OpenSearch
+
+    check_files("search", search)
+    return OpenSearch(
+        search.hosts,
+        http_auth=(search.user, search.password.get_secret_value()) if search.user and search.password else None,
+        ca_certs=search.ca_file,
+        client_cert=search.cert_file,
+        client_key=search.key_file,
+        timeout=_TIMEOUT_S,
+        max_retries=3,
+        retry_on_timeout=True,
+    )
+
+
+@contextmanager
+def named_errors(search: Search) -> Iterator[None]:
+    """Give what the client raises the hosts' names and a remedy."""
+    from opensearchpy.exceptions import OpenSearchException, TransportError
+
+    try:
+        yield
+    except OpenSearchException as error:
+        # The client's full text may hold a document.
+        status, why = None, reason(error)
+        if isinstance(error, TransportError) and isinstance(error.status_code, int):  # "N/A" without an answer
+            status, why = error.status_code, f"{error.status_code} {without_classes(str(error.error))}"
+        raise SinkError(
+            "TR-530",
+            f"OpenSearch at {', '.join(search.hosts)} does not do what it was asked",
+            detail=f"{why.rstrip('.')}.",
+            hint=reach_hint("search", search, "/_cluster/health", status, f"{type(error).__name__} {why}"),
+        ) from None
+
+
+def check(search: Search) -> None:
+    """SinkError (TR-530) if the cluster cannot be reached, does not let us in, or is none."""
+    with named_errors(search):
+        client = connect(search)
+        try:
+            client.info(params={"request_timeout": _CHECK_S})
+        finally:
+            client.close()
+
+
+def write_documents(rows: Iterable[Row], search: Search, index: str, version: int) -> None:
+    """Index or delete each of `rows` (id, document or null) under an external version.
+
+    That another writer's newer version is there already (409) is as it should be when a batch is repeated. Any
+    other failure ends the batch.
+    """
+    with named_errors(search):
+        client = connect(search)
+        try:
+            for body in _bodies(rows, version):
+                answer = client.bulk(
+                    body=body, index=index, params={"filter_path": "errors,items.*.status,items.*.error"}
+                )
+                if answer["errors"]:
+                    _check(answer["items"], index)
+        finally:
+            client.close()
+
+
+def _bodies(rows: Iterable[Row], version: int) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    size = 0
+    for number, document in rows:
+        action = "delete" if document is None else "index"
+        parts.append(orjson.dumps({action: {"_id": number, "version": version, "version_type": "external_gte"}}))
+        if document is not None:
+            parts.append(document.encode())
+            size += len(parts[-1])
+        size += 100
+        if size > _CHUNK_BYTES:
+            yield b"\n".join(parts) + b"\n"
+            parts, size = [], 0
+    if parts:
+        yield b"\n".join(parts) + b"\n"
+
+
+def _check(items: Iterable[dict[str, Any]], index: str) -> None:
+    for item in items:
+        ((action, result),) = item.items()
+        status = result["status"]
+        if status < 300 or status == _CONFLICT or (action == "delete" and status == _NOT_FOUND):
+            continue
+        error = result.get("error", {})
+        # The reason may quote the value: only the field's name is taken from it.
+        field = re.search(r"field \[([^\]]*)\]", error.get("reason", ""))
+        raise SinkError(
+            "TR-531",
+            f'OpenSearch refuses a document of index "{index}"',
+            detail=f"{action}: {status} {error.get('type', '')}" + (f' in field "{field[1]}".' if field else "."),
+            hint="The server's log has more. Nothing is lost: the batch is tried again.",
+        )

@@ -1,0 +1,158 @@
+"""Compare two indexes of a view, each as of one point in time, document by document; runs inside Spark's workers.
+
+Pages of one are looked up in the other, in both directions. Memory: two pages, and the listing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from tailrace.schemas.config.model import Search
+from tailrace.sinks.opensearch.bulk import connect, named_errors
+from tailrace.sinks.opensearch.documents import field_of
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+_PAGE: Final = 1000
+_KEPT: Final = "10m"
+
+What = Literal["only live", "only staged", "different"]
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many rows each generation has, and how many keys differ in which way; `repeated`: stand more than once."""
+
+    live: int = 0
+    staged: int = 0
+    only_live: int = 0
+    only_staged: int = 0
+    changed: int = 0
+    repeated: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.only_live + self.only_staged + self.changed + self.repeated
+
+    def add(self, other: Counts) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key that differs, and in which columns."""
+
+    key: dict[str, Any]
+    what: What
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Two indexes, each as of a point in time; `columns` are those that both have."""
+
+    search: Search
+    live: str
+    staged: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    slices: int
+
+    def compare(self, numbers: Iterable[int], limit: int) -> Iterator[tuple[Counts, list[Difference]]]:
+        """Compare these slices; of each, list up to `limit` keys."""
+        client = connect(self.search)
+        try:
+            with named_errors(self.search):
+                for number in numbers:
+                    yield _Slice(client, self, number, limit).compare()
+        finally:
+            client.close()
+
+
+@contextmanager
+def opened(
+    search: Search, indexes: Sequence[str], key: tuple[str, ...], columns: tuple[str, ...], slices: int
+) -> Iterator[Points]:
+    """Hold both indexes as they are now for the block; nothing may be written to them until it begins."""
+    client = connect(search)
+    points: list[str] = []
+    try:
+        with named_errors(search):
+            for index in indexes:
+                points.append(client.create_pit(index=index, params={"keep_alive": _KEPT})["pit_id"])
+        yield Points(search, points[0], points[1], key, columns, slices)
+    finally:
+        with named_errors(search):
+            if points:
+                client.delete_pit(body={"pit_id": points})
+        client.close()
+
+
+@dataclass(slots=True)
+class _Slice:
+    client: OpenSearch
+    points: Points
+    number: int
+    limit: int
+    counts: Counts = field(default_factory=Counts)
+    found: list[Difference] = field(default_factory=list)
+
+    def compare(self) -> tuple[Counts, list[Difference]]:
+        for page in self._pages(self.points.live):
+            self.counts.live += len(page)
+            others = self._lookup(self.points.staged, page)
+            for number, document in page.items():
+                if number not in others:
+                    self.counts.only_live += 1
+                    self._list(document, "only live")
+                elif columns := self._different(document, others[number]):
+                    self.counts.changed += 1
+                    self._list(document, "different", columns)
+        for page in self._pages(self.points.staged):
+            self.counts.staged += len(page)
+            others = self._lookup(self.points.live, page)
+            for number in page.keys() - others.keys():
+                self.counts.only_staged += 1
+                self._list(page[number], "only staged")
+        return self.counts, self.found
+
+    def _pages(self, point: str) -> Iterator[dict[str, dict[str, Any]]]:
+        after: dict[str, Any] = {}
+        one_of = {"slice": {"id": self.number, "max": self.points.slices}} if self.points.slices > 1 else {}
+        while True:
+            body = {
+                "size": _PAGE,
+                "query": {"match_all": {}},
+                "sort": [{"_shard_doc": "asc"}],
+                "track_total_hits": False,
+                **one_of,
+                **after,
+            }
+            hits = self._search(point, body)
+            if not hits:
+                return
+            after = {"search_after": hits[-1]["sort"]}
+            yield {hit["_id"]: hit["_source"] for hit in hits}
+
+    def _lookup(self, point: str, page: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        body = {"size": len(page), "query": {"ids": {"values": list(page)}}, "track_total_hits": False}
+        return {hit["_id"]: hit["_source"] for hit in self._search(point, body)}
+
+    def _search(self, point: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        found = self.client.search(body={**body, "pit": {"id": point, "keep_alive": _KEPT}})
+        hits: list[dict[str, Any]] = found["hits"]["hits"]
+        return hits
+
+    def _different(self, live: Mapping[str, Any], staged: Mapping[str, Any]) -> tuple[str, ...]:
+        fields = ((column, field_of(column)) for column in self.points.columns)
+        return tuple(column for column, name in fields if live.get(name) != staged.get(name))
+
+    def _list(self, document: Mapping[str, Any], what: What, columns: Sequence[str] = ()) -> None:
+        if len(self.found) < self.limit:
+            key = {column: document.get(field_of(column)) for column in self.points.key}
+            self.found.append(Difference(key, what, tuple(columns)))

@@ -1,0 +1,252 @@
+"""Stored queries, in an index with a percolator field.
+
+Those of a captured table are kept in ``{prefix}{view}-queries``: fields as documents have them (`documents`), and in
+`_tailrace` the query, its key and its version. `_meta` of its mapping says what it was made for and up to which cut it
+goes, so index and cut come and go together. A query that cannot be taken is parked: it is there with its error and
+matches nothing, until it is changed, or the fields are.
+
+An index of the user's own is only read: the one percolator field in its mapping, `_id` and `_version`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from tailrace.schemas.config.model import Search
+from tailrace.schemas.errors import ConfigError, SinkError
+from tailrace.schemas.records.position import Cut
+from tailrace.sinks.opensearch.bulk import connect, named_errors
+from tailrace.sinks.opensearch.documents import mapping
+from tailrace.sinks.opensearch.percolator import FIELD, OWN, PIT_KEPT, Queries, chunks
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+    from pyspark.sql import DataFrame
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "number_of_shards": 1,
+    "auto_expand_replicas": "0-1",
+    "refresh_interval": "-1",
+    "gc_deletes": "1h",
+    "mapping.total_fields.limit": 5000,
+}
+_STORED: Final[dict[str, Any]] = {
+    "properties": {
+        "query": {"type": "percolator"},
+        "id": {"type": "keyword", "index": False, "doc_values": False},
+        "version": {"type": "keyword", "index": False, "doc_values": False},
+        "error": {"type": "keyword", "ignore_above": 512},
+    }
+}
+_SCRIPTS: Final = ("script_score", "minimum_should_match_script")
+_MAX_ID_BYTES: Final = 512
+_QUERIES: Final = 500
+_QUERY_BYTES: Final = 1_000_000
+"""What a worker holds: so many queries, one at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A stored query that matches nothing, and OpenSearch's reason, which may quote it."""
+
+    query: str
+    version: str
+    error: str
+
+
+class StoredQueries:
+    """The index that a view keeps of the queries in a captured column; `source` names what it is made of."""
+
+    def __init__(self, search: Search, view: str, source: str) -> None:
+        self._search = search
+        self._source = source
+        self._index = f"{search.index_prefix}{view}-queries"
+        self._client = connect(search)
+
+    def open(self, columns: Mapping[str, str]) -> Cut | None:
+        """Return the cut that the index goes up to; None if it is empty, having been made for these columns."""
+        with named_errors(self._search):
+            found = self._client.indices.get_mapping(index=self._index, params={"ignore": 404})
+            meta = found[self._index]["mappings"]["_meta"] if self._index in found else {}
+            wanted = self._meta(columns, None)
+            if meta.get("cut") is not None and {**meta, "cut": None} == wanted:
+                return Cut.from_json(meta["cut"])
+        self.clear(columns)
+        return None
+
+    def clear(self, columns: Mapping[str, str]) -> None:
+        """Make the index anew."""
+        self.remove()
+        with named_errors(self._search):
+            body = mapping(columns, [])
+            properties = {**body["properties"], OWN: _STORED}
+            mappings = {**body, "_meta": self._meta(columns, None), "properties": properties}
+            self._client.indices.create(
+                index=self._index, body={"settings": {"index": _SETTINGS}, "mappings": mappings}
+            )
+
+    def remove(self) -> None:
+        """Drop the index."""
+        with named_errors(self._search):
+            self._client.indices.delete(index=self._index, params={"ignore": 404})
+
+    def store(self, changes: DataFrame, columns: Mapping[str, str], cut: Cut) -> None:
+        """Bring the index to `cut`; `changes` are id, version, text (null: there is no such query now)."""
+        changes.foreachPartition(
+            partial(store_queries, search=self._search, index=self._index, lsn=cut.position.commit_lsn)
+        )
+        with named_errors(self._search):
+            self._client.indices.refresh(index=self._index)
+            self._client.indices.put_mapping(index=self._index, body={"_meta": self._meta(columns, cut)})
+
+    def parked(self, limit: int) -> tuple[int, list[Parked]]:
+        """Return how many queries are parked, and the first of them."""
+        with named_errors(self._search):
+            body = {"query": {"exists": {"field": f"{OWN}.error"}}, "size": limit, "track_total_hits": True}
+            found = self._client.search(index=self._index, body=body, params={"ignore": 404})
+        hits = found.get("hits", {"hits": [], "total": {"value": 0}})
+        own = [hit["_source"][OWN] for hit in hits["hits"]]
+        return hits["total"]["value"], [Parked(each["id"], each["version"], each["error"]) for each in own]
+
+    def opened(self) -> Queries:
+        """Hold the queries as they are now, until `close`."""
+        return Queries(_point_in_time(self._client, self._search, self._index), FIELD)
+
+    def close(self, queries: Queries) -> None:
+        _let_go(self._client, self._search, queries)
+
+    def _meta(self, columns: Mapping[str, str], cut: Cut | None) -> dict[str, Any]:
+        return {"columns": dict(columns), "source": self._source, "cut": cut.to_json() if cut else None}
+
+
+class UsersQueries:
+    """An index of the user's own."""
+
+    def __init__(self, search: Search, index: str) -> None:
+        self._search = search
+        self._index = index
+        self._client = connect(search)
+
+    def opened(self) -> Queries:
+        """Hold the queries as a search sees them now, until `close`. ConfigError if the index has none."""
+        with named_errors(self._search):
+            found = self._client.indices.get_mapping(index=self._index, params={"ignore": 404})
+        fields = {field for each in found.values() if isinstance(each, dict) for field in _percolators(each)}
+        if len(fields) != 1:
+            raise ConfigError(
+                "TR-593",
+                f'index "{self._index}" has {len(fields) or "no"} percolator field{"s" * (len(fields) > 1)}',
+                detail="A percolate view matches changed rows against the queries in one.",
+                hint='"mappings": {"properties": {"query": {"type": "percolator"}, ...the fields of the table...}}',
+            )
+        return Queries(_point_in_time(self._client, self._search, self._index), fields.pop())
+
+    def close(self, queries: Queries) -> None:
+        _let_go(self._client, self._search, queries)
+
+
+def _percolators(mappings: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for name, field in mappings.get("mappings", mappings).get("properties", {}).items():
+        if field.get("type") == "percolator":
+            yield path + name
+        yield from _percolators(field, f"{path}{name}.")
+
+
+def _point_in_time(client: OpenSearch, search: Search, index: str) -> str:
+    with named_errors(search):
+        pit: str = client.create_pit(index=index, params={"keep_alive": PIT_KEPT})["pit_id"]
+        return pit
+
+
+def _let_go(client: OpenSearch, search: Search, queries: Queries) -> None:
+    with named_errors(search):
+        client.delete_pit(body={"pit_id": [queries.pit]}, params={"ignore": 404})
+
+
+def store_queries(rows: Iterable[Any], search: Search, index: str, lsn: int) -> None:
+    """Index each of `rows` (id, version, query or null) under the external version `lsn`; park what cannot be."""
+    with named_errors(search):
+        client = connect(search)
+        try:
+            for chunk in chunks(rows, _QUERIES, _QUERY_BYTES):
+                stored = [_stored(*row) for row in chunk]
+                refused = _write(client, index, lsn, stored)
+                parked = [(stored[n][0], _as_parked(stored[n][1], error)) for n, error in refused.items()]
+                for error in _write(client, index, lsn, parked).values():
+                    raise SinkError(
+                        "TR-531", f'OpenSearch refuses a document of index "{index}"', detail=f"{error.get('type')}."
+                    )
+        finally:
+            client.close()
+
+
+def _stored(query: str, version: str, text: str | None) -> tuple[dict[str, Any], bytes | None]:
+    """Return what names a document, and the document; None where there is no such query any more."""
+    raw = query.encode()
+    name = query if len(raw) <= _MAX_ID_BYTES else f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    return {"_id": name}, None if text is None else _document(query, version, text)
+
+
+def _document(query: str, version: str, text: str) -> bytes:
+    about = {"id": query, "version": version}
+    try:
+        tree = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        return orjson.dumps({OWN: {**about, "error": f"not JSON: {error}"[:500]}})
+    if _has_script(tree):
+        # It may fail on some document, and with it the search for all queries.
+        return orjson.dumps({OWN: {**about, "error": "scripts are not taken"}})
+    # As it is, numbers and all, on one line.
+    query_text = text.replace("\r", " ").replace("\n", " ")
+    return orjson.dumps({OWN: {**about, "query": orjson.Fragment(query_text)}})
+
+
+def _has_script(tree: Any) -> bool:
+    if isinstance(tree, list):
+        return any(map(_has_script, tree))
+    if not isinstance(tree, dict):
+        return False
+    # A column may be called "script", too.
+    inner = tree.get("script")
+    is_script = isinstance(inner, dict) and not inner.keys().isdisjoint(("script", "source", "id"))
+    return is_script or not tree.keys().isdisjoint(_SCRIPTS) or any(map(_has_script, tree.values()))
+
+
+def _as_parked(document: bytes | None, error: Mapping[str, Any]) -> bytes:
+    while error.get("reason") == "failed to parse" and isinstance(error.get("caused_by"), dict):
+        error = error["caused_by"]
+    own = orjson.loads(document or b"{}")[OWN]
+    reason = f"{error.get('type')}: {error.get('reason')}"[:500]
+    return orjson.dumps({OWN: {"id": own["id"], "version": own["version"], "error": reason}})
+
+
+def _write(
+    client: OpenSearch, index: str, lsn: int, documents: Sequence[tuple[dict[str, Any], bytes | None]]
+) -> dict[int, dict[str, Any]]:
+    """Send documents; return the errors of those that are refused for what they are, by number."""
+    if not documents:
+        return {}
+    lines = []
+    for name, document in documents:
+        action = "delete" if document is None else "index"
+        lines.append(orjson.dumps({action: {**name, "version": lsn, "version_type": "external_gte"}}))
+        lines += [document] if document is not None else []
+    answer = client.bulk(body=b"\n".join(lines) + b"\n", index=index)
+    results = [next(iter(item.values())) for item in answer["items"]]
+    refused = {n: result["error"] for n, result in enumerate(results) if result["status"] == 400}
+    for result in results:
+        # 409: a newer one is there, when a batch is repeated; 404: deleted twice.
+        if result["status"] >= 300 and result["status"] not in (400, 404, 409):
+            raise SinkError(
+                "TR-531",
+                f'OpenSearch refuses a document of index "{index}"',
+                detail=f"{result['status']} {result.get('error', {}).get('type', '')}.",
+                hint="The server's log has more. Nothing is lost: the batch is tried again.",
+            )
+    return refused

@@ -1,0 +1,278 @@
+"""Views in a search index: one index per generation behind an alias, and the cuts in an index of their own.
+
+* A document's version is the commit LSN of the batch's cut (`external_gte`), deletes too. So a repeated batch
+  changes nothing, and a replayed older one loses against what is there; deletes are kept in mind for an hour.
+* A batch: its cut written as `unfinished` → bulk → refresh → its cut written as applied. The index refreshes only
+  then, so a search sees whole batches; and who finds the same finished cut before and after opening a point in
+  time holds exactly that cut.
+* Replacing all rows of the live generation makes a new one that takes the alias over: an index cannot be emptied
+  under versions.
+
+Names: alias ``{prefix}{view}``, indexes ``{prefix}{view}-g{n}``, cuts ``{prefix}tailrace-cuts``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.schemas.config.model import Search
+from tailrace.schemas.errors import RebuildError
+from tailrace.schemas.records.position import Cut
+from tailrace.sinks.opensearch.bulk import connect, named_errors, write_documents
+from tailrace.sinks.opensearch.documents import INTEGERS, documents, mapping
+from tailrace.sinks.target.protocol import DELETED, Applied
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "number_of_shards": 1,
+    "auto_expand_replicas": "0-1",
+    "refresh_interval": "-1",
+    "gc_deletes": "1h",
+    "mapping.total_fields.limit": 5000,
+}
+_CUTS: Final[dict[str, Any]] = {
+    "settings": {"number_of_shards": 1, "auto_expand_replicas": "0-1"},
+    # Read by id only, which is always up to date; so nothing in it is indexed.
+    "mappings": {"dynamic": False},
+}
+_FEW_BYTES: Final = 262_144
+"""Up to here, by Spark's estimate, the driver writes documents itself: a task in Python begins after 100 ms."""
+
+
+def alias_of(search: Search, view: str) -> str:
+    return f"{search.index_prefix}{view}"
+
+
+def cuts_index(search: Search) -> str:
+    return f"{search.index_prefix}tailrace-cuts"
+
+
+def cut_id(view: str, generation: int) -> str:
+    return f"{view}-g{generation}"
+
+
+class OpenSearchTarget:
+    """One view's alias and indexes."""
+
+    kind: Final = "search"
+
+    def __init__(self, search: Search, view: str, definition: str | None = None) -> None:
+        self._search = search
+        self._definition = definition
+        self._view = view
+        self._alias = alias_of(search, view)
+        self._cuts = cuts_index(search)
+        self._client = connect(search)
+        self._seen: dict[int, dict[str, str]] = {}
+        self.inputs: Mapping[str, int] = {}
+        self.level_ms: int | None = None
+        with named_errors(search):
+            if not self._client.indices.exists(index=self._cuts):
+                # 400: another process was faster.
+                self._client.indices.create(index=self._cuts, body=_CUTS, params={"ignore": 400})
+
+    def live(self) -> Applied | None:
+        """Return generation and cut of what readers see; None if nothing was ever applied."""
+        # Another process may have dropped a generation and made one of the same number.
+        self._seen.clear()
+        with named_errors(self._search):
+            index = self._live_index()
+            return None if index is None else self._applied(int(index.rpartition("-g")[2]))
+
+    def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
+        """Make an empty index for a new generation beside the live one and return its number."""
+        with named_errors(self._search):
+            generation = max(self._numbers(), default=0) + 1
+            if self._live_index() is None:
+                for left in self._numbers():
+                    self._drop(left)
+            self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
+            return generation
+
+    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
+        """Make `rows` the whole content as of `cut`; of the live generation, as a new one that is then live."""
+        columns = {field.name: field.dataType for field in rows.schema if field.name != DELETED}
+        with named_errors(self._search):
+            live = self._live_index()
+        if live == self.index(generation):
+            staged = self.stage(columns, key)
+            self._apply(staged, rows, key, cut, None)
+            self.swap(staged, key)
+            with named_errors(self._search):
+                self._drop(generation)
+            return self._now(staged, cut)
+        if self._stored(generation) is not None:
+            with named_errors(self._search):
+                self._drop(generation)
+                self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
+        return self._apply(generation, rows, key, cut, None)
+
+    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
+        """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
+        types = {f.name: f.dataType.simpleString() for f in changes.schema if f.name != DELETED}
+        with named_errors(self._search):
+            known = self._seen.get(generation) or self.columns(generation)
+            if {**known, **types} != known:
+                self._check_types(known, types)
+                body = mapping({**known, **types}, key)
+                self._client.indices.put_mapping(index=self.index(generation), body=body)
+            self._seen[generation] = {**known, **types}
+            before = self._applied(generation)
+        return self._apply(generation, changes, key, cut, before)
+
+    def unchanged(self, applied: Applied, cut: Cut) -> Applied:
+        """Write the cut alone."""
+        with named_errors(self._search):
+            self._store(applied.generation, cut, None)
+        return self._now(applied.generation, cut)
+
+    def swap(self, generation: int, key: Sequence[str]) -> None:
+        """Point the alias to a generation, at once for all readers; the one before stays for a way back."""
+        actions: list[dict[str, Any]] = [
+            {"remove": {"index": f"{self._alias}-g*", "alias": self._alias, "must_exist": False}},
+            {"add": {"index": self.index(generation), "alias": self._alias}},
+        ]
+        with named_errors(self._search):
+            self._client.indices.update_aliases(body={"actions": actions})
+
+    def generations(self) -> dict[int, Applied]:
+        """Return every generation that holds a cut, the live one among them."""
+        with named_errors(self._search):
+            found = ((number, self._applied(number)) for number in self._numbers())
+            return {number: applied for number, applied in found if applied is not None}
+
+    def key(self, generation: int) -> tuple[str, ...]:
+        """Return the key columns that a generation was written with."""
+        with named_errors(self._search):
+            return tuple(self._meta(generation)["key"])
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Drop every generation but the live one and these, also what attempts have left that were cut short."""
+        with named_errors(self._search):
+            live = self._live_index()
+            for number in self._numbers():
+                if number not in numbers and self.index(number) != live:
+                    self._drop(number)
+
+    def remove(self) -> None:
+        """Drop all indexes of the view, and with them its alias."""
+        with named_errors(self._search):
+            for number in self._numbers():
+                self._drop(number)
+
+    def _apply(
+        self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, before: Applied | None
+    ) -> Applied:
+        with named_errors(self._search):
+            if before is None:
+                self._store(generation, None, cut)
+            else:
+                self._store(generation, before.cut, cut, before.level_ms)
+        write = partial(
+            write_documents,
+            search=self._search,
+            index=self.index(generation),
+            version=cut.position.commit_lsn,
+        )
+        rows = documents(changes, key)
+        if _estimate(rows) <= _FEW_BYTES:
+            write(rows.collect())
+        else:
+            rows.foreachPartition(write)
+        with named_errors(self._search):
+            self._client.indices.refresh(index=self.index(generation))
+            self._store(generation, cut, None)
+        return self._now(generation, cut)
+
+    def _now(self, generation: int, cut: Cut) -> Applied:
+        return Applied(generation, cut, definition=self._definition, inputs=self.inputs)
+
+    def _check_types(self, known: Mapping[str, str], types: Mapping[str, str]) -> None:
+        """A field's type is for good. Between those that share one, only integers read back as they were."""
+        for name, kind in types.items():
+            before = known.get(name, kind)
+            if before == kind or {before, kind} <= INTEGERS:
+                continue
+            raise RebuildError(
+                "TR-522",
+                f'view "{self._view}": column "{name}" was {before} and is {kind} now',
+                view=self._view,
+                detail="The index cannot change it in place.",
+            )
+
+    def _applied(self, generation: int) -> Applied | None:
+        stored = self._stored(generation)
+        if stored is None or stored["cut"] is None:
+            return None
+        unfinished = stored["unfinished"]
+        return Applied(
+            generation,
+            Cut.from_json(stored["cut"]),
+            unfinished=Cut.from_json(unfinished) if unfinished else None,
+            definition=stored.get("definition"),
+            inputs=stored.get("inputs") or {},
+            level_ms=stored.get("level_ms", 0),
+        )
+
+    def _store(self, generation: int, cut: Cut | None, unfinished: Cut | None, level_ms: int | None = None) -> None:
+        if level_ms is None:
+            level_ms = time.time_ns() // 1_000_000 if self.level_ms is None else self.level_ms
+        document = {
+            "view": self._view,
+            "generation": generation,
+            "cut": cut.to_json() if cut else None,
+            "unfinished": unfinished.to_json() if unfinished else None,
+            "definition": self._definition,
+            "inputs": self.inputs,
+            "level_ms": level_ms,
+        }
+        self._client.index(index=self._cuts, id=cut_id(self._view, generation), body=document)
+
+    def _stored(self, generation: int) -> dict[str, Any] | None:
+        found = self._client.get(index=self._cuts, id=cut_id(self._view, generation), params={"ignore": 404})
+        return found["_source"] if found.get("found") else None
+
+    def _live_index(self) -> str | None:
+        found = self._client.indices.get_alias(name=self._alias, params={"ignore": 404})
+        return next((name for name, value in found.items() if isinstance(value, dict) and "aliases" in value), None)
+
+    def columns(self, generation: int) -> dict[str, str]:
+        """Return a generation's columns and their types."""
+        found: dict[str, str] = self._meta(generation)["columns"]
+        return found
+
+    def _meta(self, generation: int) -> dict[str, Any]:
+        index = self.index(generation)
+        found: dict[str, Any] = self._client.indices.get_mapping(index=index)[index]["mappings"]["_meta"]
+        return found
+
+    def _create(self, generation: int, types: Mapping[str, str], key: Sequence[str]) -> None:
+        body = {"settings": {"index": _SETTINGS}, "mappings": mapping(types, key)}
+        self._client.indices.create(index=self.index(generation), body=body)
+        self._seen[generation] = dict(types)
+
+    def _drop(self, generation: int) -> None:
+        """The cut goes first: an index without one is only a leftover."""
+        self._client.delete(index=self._cuts, id=cut_id(self._view, generation), params={"ignore": 404})
+        self._client.indices.delete(index=self.index(generation), params={"ignore": 404})
+        self._seen.pop(generation, None)
+
+    def _numbers(self) -> list[int]:
+        there = self._client.indices.get(index=f"{self._alias}-g*", params={"filter_path": "*.aliases"})
+        names = (name.removeprefix(f"{self._alias}-g") for name in there or ())
+        return sorted(int(number) for number in names if number.isdecimal())
+
+    def index(self, generation: int) -> str:
+        """Return the name of a generation's index."""
+        return f"{self._alias}-g{generation}"
+
+
+def _estimate(rows: DataFrame) -> int:
+    """Return how many bytes Spark takes them to be, without a job: what it has in its cache it knows."""
+    return int(str(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))

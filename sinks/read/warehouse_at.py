@@ -1,0 +1,121 @@
+"""A view in the warehouse as of an LSN, for pyiceberg and whatever reads its scans: DuckDB, Polars, Arrow; no Spark.
+
+A view of shape `history`, `log` or `percolate` knows every LSN since its begin. Of another one there are the states at
+its cuts: the answer is the newest of them at or before the LSN, and says which that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import ConfigError, StateError
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.position import Cut
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.read.views import StoredView, stored_view
+from tailrace.sinks.target.protocol import FROM_LSN, TO_LSN, VALIDITY
+
+if TYPE_CHECKING:
+    from pyiceberg.table import DataScan
+
+_COMMIT_LSN: Final = "commit_lsn"
+"""Of views of shape `log` and `percolate`: the commit of the change that a row is, or is of."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What the view was as of `lsn`: everything that was committed before it, nothing after."""
+
+    lsn: int
+    generation: int
+    scan: DataScan
+
+
+def table_at(config: Config, name: str, lsn: int | None = None, *, versions: bool = False) -> TableState:
+    """Return a view as of `lsn`, by default as it is now; `versions`: of a history all versions, not the state.
+
+    ConfigError (TR-517) for what is no view in the warehouse, TR-567 for versions of one that has none. StateError for
+    an LSN before the first state of the live generation that is kept (TR-561), or past what is applied (TR-562).
+    """
+    view = config.views.get(name)
+    if view is None or view.target != "warehouse" or config.warehouse is None:
+        raise ConfigError(
+            "TR-517",
+            f'there is no view "{name}" in the warehouse',
+            hint="tailrace views list",
+        )
+    if versions and view.shape != "history":
+        raise ConfigError(
+            "TR-567",
+            f'view "{name}" is not of shape "history", so it has no versions',
+            detail=f'It is of shape "{view.shape}".',
+            hint=f'[views.{name}] table = "schema.table", shape = "history"',
+        )
+    stored = stored_view(config.warehouse, name, read_views(config.kafka, Topics(config.kafka.prefix)).get(name))
+    there = stored.cut.flushed_lsn
+    at = there if lsn is None else lsn
+    if at > there:
+        raise StateError(
+            "TR-562",
+            f'view "{name}" has not come to {format_lsn(at)} yet',
+            detail=f"It stands at {format_lsn(there)}.",
+            hint=f"tailrace wait --lsn {format_lsn(at)} --view {name}",
+        )
+    if stored.history_from is not None:
+        if at < stored.history_from.lsn:
+            raise _too_early(name, at)
+        return TableState(at, stored.generation, _kept(stored, at, versions=versions))
+    found = _state(stored, at)
+    if found is None:
+        raise _too_early(name, at)
+    return TableState(found[0], stored.generation, stored.table.scan(snapshot_id=found[1]))
+
+
+def _kept(stored: StoredView, at: int, *, versions: bool) -> DataScan:
+    """Return what was there before the LSN `at` of a view that keeps what was."""
+    names = [field.name for field in stored.table.schema().fields]
+    if FROM_LSN not in names:
+        # of shape log or percolate: a row is a change, or a match of one
+        where = f"{_COMMIT_LSN} < {at}"
+    elif versions:
+        where = f"{FROM_LSN} < {at}"
+    else:
+        where = f"{FROM_LSN} < {at} AND ({TO_LSN} IS NULL OR {TO_LSN} >= {at})"
+        names = [name for name in names if name not in VALIDITY]
+    found: DataScan = stored.table.scan(
+        row_filter=where, selected_fields=tuple(names), snapshot_id=stored.snapshot_id
+    )
+    return found
+
+
+def _state(stored: StoredView, at: int) -> tuple[int, int] | None:
+    """Return the newest LSN at or before `at` that the live generation stood at, and a snapshot of that state."""
+    # A rewrite has no cut of its own: its rows are those of the cut below it.
+    snapshot, data, newest = stored.table.snapshot_by_id(stored.snapshot_id), None, True
+    while snapshot is not None:
+        data = data or snapshot.snapshot_id
+        summary = snapshot.summary or {}
+        text = summary.get("tailrace.cut")
+        if text is not None:
+            if int(summary.get("tailrace.generation") or 0) != stored.generation:
+                return None
+            lsn = Cut.from_json(text).flushed_lsn
+            if lsn <= at:
+                # Nothing has changed since the newest one's, so it is the state of every LSN up to what is applied.
+                return (at if newest else lsn), data
+            data, newest = None, False
+        parent = snapshot.parent_snapshot_id
+        snapshot = stored.table.snapshot_by_id(parent) if parent is not None else None
+    return None
+
+
+def _too_early(name: str, at: int) -> StateError:
+    return StateError(
+        "TR-561",
+        f'view "{name}" does not go back to {format_lsn(at)}',
+        detail="Of a view there are the states since its last rebuild that have not expired.",
+        hint='Ask for a later one; shape = "history" keeps them all.',
+    )

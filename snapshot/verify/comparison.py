@@ -1,0 +1,144 @@
+"""Three sides in a temporary database: the source at X, the topic at X and at C, the view at C.
+
+Rows are kept on disk by key, so memory does not grow with the table. Who calls it (`cdc.operations.verify`) brings
+the rows; this module only stores, counts and finds what differs.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tailrace.schemas.closes import Closes
+
+_SCHEMA: Final = """
+CREATE TABLE source (key BLOB PRIMARY KEY, row BLOB, copies INTEGER DEFAULT 1) WITHOUT ROWID;
+CREATE TABLE topic (
+    key BLOB PRIMARY KEY, partition INTEGER, position BLOB,
+    at_x BLOB, at_c BLOB, before_x INTEGER
+) WITHOUT ROWID;
+CREATE TABLE view (key BLOB PRIMARY KEY, row BLOB, copies INTEGER DEFAULT 1) WITHOUT ROWID;
+"""
+
+# A key that stands twice on a side is a fault of its own, whatever its rows hold.
+_ROW: Final = (
+    "INSERT INTO {side} (key, row) VALUES (?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET row = excluded.row, copies = copies + 1"
+)
+# The newest is the one with the greatest position, not the one that was read last.
+_RECORD: Final = (
+    "INSERT INTO topic (key, partition, position, at_x, at_c, before_x) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET position = excluded.position, partition = excluded.partition, "
+    "at_c = excluded.at_c, at_x = CASE WHEN excluded.before_x THEN excluded.at_x ELSE at_x END "
+    "WHERE excluded.position >= topic.position"
+)
+_SIDES: Final = {
+    "source and topic at X": (
+        "SELECT key, row, copies FROM source",
+        "SELECT key, at_x AS row, 1 AS copies FROM topic WHERE at_x IS NOT NULL",
+    ),
+    "topic and view at C": (
+        "SELECT key, at_c AS row, 1 AS copies FROM topic WHERE at_c IS NOT NULL",
+        "SELECT key, row, copies FROM view",
+    ),
+}
+COMPARED: Final = tuple(_SIDES)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key whose two sides are not the same; a side without the row is None, with 0 copies."""
+
+    key: bytes
+    left: bytes | None
+    right: bytes | None
+    left_copies: int
+    right_copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one comparison found: rows on either side, differing keys and the first of them."""
+
+    compared: str
+    left_rows: int
+    right_rows: int
+    differing: int
+    differences: tuple[Difference, ...]
+
+
+class Comparison(Closes):
+    """The temporary database; a context manager that leaves nothing behind."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="tailrace-verify-", dir=folder)
+        self._db = sqlite3.connect(Path(self._folder.name) / "rows.db", isolation_level=None)
+        # Nothing here must outlive the process, so nothing needs a journal; 64 MB is all it may cache.
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536", "temp_store = FILE"):
+            self._db.execute(f"PRAGMA {pragma}")
+        self._db.executescript(_SCHEMA)
+        self._db.execute("BEGIN")
+
+    def close(self) -> None:
+        self._db.close()
+        self._folder.cleanup()
+
+    def add_source(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add (key, row) of the source at X."""
+        self._db.executemany(_ROW.format(side="source"), rows)
+
+    def add_view(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add (key, row) of the view at its cut."""
+        self._db.executemany(_ROW.format(side="view"), rows)
+
+    def add_records(self, records: Iterable[tuple[bytes, int, bytes, bytes | None, bool]]) -> None:
+        """Add (key, partition, position, row or None for a delete, whether before X) in the topic's order."""
+        self._db.executemany(
+            _RECORD,
+            (
+                (key, partition, position, row if before_x else None, row, before_x)
+                for key, partition, position, row, before_x in records
+            ),
+        )
+
+    def truncate(self, partition: int, before_x: bool) -> None:
+        """Forget the state of all keys of the partition, at C, and at X too if the truncate was before X."""
+        sides = "at_c = NULL, at_x = NULL" if before_x else "at_c = NULL"
+        self._db.execute(f"UPDATE topic SET {sides} WHERE partition = ?", (partition,))
+
+    def start_view(self) -> None:
+        """Forget topic and view, to compare another view of the same source rows."""
+        self._db.execute("DELETE FROM topic")
+        self._db.execute("DELETE FROM view")
+
+    def outcome(self, compared: str, limit: int) -> Outcome:
+        """Compare the two sides that `compared` names (of `COMPARED`); keep the first `limit` differences."""
+        left, right = _SIDES[compared]
+        # Two left joins: the FULL JOIN of SQLite is younger than the systems this must run on.
+        differing = (
+            f"SELECT l.key, l.row, r.row, l.copies, coalesce(r.copies, 0) "
+            f"FROM ({left}) l LEFT JOIN ({right}) r USING (key) "
+            "WHERE l.row IS NOT r.row OR l.copies IS NOT r.copies OR l.copies > 1 "
+            f"UNION ALL SELECT r.key, NULL, r.row, 0, r.copies "
+            f"FROM ({right}) r LEFT JOIN ({left}) l USING (key) WHERE l.key IS NULL"
+        )
+        found = tuple(Difference(*row) for row in self._all(f"{differing} ORDER BY 1 LIMIT ?", limit))
+        # Few differences is the rule; only then is the first list the whole of them.
+        total = len(found) if len(found) < limit else self._one(f"SELECT count(*) FROM ({differing})")
+        return Outcome(
+            compared,
+            self._one(f"SELECT coalesce(sum(copies), 0) FROM ({left})"),
+            self._one(f"SELECT coalesce(sum(copies), 0) FROM ({right})"),
+            total,
+            found,
+        )
+
+    def _all(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        return iter(self._db.execute(query, values))
+
+    def _one(self, query: str) -> int:
+        return int(self._db.execute(query).fetchone()[0])

@@ -1,0 +1,125 @@
+"""Bring the three sides of a table into one form and into the comparison: source, topic, view.
+
+`cdc.operations.verify` says what is read and when; here it becomes keys and rows that can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Self
+
+from tailrace.schemas.envelope import TRUNCATE_KEY
+from tailrace.schemas.errors import ConfigError, SinkError
+from tailrace.schemas.hidden import hide
+from tailrace.schemas.types import Kind, ValueType
+from tailrace.snapshot.topic import Decoder, Record
+from tailrace.snapshot.verify.canonical import Canon, from_avro, from_text, from_view, packed, row_of
+from tailrace.snapshot.verify.comparison import Comparison
+from tailrace.snapshot.verify.value_kinds import Field, Form, key_fields, row_fields
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """The newest shape of a table on its topic: its columns, and which of them make up the key."""
+
+    fields: tuple[Field, ...]
+    key: tuple[int, ...]
+    _own: dict[str, list[Field | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: str, key_schema: str | None, value_schema: str | None) -> Self:
+        """Read the shape from the newest schemas of key and value.
+
+        SinkError if there are none yet, ConfigError if the table has no key.
+        """
+        if key_schema is None and value_schema is not None:
+            raise ConfigError(
+                "TR-344",
+                f'table "{table}" has no key, so there is nothing to compare its rows by',
+                detail="Its topic is a log of events; no view can be kept of it, either.",
+                hint="Take the view out, or give the table a primary key and start with another kafka.prefix.",
+            )
+        if key_schema is None or value_schema is None:
+            raise SinkError(
+                "TR-341",
+                f'nothing of table "{table}" is on Kafka yet',
+                detail="The schemas topic does not know it.",
+                hint="Is it captured (source.tables), and does `tailrace run` run?",
+            )
+        fields = tuple(row_fields(value_schema))
+        columns = [each.column for each in fields]
+        return cls(fields, tuple(columns.index(each.column) for each in key_fields(key_schema)))
+
+    @property
+    def columns(self) -> list[str]:
+        """The names in PostgreSQL."""
+        return [each.column for each in self.fields]
+
+    def pair(self, row: Sequence[Canon]) -> tuple[bytes, bytes]:
+        """Return key and row as they are stored."""
+        return packed([row[index] for index in self.key]), packed(row)
+
+    def older(self, schema: str) -> list[Field | None]:
+        """Return, for each column of the newest shape, the field of an older one; None where it had none."""
+        if schema not in self._own:
+            by_column = {each.column: each for each in row_fields(schema)}
+            self._own[schema] = [by_column.get(column) for column in self.columns]
+        return self._own[schema]
+
+
+def load_source(
+    into: Comparison,
+    rows: Iterable[Sequence[str | None]],
+    form: TableForm,
+    option: Callable[[str], ValueType | None] = lambda column: None,
+) -> None:
+    """Add the source's rows: texts in the order of `form.columns`; `option` says what the topic makes of a column."""
+    readers = [_reader(each.form, option(each.column)) for each in form.fields]
+    into.add_source(form.pair([read(text) for read, text in zip(readers, row, strict=True)]) for row in rows)
+
+
+def _reader(form: Form, option: ValueType | None) -> Callable[[str | None], Canon]:
+    """Return what brings the source's text into the common form, hidden as on the topic."""
+    if option is None or option.kind not in (Kind.MASKED, Kind.HASHED):
+        return lambda text: from_text(form, text)
+    return lambda text: None if text is None else hide(text.encode(), option).decode()
+
+
+def load_view(into: Comparison, rows: Iterable[Mapping[str, Any]], form: TableForm) -> None:
+    """Add the view's rows: column → value; a column that the view lacks is NULL there."""
+    into.add_view(form.pair([from_view(each.form, row.get(each.column)) for each in form.fields]) for row in rows)
+
+
+def load_topic(
+    into: Comparison, batches: Iterable[list[Record]], form: TableForm, decoder: Decoder, epoch: int, x: int
+) -> None:
+    """Add the topic's records up to the cut; those whose transaction committed before `x` count for X as well."""
+    for batch in batches:
+        waiting: list[tuple[bytes, int, bytes, bytes | None, bool]] = []
+        for record in batch:
+            position = record.position
+            before_x = (position.epoch, position.commit_lsn) < (epoch, x)
+            if record.key == TRUNCATE_KEY:
+                into.add_records(waiting)
+                waiting = []
+                into.truncate(record.partition, before_x)
+                continue
+            key = packed(row_of(_key_fields(decoder.schema(record.key)), decoder.decode(record.key)))
+            row = _row(record, form, decoder)
+            waiting.append((key, record.partition, position.to_bytes(), row, before_x))
+        into.add_records(waiting)
+
+
+_key_fields = lru_cache(maxsize=64)(key_fields)
+
+
+def _row(record: Record, form: TableForm, decoder: Decoder) -> bytes | None:
+    if record.value is None:
+        return None
+    after = decoder.decode(record.value)["after"]
+    if after is None:
+        return None
+    fields = form.older(decoder.schema(record.value))
+    return packed([None if each is None else from_avro(each.form, after[each.name]) for each in fields])

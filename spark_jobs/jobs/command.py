@@ -1,0 +1,164 @@
+"""What the jobs share: arguments, the session, how they end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+
+from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config, View, Warehouse
+from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.log_form import failure
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.iceberg import catalog
+from tailrace.sinks.opensearch import bulk
+from tailrace.sinks.spark.sql_types import quote
+from tailrace.spark_jobs.causes import NO_DRIVER, cause, is_jvm_gone
+from tailrace.spark_jobs.jobs.parent import end_with_parent
+from tailrace.spark_jobs.log import configure, named
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SAME_SIGNAL_S: Final = 2.0
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(description=description)
+    arguments.add_argument("--config", type=Path, help="tailrace.toml; default: as for the command `tailrace`")
+    return arguments
+
+
+def run(main: Callable[[Config], None], path: Path | None, *, service: bool = False) -> int:
+    """Run a job and return its exit code; an error is printed once, in PostgreSQL's form.
+
+    Off a terminal that of a service, which logs for as long as it runs, is one more record of its log.
+    """
+    # under spark-submit the file's own folder stands first on the path: our `command`, our `session` for everybody
+    sys.path[:] = [folder for folder in sys.path if Path(folder).absolute() != Path(__file__).parent]
+    end_with_parent()
+    configure()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # A job that is not told to stop in order ends as by SIGTERM, without a traceback; nothing is half committed.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        main(load(path))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:
+        failed = named(error)
+        print(failure(failed, terminal=not service or sys.stderr.isatty()), file=sys.stderr, flush=True)
+        return failed.exit_code
+    return 0
+
+
+@contextmanager
+def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
+    """Give what all views share, and end it in order; what `views` are kept in is looked at before anything starts."""
+    from tailrace.sinks.control.views_topic import ViewsTopic
+    from tailrace.sinks.kafka.groups import Groups
+    from tailrace.spark_jobs.topics.cuts import Cuts
+
+    chosen = [view for name in views if (view := config.views.get(name)) is not None]
+    check_targets(config, chosen)
+    # Kafka is asked first: it answers in milliseconds, Spark starts in seconds.
+    views_topic = ViewsTopic(config.kafka, Topics(config.kafka.prefix))
+    with Cuts(config) as cuts:
+        cuts.look()
+
+        from tailrace.spark_jobs.jobs.session import open_session
+        from tailrace.spark_jobs.maintain.kept_view import Shared
+        from tailrace.spark_jobs.topics.records import Records
+
+        session = open_session(config)
+        try:
+            if config.warehouse is not None and any(map(_in_warehouse, chosen)):
+                check_catalog(session, config.warehouse)
+            yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, Groups(config.kafka))
+        finally:
+            # Without its JVM a session cannot be stopped, and need not be; why it has ended is said already.
+            with suppress(Py4JError, OSError):
+                session.stop()
+
+
+def check_targets(config: Config, views: Collection[View]) -> None:
+    """ConfigError or SinkError if the warehouse or the index that these views need cannot be reached or used."""
+    if config.warehouse is not None and any(map(_in_warehouse, views)):
+        catalog.check(config.warehouse)
+    if config.search is not None and any(view.target == "search" or view.shape == "percolate" for view in views):
+        bulk.check(config.search)
+
+
+def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
+    """Have the JVM open the catalog and the file system of its tables: it has the drivers, or lacks them.
+
+    ConfigError (TR-515) for a driver or a file system that is not there, SinkError (TR-513) for what does not answer.
+    """
+    try:
+        session.sql(f"SHOW NAMESPACES IN {quote(warehouse.catalog)}").limit(1).collect()
+    except Exception as error:
+        if is_jvm_gone(error):
+            raise
+        why = cause(error)
+        if why.startswith(NO_DRIVER):
+            kind = warehouse.uri.removeprefix("jdbc:").partition(":")[0]
+            raise ConfigError(
+                "TR-515",
+                f"Spark has no driver for the catalog of the warehouse at {catalog.shown(warehouse.uri)}",
+                detail=f'Nothing on its class path takes "jdbc:{kind}:"; that for SQLite is built in.',
+                hint='[spark.conf] "spark.driver.extraClassPath" = "/path/to/driver.jar"',
+            ) from None
+        raise catalog.unusable(warehouse, why) from None
+    if warehouse.uri.startswith("http") or session.conf.get(f"spark.sql.catalog.{warehouse.catalog}.io-impl", None):
+        return
+    try:
+        context = session.sparkContext
+        assert context._jvm is not None
+        hadoop = context._jvm.org.apache.hadoop.fs.Path(warehouse.location)
+        hadoop.getFileSystem(context._jsc.hadoopConfiguration()).exists(hadoop)
+    except Exception as error:
+        if is_jvm_gone(error):
+            raise
+        raise ConfigError(
+            "TR-515",
+            f'Spark cannot use the location of the warehouse, "{warehouse.location}"',
+            detail=f"{cause(error).rstrip('.')}.",
+            hint="Its file system needs jars and settings in [spark.conf], or another location.",
+        ) from None
+
+
+def _in_warehouse(view: View) -> bool:
+    # The tables that a query reads are there, whatever its target is.
+    return view.target == "warehouse" or view.query is not None
+
+
+def stopping() -> threading.Event:
+    """Return an event that SIGTERM and SIGINT set; a second one ends the process at once.
+
+    Not within two seconds: a signal to the whole group of processes comes to us, and again from who started us.
+    """
+    event = threading.Event()
+    first = 0.0
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal first
+        if not event.is_set():
+            first = time.monotonic()
+            event.set()
+        elif time.monotonic() - first > _SAME_SIGNAL_S:
+            os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return event

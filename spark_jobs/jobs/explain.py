@@ -1,0 +1,149 @@
+"""Show how changes in its tables reach a view that is a query; needs Kafka for the tables' columns.
+
+    python -m tailrace.spark_jobs.jobs.explain [--config tailrace.toml] [--json] [--check] VIEW
+
+Spark is started only with --check, to analyse all of it: it knows what its functions take.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import orjson
+
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import read_schemas
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.sinks.opensearch.stored_queries import StoredQueries
+from tailrace.sinks.target.protocol import FROM_LSN, FROM_ORDINAL, VALIDITY
+from tailrace.spark_jobs.jobs.command import parser, run
+from tailrace.spark_jobs.log import result
+from tailrace.spark_jobs.query.catalog import TableInfo, captured, table_of
+from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
+from tailrace.spark_jobs.query.explain import explain
+from tailrace.spark_jobs.views import Declared
+from tailrace.spark_jobs.views import declare as declare_view
+
+_LISTED: Final = 100
+"""Parked queries that are shown."""
+
+_CHECKED: Final = "Spark has analysed the query and all of these steps: it takes them."
+_UNCHECKED: Final = "Spark has not analysed it: --check has it do so, which takes as long as Spark takes to start."
+
+_OF_A_TABLE: Final = {
+    "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
+    "history": "Each record of a changed key is a version; of the view, the open versions of these keys are read.",
+    "log": "Each record is a row that is appended; no table is read.",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser("Show how a view is kept up to date.")
+    options.add_argument("--json", action="store_true", help="one JSON object")
+    options.add_argument("--check", action="store_true", help="have Spark analyse it, too")
+    options.add_argument("view", metavar="VIEW")
+    given = options.parse_args(arguments)
+
+    def job(config: Config) -> None:
+        view = declare_view(config, given.view)
+        if view.shape == "percolate":
+            result(explain_percolate(config, view, as_json=given.json))
+            return
+        if view.text is None:
+            lines = [_OF_A_TABLE[view.shape]]
+            query = None
+        else:
+            stored = read_schemas(config.kafka, Topics(config.kafka.prefix))
+            query = declared_query(config, view, stored)
+            if given.check:
+                _check(config, view, query, stored)
+            lines = [*explain(query), "", _CHECKED if given.check else _UNCHECKED]
+        if given.json:
+            result(orjson.dumps({**_as_json(given.view, query), "checked": given.check}).decode())
+        else:
+            result("\n".join(lines))
+
+    return run(job, given.config)
+
+
+def explain_percolate(config: Config, view: Declared, *, as_json: bool) -> str:
+    """Say what matches what, where the matches go, and which stored queries are parked."""
+    assert config.search is not None  # `declare` has checked it
+    topic = Topics(config.kafka.prefix).matches(view.name)
+    count, parked = StoredQueries(config.search, view.name, "").parked(_LISTED)
+    queries = f'index "{view.queries}"'
+    if len(view.topics) == 2:
+        queries = f'"{view.queries}" of {view.topics[1]}, as it is at the cut of the batch'
+    if as_json:
+        listed = [{"query": each.query, "version": each.version, "error": each.error} for each in parked]
+        return orjson.dumps({"view": view.name, "topic": topic, "parked": count, "first_parked": listed}).decode()
+    lines = [
+        f"Each insert and update in {view.topics[0]} is matched against {queries}.",
+        f"Its matches are committed to the table with the cut, then forwarded to {topic}, each once.",
+        *(f"TR-590 parked: query {each.query}, version {each.version}: {each.error}" for each in parked),
+    ]
+    return "\n".join([*lines, f"... and {count - len(parked)} more."] if count > len(parked) else lines)
+
+
+def _check(config: Config, view: Declared, query: DeclaredQuery, stored: list[StoredSchema]) -> None:
+    """ConfigError (TR-550) if Spark refuses the query, or what maintains it."""
+    from tailrace.spark_jobs.jobs.session import open_session
+    from tailrace.spark_jobs.maintain.analysis import Analysis
+
+    session = open_session(config)
+    try:
+        Analysis(session, config, stored).check(view, query, dict(queries_below(config, view, stored)))
+    finally:
+        session.stop()
+
+
+def queries_below(config: Config, view: Declared, stored: list[StoredSchema]) -> Iterator[tuple[str, DeclaredQuery]]:
+    """Give the queries of all views below one, by name."""
+    for name in view.views:
+        lower = declare_view(config, name)
+        if lower.text is not None:
+            yield name, declared_query(config, lower, stored)
+            yield from queries_below(config, lower, stored)
+
+
+def declared_query(config: Config, view: Declared, stored: list[StoredSchema]) -> DeclaredQuery:
+    """Return a view's query, read with the columns that its tables have now."""
+    topics = Topics(config.kafka.prefix)
+    found = {table: table_of(topics, table, stored) for table in view.tables}
+    found |= {lower: _info(config, lower, stored) for lower in view.views}
+    catalog: dict[str, TableInfo] = {name: info for name, info in found.items() if info is not None}
+    assert view.text is not None
+    known = captured(config.kafka.prefix, stored)
+    return declare(view.text, view.key or (), catalog, view.refresh, known)
+
+
+def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | None:
+    """Return the columns and the key of a view as its query gives them now."""
+    view = declare_view(config, name)
+    if view.text is None:
+        table = table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)
+        if table is None or view.shape != "history":
+            return table
+        return TableInfo((*table.columns, *VALIDITY), (*table.key, FROM_LSN, FROM_ORDINAL))
+    query = declared_query(config, view, stored)
+    return TableInfo(tuple(query.whole.named_selects), query.key)
+
+
+def _as_json(name: str, query: DeclaredQuery | None) -> dict[str, object]:
+    if query is None:
+        return {"view": name, "changes": {}}
+    return {
+        "view": name,
+        "key": query.key,
+        "changes": {
+            table: [{"name": step.name, "why": step.why, "sql": step.sql()} for step in query.steps([table])]
+            for table in query.tables
+        },
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,171 @@
+"""Keep views up to date, all in one Spark session, until SIGTERM; ends at the end of a batch.
+
+    python -m tailrace.spark_jobs.jobs.follow [--config tailrace.toml] [--until-lsn LSN] [VIEW ...]
+
+spark-submit takes the file, too. Prints one JSON line per batch on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.lsn import Lsn, format_lsn, parse_lsn
+from tailrace.spark_jobs.causes import is_jvm_gone
+from tailrace.spark_jobs.jobs.command import opened, parser, run, stopping
+from tailrace.spark_jobs.log import line, named
+from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
+from tailrace.spark_jobs.maintain.lanes import Lanes, Turn
+from tailrace.spark_jobs.maintain.open_view import open_view
+from tailrace.spark_jobs.maintain.upkeep import Upkeep, UpkeepThread
+from tailrace.spark_jobs.maintain.waiting import Waiting, waits_for_tables
+from tailrace.spark_jobs.topics.cuts import SeenCut
+from tailrace.spark_jobs.topics.records import MANY_RECORDS
+from tailrace.spark_jobs.topics.source import records_between
+from tailrace.spark_jobs.views.lower import in_order
+
+_SAME_MOMENT_S: Final = 2.0
+
+_SLICE_S: Final = 0.1
+"""How soon it is noticed that a batch has ended, a view waits no longer, or a signal has come."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser("Keep views up to date until SIGTERM.")
+    options.add_argument("--until-lsn", type=parse_lsn, help="end once all views have applied this LSN")
+    options.add_argument("views", nargs="*", metavar="VIEW", help="default: all views")
+    given = options.parse_args(arguments)
+    stop = stopping()
+
+    def job(config: Config) -> None:
+        names = in_order(config, given.views or config.views)
+        try:
+            with opened(config, names) as shared:
+                views = [open_view(shared, name) for name in names]
+                line(event="following", views=names)
+                follow(shared, views, stop, given.until_lsn)
+        except Exception as error:
+            # A signal to the whole group of processes ends the JVM as well, in mid-batch: what it had not committed
+            # the next start does again. It may have come to the JVM a moment before it came to us.
+            if not stop.wait(_SAME_MOMENT_S if is_jvm_gone(error) else 0):
+                raise
+            line(event="ended in mid-batch", level="warning", error=named(error).message)
+
+    return run(job, given.config, service=True)
+
+
+def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
+    """Apply to each view each new state cut of its tables; with `until`, end once all are at or past it.
+
+    In a round all of them are from one look at the progress topic: views of which no table is incomplete get one cut,
+    and what they read of a topic is read once. The others stand still. A view is in no round while its batch of an
+    earlier one still runs: `spark_jobs.maintain.lanes` says how long the others wait for it.
+    """
+    interval = shared.config.spark.trigger_interval_ms / 1000
+    views = [view for level in in_levels(views) for view in level]
+    # a batch of few changes is planned and committed for longer than it runs: another uses what it leaves idle
+    lanes = Lanes(shared.records, shared.config.spark.views_at_once, lambda turn: take(shared, turn, stop))
+    with lanes, UpkeepThread(Upkeep(shared), shared.session) as upkeep:
+        while not stop.is_set():
+            began = time.monotonic()
+            shared.cuts.look(wait=max(interval, 0.1) if lanes.idle else _SLICE_S)
+            turns = [Turn(view, shared.cuts.seen(view.declared)) for view in lanes.ready(views)]
+            lanes.begin(sorted(turns, key=_place))
+            while not stop.is_set() and not lanes.ready(views):
+                lanes.wait(_SLICE_S)
+            if any(turn.seen for turn in turns):
+                upkeep.begin(stop)
+            if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
+                break
+            while not stop.is_set() and (left := began + interval - time.monotonic()) > 0:
+                lanes.wait(min(left, _SLICE_S))
+        lanes.end()
+
+
+def _place(turn: Turn) -> tuple[object, ...]:
+    """Older cuts first: what is done for them is on the way of the others; then those that are quick."""
+    # they would wait longer for the others than the others for them
+    view, seen = turn.view, turn.seen
+    if seen is None:
+        return (), 0, view.took_ms
+    known = view.applied.cut.offsets if view.applied else {}
+    news = sum(records_between(known.get(t, []), seen.cut.offsets.get(t, [])) for t in view.declared.topics)
+    return seen.cut.order, news // MANY_RECORDS, view.took_ms
+
+
+def take(shared: Shared, turn: Turn, stop: threading.Event) -> bool:
+    """Run one batch of a view, or say what it waits for; return whether there was anything to do."""
+    view, seen = turn.view, turn.seen
+    if stop.is_set() or view.parked:
+        return False
+    if seen is not None:
+        worked = keep(view, seen, stop)
+        if view.stands_for(seen.waits_for):
+            line(event="waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
+        return worked
+    if tables := shared.cuts.waits_for(view.declared):
+        said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."))
+    return False
+
+
+def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
+    """Return the views, each in a list behind those of the views that it reads; these come first in `views`."""
+    at: dict[str, int] = {}
+    levels: dict[int, list[KeptView]] = defaultdict(list)
+    for view in views:
+        name = view.declared.name
+        at[name] = max((1 + at[lower] for lower in view.declared.views if lower in at), default=0)
+        levels[at[name]].append(view)
+    return [levels[number] for number in sorted(levels)]
+
+
+def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> bool:
+    """Run one batch of a view and say what it did; return whether it did anything. A failure parks this view alone.
+
+    What reads a view that is parked waits for it. With `stop` set, or without a JVM, it is raised: this job ends.
+    """
+    report, before = Report(), view.applied
+    try:
+        view.step(seen, report)
+    except Waiting as error:
+        said(view, error)
+        return False
+    except Exception as error:
+        failed = named(error)
+        if is_jvm_gone(failed) or (stop is not None and stop.is_set()):
+            raise failed from None
+        pause = view.park(failed)
+        line(event="parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
+        return False
+    applied = view.applied
+    if applied is None:
+        return False  # another process holds the lease
+    worked = before is None or before.cut.offsets != applied.cut.offsets or report.replaced
+    if worked:
+        line(
+            event="batch",
+            view=view.declared.name,
+            lsn=format_lsn(applied.cut.flushed_lsn),
+            generation=applied.generation,
+            rows=report.rows,
+            replaced=report.replaced,
+            **({"late": report.late} if report.late else {}),
+            ms=report.milliseconds,
+        )
+    return worked
+
+
+def said(view: KeptView, error: Waiting) -> None:
+    """Say, once, what a view waits for."""
+    if view.wait(error):
+        line(event="waiting", level="warning", view=view.declared.name, error=str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

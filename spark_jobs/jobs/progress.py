@@ -1,0 +1,70 @@
+"""How far a rebuild is: a JSON line every few seconds, from what Spark knows of its running stages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from tailrace.spark_jobs.log import line
+from tailrace.spark_jobs.maintain.batch import Report
+
+EVERY_S: Final = 5.0
+_FIRST_S: Final = 1.0
+"""A person who waits sees sooner that something moves; then the pauses double, up to `EVERY_S`."""
+_TELLING: Final = 0.01
+"""Of less than this nobody can tell how long the rest takes."""
+
+
+@contextmanager
+def progress(session: SparkSession, view: str, records: int, report: Report) -> Iterator[None]:
+    """Say while the block runs how many of `records` are read, then which share of the writing is done."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_tell, args=(session, view, records, report, ended), name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tell(session: SparkSession, view: str, records: int, report: Report, ended: threading.Event) -> None:
+    stage, began, seen, pause = "", time.monotonic(), 0, min(_FIRST_S, EVERY_S)
+    while not ended.wait(pause):
+        pause = min(EVERY_S, 2 * pause)
+        now = "write" if "read" in report.milliseconds else "read"
+        if now != stage:
+            stage, began, seen = now, time.monotonic(), 0
+        rows, share = _running(session)
+        if stage == "read":
+            seen = max(seen, rows)
+            share = min(1.0, seen / records) if records else 0.0
+        line(**told(view, stage, seen if stage == "read" else report.rows, share, time.monotonic() - began))
+
+
+def told(view: str, stage: str, rows: int, share: float, elapsed_s: float) -> dict[str, Any]:
+    """Return the values of a line; the time left is that of the stage, if it goes on as it has so far."""
+    share = round(share, 3)
+    left = round(elapsed_s * (1 - share) / share) if share >= _TELLING else None
+    return {
+        "event": "progress",
+        "view": view,
+        "stage": stage,
+        "rows": rows,
+        "share": share,
+        "seconds_left": left,
+    }
+
+
+def _running(session: SparkSession) -> tuple[int, float]:
+    """Return the records that the running stages have read, and the share of their tasks that are done."""
+    stages = session.sparkContext._jsc.sc().statusStore().activeStages()
+    found = [stages.apply(number) for number in range(stages.length())]
+    tasks = sum(each.numTasks() for each in found)
+    done = sum(each.numCompleteTasks() for each in found)
+    return sum(each.inputRecords() for each in found), done / tasks if tasks else 0.0

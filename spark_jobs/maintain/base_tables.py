@@ -1,0 +1,112 @@
+"""Base tables: each captured table that a query reads, as it was at every cut that its views have stood at.
+
+They live in the namespace ``_base`` of the warehouse, one for each topic, and are kept as single-table views are. Their
+snapshots are the states that queries are computed over: the topics do not keep the old image of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from tailrace.schemas.errors import RebuildError, StateError
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.target.protocol import Applied
+from tailrace.spark_jobs.maintain.batch import Batch, Report
+from tailrace.spark_jobs.maintain.kept_view import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
+from tailrace.spark_jobs.topics.cuts import SeenCut
+from tailrace.spark_jobs.views import Declared
+
+NAMESPACE: Final = "_base"
+
+
+class BaseTables:
+    """The base tables that the views of one job share, as one of these views sees them."""
+
+    def __init__(self, shared: Shared, view: Declared) -> None:
+        self._shared = shared
+        self._view = view.name
+        self._table_of = dict(zip(view.topics, view.captured, strict=True))
+
+    def advance(self, topics: Iterable[str], seen: SeenCut) -> list[Applied]:
+        """Bring the base tables of `topics` to the cut; return where they are then: some may be further."""
+        return [self._step(self._kept(topic), seen) for topic in topics]
+
+    def renew(self, topics: Iterable[str], seen: SeenCut) -> None:
+        """Bring base tables to the cut, too; one that cannot go on from where it stands is made anew.
+
+        With the same columns it keeps its old states. Other views that need one that is gone say so (TR-551).
+        """
+        for base in map(self._kept, topics):
+            try:
+                self._step(base, seen)
+            except StateError as error:
+                if error.code == HELD:
+                    raise
+                if not self._make_anew(base, seen):
+                    self._step(base, seen)
+
+    def _step(self, base: KeptView, seen: SeenCut) -> Applied:
+        applied = base.applied
+        if applied is not None and applied.cut.order == seen.cut.order:
+            return applied
+        try:
+            applied = base.step(seen, Report(), LEASE_WAIT_S)
+        except RebuildError as error:
+            base.forget()
+            # No command takes the name of a base table: it is rebuilt with any of the views that read it.
+            raise error.by_rebuilding(self._view) from None
+        except Exception:
+            base.forget()
+            raise
+        if applied is None:
+            raise not_free(base)
+        return applied
+
+    def _make_anew(self, base: KeptView, seen: SeenCut) -> bool:
+        """Fill a base table from offset 0; False if another process has written it since it could not go on here.
+
+        That one may have made it anew, at a newer cut than ours: views that stand there would lose their state.
+        """
+        with base.lease.held(LEASE_WAIT_S) as mine:
+            if not mine:
+                raise not_free(base)
+            if base.lease.changed:
+                return False
+            batch = base.batch
+            columns, key = batch.layout()
+            batch.target.level_ms = seen.level_ms
+            done = batch.advance(None, seen, Report(), generation=batch.target.stage(columns, key))
+            batch.target.swap(done.generation, key)
+            live = batch.target.live()
+            assert live is not None
+            base.publish(live, seen.level_ms)
+            base.forget()
+            return True
+
+    def target(self, topic: str) -> IcebergTarget:
+        """Return the table of a topic; its lineage is never broken, so it is asked for a cut without more."""
+        target = self._kept(topic).batch.target
+        assert isinstance(target, IcebergTarget)
+        return target
+
+    def _kept(self, topic: str) -> KeptView:
+        known = self._shared.bases.get(topic)
+        return known or self._shared.bases.setdefault(topic, _open(self._shared, topic, self._table_of[topic]))
+
+
+def _open(shared: Shared, topic: str, table: str) -> KeptView:
+    # Kafka takes a dot and an underscore in a topic's name for the same, so no two tables share this one.
+    declared = Declared(f"{NAMESPACE}.{topic}", "warehouse", (topic,), None, captured=(table,))
+
+    def open_batch(session: SparkSession) -> Batch:
+        assert shared.config.warehouse is not None  # `declare` has checked it
+        warehouse = shared.config.warehouse.model_copy(update={"namespace": NAMESPACE})
+        target = IcebergTarget(session, warehouse, topic.replace(".", "_"))
+        newest_cut = partial(shared.cuts.wait, declared)
+        return Batch(declared, target, session, shared.records, shared.config.kafka, newest_cut)
+
+    return KeptView(shared, declared, open_batch)

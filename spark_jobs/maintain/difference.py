@@ -1,0 +1,84 @@
+"""What must change in a view so that some of its rows become others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
+
+from tailrace.schemas.errors import StateError
+from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.protocol import DELETED
+
+TIMES: Final = "tailrace_times"
+
+
+def difference(before: DataFrame, after: DataFrame, key: Sequence[str], *, counted: bool = False) -> DataFrame:
+    """Return the rows of `after` that are not in `before`, and the keys that are only there, with `DELETED`.
+
+    If `counted`, `TIMES` says how often a row's key stands in `after`, and all rows of one that does twice are given.
+    """
+    times = F.count("*").over(Window.partitionBy(*map(quote, key))) if counted else F.lit(1)
+    sides = [
+        frame.select(
+            *(F.col(quote(name)).alias(f"{side}{number}") for number, name in enumerate(key)),
+            F.struct("*").alias(side),
+            *more,
+        )
+        for frame, side, more in ((before, "b", []), (after, "a", [times.alias(TIMES)]))
+    ]
+    same = reduce(Column.__and__, (F.col(f"b{n}").eqNullSafe(F.col(f"a{n}")) for n in range(len(key))))
+    both = sides[0].join(sides[1], same, "full_outer")
+    gone = F.col("a").isNull()
+    kinds = {field.name: field.dataType for field in after.schema}
+    equal = reduce(
+        Column.__and__,
+        (
+            comparable(F.col("a")[name], kind).eqNullSafe(comparable(F.col("b")[name], kind))
+            for name, kind in kinds.items()
+        ),
+    )
+    numbers = {name: number for number, name in enumerate(key)}
+    return both.where(gone | F.col("b").isNull() | ~equal | (F.col(TIMES) > 1)).select(
+        *(
+            (
+                F.when(gone, F.col(f"b{numbers[name]}")).otherwise(F.col("a")[name])
+                if name in numbers
+                else F.col("a")[name]
+            )
+            .cast(kind)
+            .alias(name)
+            for name, kind in kinds.items()
+        ),
+        gone.alias(DELETED),
+        *([F.col(TIMES)] if counted else []),
+    )
+
+
+def comparable(value: Column, kind: DataType) -> Column:
+    """Return what is equal for equal values only, and can be compared: maps cannot, and 0.0 is equal to -0.0."""
+    if isinstance(kind, FloatType | DoubleType):
+        return value.cast("string")
+    if isinstance(kind, ArrayType):
+        return F.transform(value, lambda item: comparable(item, kind.elementType))
+    if isinstance(kind, StructType):
+        fields = [comparable(value[f.name], f.dataType).alias(f"c{n}") for n, f in enumerate(kind)]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if isinstance(kind, MapType):
+        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return F.array_sort(F.transform(F.map_entries(value), lambda item: comparable(item, entry)))
+    return value
+
+
+def not_unique(key: Sequence[str], view: str) -> StateError:
+    """Return the error for a key that stands twice."""
+    return StateError(
+        "TR-549",
+        f'view "{view}": its key ({", ".join(key)}) is not unique in the rows of its query',
+        detail="At least one key has several rows.",
+        hint=f"Give [views.{view}] a key that tells its rows apart.",
+    )

@@ -1,0 +1,165 @@
+"""What a query reads: base tables of captured tables, and other views, all at one cut.
+
+A batch brings its inputs forward before it computes anything. So whoever keeps a view keeps those below it, too, in
+this process or beside another one that does; the lease of each decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import DataType
+
+from tailrace.schemas.errors import RebuildError, StateError
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.position import Cut
+from tailrace.sinks.iceberg.maintenance import rebuild_pin
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.target.protocol import Applied
+from tailrace.spark_jobs.log import named
+from tailrace.spark_jobs.maintain.base_tables import BaseTables
+from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.kept_view import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
+from tailrace.spark_jobs.maintain.waiting import Waiting, waits_for_tables
+from tailrace.spark_jobs.query.catalog import is_view
+from tailrace.spark_jobs.topics.cuts import SeenCut
+from tailrace.spark_jobs.views import Declared
+
+_PIN_DAYS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLayout:
+    """The columns and the key of a view's table."""
+
+    columns: dict[str, DataType]
+    key: tuple[str, ...]
+
+
+class Inputs:
+    """The inputs of one view; the views among them are open."""
+
+    def __init__(self, shared: Shared, view: Declared) -> None:
+        self._shared: Final = shared
+        self._view: Final = view
+        self._bases: Final = BaseTables(shared, view)
+        self._reached: dict[str, Applied] = {}
+        """Where the views that are read were at the last `advance`: they may have moved on by now."""
+
+    def advance(self, seen: SeenCut) -> SeenCut:
+        """Bring all inputs to one cut, this one or a newer one, and return it.
+
+        `Waiting` if a view does not go on; or if an input is past the cut already, and no newer one can be a state of
+        all inputs yet: then one table is incomplete, and others' views have gone on.
+        """
+        while True:
+            self._reached = {name: self._step(self._lower(name), seen) for name in self._view.views}
+            reached = [*self._reached.values(), *self._bases.advance(self._view.topics_read, seen)]
+            # Another process may have gone further; none of them goes back.
+            furthest = max(applied.cut.order for applied in reached)
+            if furthest <= seen.cut.order:
+                return seen
+            while seen.cut.order < furthest:
+                if seen.waits_for:
+                    raise waits_for_tables(self._view.name, seen.waits_for, "Other tables that it reads are further.")
+                seen = self._shared.cuts.newest(self._view, wait=1.0) or seen
+
+    def renew(self, seen: SeenCut) -> SeenCut:
+        """Do the same; a base table that cannot go on from where it stands is made anew."""
+        self._bases.renew(self._view.topics_read, seen)
+        return self.advance(seen)
+
+    def generations(self) -> dict[str, int]:
+        """Return the generation of each view that is read, as of the last `advance`."""
+        return {name: self._stands(name).generation for name in self._view.views}
+
+    def follow_on(self, applied: Applied) -> bool:
+        """Whether the states that `applied` was computed over can still be read, of all views that are read.
+
+        Not so once a view was rebuilt or rolled back, or where its snapshot has expired.
+        """
+        return applied.inputs == self.generations() and all(self.snapshot(v, applied.cut) for v in self._view.views)
+
+    def rebuilt(self) -> Waiting:
+        """Return the error for a batch in whose midst `follow_on` has become false."""
+        return Waiting(
+            "TR-583",
+            f'view "{self._view.name}": a view that it reads was rebuilt while its batch was under way',
+            hint="The next batch begins anew by itself.",
+        )
+
+    def snapshot(self, name: str, cut: Cut) -> int | None:
+        """Return the snapshot of an input at a cut at which it stood; None if it does not go so far back."""
+        return self._target(name).snapshot_at(cut, self._stands(name) if is_view(name) else None)
+
+    def at(self, name: str, cut: Cut) -> str:
+        """Return what stands for an input as of `cut` in FROM. StateError if it does not go so far back."""
+        target, snapshot = self._target(name), self.snapshot(name, cut)
+        if snapshot is None:
+            what = "It was rebuilt" if is_view(name) else "Its base table was made anew"
+            raise RebuildError(
+                "TR-551",
+                f'view "{self._view.name}": the state of "{name}" at {format_lsn(cut.flushed_lsn)} is gone',
+                view=self._view.name,
+                detail=f"{what} since this view was last brought forward.",
+            )
+        return f"{target.table()} VERSION AS OF {snapshot}"
+
+    def pin(self, generation: int, cut: Cut) -> None:
+        """Keep the states at a cut from expiring until this generation of the view is live, for a day at most."""
+        for name in (*self._view.tables, *self._view.views):
+            if snapshot := self.snapshot(name, cut):
+                self._target(name).tag(rebuild_pin(self._view.name, generation), snapshot, _PIN_DAYS)
+
+    @property
+    def are_small(self) -> bool:
+        """Whether each can well be gone through in one task."""
+        return all(self._target(name).is_small for name in (*self._view.tables, *self._view.views))
+
+    def layout(self, view: str) -> ViewLayout:
+        """Return the columns and the key of a view that is read."""
+        target = self._target(view)
+        target.live()  # without it the target does not know where a generation is
+        return ViewLayout(target.columns(), target.key(self._stands(view).generation))
+
+    def _target(self, name: str) -> IcebergTarget:
+        if not is_view(name):
+            return self._bases.target(self._view.topic_of[name])
+        target = self._lower(name).batch.target
+        assert isinstance(target, IcebergTarget)  # `lower_views` has checked it
+        return target
+
+    def _lower(self, name: str) -> KeptView:
+        return self._shared.views[name]
+
+    def _stands(self, name: str) -> Applied:
+        return self._reached[name]
+
+    def _step(self, lower: KeptView, seen: SeenCut) -> Applied:
+        applied = lower.applied
+        if applied is not None and applied.cut.order == seen.cut.order:
+            return applied
+        if lower.parked:
+            raise self._waits(lower)
+        try:
+            applied = lower.step(seen, Report(), LEASE_WAIT_S)
+        except Waiting as error:
+            lower.wait(error)
+            raise self._waits(lower) from None
+        except Exception as error:
+            if isinstance(error, StateError) and error.code == HELD:
+                raise
+            lower.park(named(error))
+            raise self._waits(lower) from None
+        if applied is None:
+            raise not_free(lower)
+        return applied
+
+    def _waits(self, lower: KeptView) -> Waiting:
+        return Waiting(
+            "TR-582",
+            f'view "{self._view.name}" waits for view "{lower.declared.name}", which it reads',
+            detail=(lower.error or "").partition("\n")[0].removeprefix("ERROR  "),
+            hint="It goes on by itself once that one does.",
+        )

@@ -1,0 +1,235 @@
+"""A view that is being kept: its lease, what it has applied, and what it tells the views topic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
+
+from tailrace.schemas.config.model import Config
+from tailrace.schemas.errors import RebuildError, SinkError, StateError, TailraceError
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
+from tailrace.sinks.kafka.groups import Groups
+from tailrace.sinks.target.lease import view_lease
+from tailrace.sinks.target.protocol import Applied, Target
+from tailrace.spark_jobs.log import line
+from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.waiting import Waiting
+from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut, advanced
+from tailrace.spark_jobs.topics.records import Records
+from tailrace.spark_jobs.views import Declared
+
+_FIRST_PAUSE_S: Final = 5.0
+_LONGEST_PAUSE_S: Final = 300.0
+LEASE_WAIT_S: Final = 600.0
+"""How long a rebuild waits for the batch that follow is in, and a batch for who brings one of its inputs forward."""
+
+HELD: Final = "TR-529"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all views of a job use."""
+
+    config: Config
+    session: SparkSession
+    records: Records
+    cuts: Cuts
+    views_topic: ViewsTopic
+    groups: Groups
+    bases: dict[str, KeptView] = field(default_factory=dict)
+    """The base tables that this job keeps, by topic (`spark_jobs.maintain.base_tables`)."""
+    views: dict[str, KeptView] = field(default_factory=dict)
+    """The views that this job keeps, or brings forward for those that read them."""
+
+
+def not_free(view: KeptView) -> StateError:
+    """Return the error for a lease that another process has held for `LEASE_WAIT_S`."""
+    return StateError(
+        HELD,
+        f'"{view.declared.name}": another process has held its lease for {LEASE_WAIT_S:.0f} s',
+        detail="What is live is as it was.",
+        hint="Is a `tailrace views follow` or `rebuild` stuck? Then repeat the command.",
+    )
+
+
+class ViewBatch(Protocol):
+    """What brings one view forward: `batch` for a table, `query_batch` for a query, and so on."""
+
+    @property
+    def target(self) -> Target: ...
+
+    def advance(
+        self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
+    ) -> Applied: ...
+
+    def layout(self) -> tuple[Mapping[str, DataType], Sequence[str]]: ...
+
+
+class KeptView:
+    """One view with its state between batches; `open_batch` asks the target, so it is called for the first one."""
+
+    def __init__(self, shared: Shared, declared: Declared, open_batch: Callable[[SparkSession], ViewBatch]) -> None:
+        self._shared = shared
+        self.declared = declared
+        self.lease = view_lease(shared.config, declared.name)
+        self._open_batch = open_batch
+        self._lock = threading.Lock()
+        self._batch: ViewBatch | None = None
+        self._applied: Applied | None = None
+        self._current_ms = 0
+        self._pause_s = 0.0
+        self._next_try = 0.0
+        self._said: str | None = None
+        self._stands_for: tuple[str, ...] = ()
+        self.took_ms = 0
+        """By the last batch, without its reading: that is done once for all views of a topic."""
+        self._group_failed: str | None = None
+
+    @property
+    def applied(self) -> Applied | None:
+        return self._applied
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is under way."""
+        return self._lock.locked()
+
+    @property
+    def parked(self) -> bool:
+        """Whether the last batch failed and it is too early to try again.
+
+        Once another process has had the lease it is not: the generation is another one, or a person has asked for it.
+        """
+        return time.monotonic() < self._next_try and not self.lease.was_taken
+
+    @property
+    def error(self) -> str | None:
+        """What the views topic says of why it stands still; None if it goes on."""
+        return self._said
+
+    @property
+    def batch(self) -> ViewBatch:
+        """What runs this view's batches."""
+        if self._batch is None:
+            # A session of its own: the snapshot properties are session settings.
+            self._batch = self._open_batch(self._shared.session.newSession())
+        return self._batch
+
+    def step(self, seen: SeenCut, report: Report, wait_s: float = 0) -> Applied | None:
+        """Bring the view to the cut, under the lease; None if another process holds it for longer than `wait_s`.
+
+        Of several threads that ask, one does it, the others find it done.
+        """
+        with self._lock, self.lease.held(wait_s) as mine:
+            if not mine:
+                return None
+            if self.lease.changed or self._applied is None:
+                self._applied, self._current_ms = self.load()
+            before = self._applied
+            if before is not None:
+                self.check_tombstones(before, self._current_ms, seen)
+            self.batch.target.level_ms = seen.level_ms
+            applied = self._applied = self.batch.advance(before, seen, report)
+            self.took_ms = report.milliseconds.get("apply", self.took_ms)
+            # Not now: while a table that it reads is incomplete, its topics go on and the view does not.
+            self._current_ms = max(self._current_ms, seen.level_ms)
+            # Said aloud only when there is something new to say.
+            if before is None or before.cut.order != applied.cut.order or self._said:
+                self.publish(applied, self._current_ms)
+                report.stage("publish")
+            self._pause_s = 0.0
+            self._said = None
+        return applied
+
+    def load(self) -> tuple[Applied | None, int]:
+        """Ask the target for what is live; the views topic may know a later cut that changed no row."""
+        live = self.batch.target.live()
+        record = read_views(self._shared.config.kafka, Topics(self._shared.config.kafka.prefix)).get(self.declared.name)
+        if live is None:
+            return None, 0
+        if record is None or record.generation != live.generation or record.cut is None:
+            return live, live.level_since_ms
+        if record.snapshot_id != live.snapshot_id or record.cut.order < live.cut.order:
+            return live, record.current_ms
+        return replace(live, cut=record.cut), record.current_ms
+
+    def publish(self, applied: Applied, level_ms: int) -> None:
+        """Tell the views topic what is applied, and when nothing was after it on the view's topics."""
+        self._current_ms = level_ms
+        self._shared.views_topic.publish(
+            ViewRecord(
+                view=self.declared.name,
+                target=self.declared.target,
+                generation=applied.generation,
+                cut=applied.cut,
+                current_ms=self._current_ms,
+                snapshot_id=applied.snapshot_id,
+                history_from=applied.history_from,
+            )
+        )
+        failed = self._shared.groups.commit(self.declared.name, applied.cut)
+        if failed != self._group_failed:
+            self._group_failed = failed
+            if failed is not None:
+                why = f"its consumer group: {failed}"
+                line(event="lag not shown", level="warning", view=self.declared.name, error=why)
+
+    def park(self, error: TailraceError) -> float:
+        """Put the view aside for a while, longer each time; return for how many seconds. Others go on."""
+        self._pause_s = min(max(self._pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        self._next_try = time.monotonic() + self._pause_s
+        self.forget()
+        self._say(str(error))
+        return self._pause_s
+
+    def wait(self, error: Waiting) -> bool:
+        """Say, once, what the view waits for; return whether that is news. It is tried again in the next round."""
+        news = self._said != str(error)
+        if news:
+            self._say(str(error))
+        return news
+
+    def stands_for(self, tables: tuple[str, ...]) -> bool:
+        """Note for which incomplete tables the view stands still; return whether that is news, and there are any."""
+        news = tables != self._stands_for and bool(tables)
+        self._stands_for = tables
+        return news
+
+    def _say(self, error: str) -> None:
+        self._said = error
+        nothing = ViewRecord(self.declared.name, self.declared.target, 0, None, 0)
+        # With Kafka gone there is nobody to tell; the line on stderr says it.
+        with suppress(SinkError):
+            self._shared.views_topic.publish(replace(self._on_topic() or nothing, error=error))
+
+    def forget(self) -> None:
+        """Ask the target again for what is applied: it may have committed before a failure."""
+        self._applied = None
+
+    def _on_topic(self) -> ViewRecord | None:
+        kafka = self._shared.config.kafka
+        return read_views(kafka, Topics(kafka.prefix)).get(self.declared.name)
+
+    def check_tombstones(self, applied: Applied, level_ms: int, seen: SeenCut) -> None:
+        """A delete that came and went from the topic while nobody looked would leave its row in the view."""
+        if not advanced(applied, seen.cut):
+            return
+        limit = self._shared.config.kafka.delete_retention_ms
+        age = now_ms() - level_ms
+        moved = any(seen.cut.offsets.get(t) != applied.cut.offsets.get(t) for t in self.declared.topics_read)
+        if age > limit and moved:
+            raise RebuildError(
+                "TR-526",
+                f'view "{self.declared.name}" was not kept for longer than deletes stay on the topics',
+                view=self.declared.name,
+                detail=f"Last level with the topics {age // 60_000} min ago; kafka.delete_retention_ms is "
+                f"{limit // 60_000} min.",
+            )

@@ -1,0 +1,87 @@
+"""Rows that come later than their view's windows allow: they correct the windows all the same, and are listed here.
+
+The listing is a table of the view's name in the namespace ``_late``: a row for each late change, by table, key and
+position. It is written before the batch is, and a row that is there already is not written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tailrace.schemas.config.model import Warehouse
+from tailrace.schemas.records.position import Cut
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.protocol import DELETED
+from tailrace.spark_jobs.maintain.difference import difference
+from tailrace.spark_jobs.query.late import EventTime
+from tailrace.spark_jobs.query.rewrite import state
+from tailrace.spark_jobs.topics.events import LSN, ORDINAL, events
+from tailrace.spark_jobs.topics.records import Every
+from tailrace.spark_jobs.topics.shapes import TableShapes
+
+NAMESPACE: Final = "_late"
+_KEY: Final = ("table", "key", "commit_lsn", "ordinal")
+
+_FAR: Final = "9999-01-01"
+"""An event time at or behind it is infinity, or a mistake: it makes nothing late."""
+
+
+class LateRows:
+    """The late rows of one view; `session` is the view's own, in which the states of the batch have their names."""
+
+    def __init__(self, session: SparkSession, warehouse: Warehouse, view: str, lateness_s: float) -> None:
+        self._session = session
+        self._lateness = f"INTERVAL {lateness_s:.3f} SECONDS"
+        self._target = IcebergTarget(session, warehouse.model_copy(update={"namespace": NAMESPACE}), view)
+
+    def of(self, time: EventTime, key: Sequence[str]) -> DataFrame | None:
+        """Return key and event time of the rows of a table that came late in this batch; None if there is none.
+
+        Late is what is older, by more than the view's lateness, than the newest event time at the cut before: one
+        column of the table at that cut is read.
+        """
+        column = F.col(quote(time.column))
+        usual = self._session.table(state(time.table, "old")).where(column < F.lit(_FAR).cast("timestamp"))
+        limit = usual.agg((F.max(column) - F.expr(self._lateness)).alias("late_before"))
+        before, after = (self._session.table(state(time.table, which)) for which in ("before", "after"))
+        changed = difference(before, after, key).where(~F.col(DELETED)).crossJoin(F.broadcast(limit))
+        late = changed.where(column < F.col("late_before")).select(
+            *map(quote, key), column.cast("timestamp").alias("tailrace_at"), F.col("late_before").cast("timestamp")
+        )
+        return late if late.take(1) else None
+
+    def note(self, found: Mapping[EventTime, tuple[DataFrame, Every, TableShapes]], cut: Cut) -> int:
+        """List late rows with the positions that made them so; return how many there are."""
+        parts = [self._positioned(time, *each) for time, each in found.items()]
+        rows = reduce(DataFrame.unionByName, parts).persist()
+        try:
+            live = self._target.live()
+            if live is None:
+                self._target.replace(self._target.stage({}, _KEY), rows, _KEY, cut)
+            else:
+                self._target.merge(live.generation, rows.withColumn(DELETED, F.lit(False)), _KEY, cut)
+            return rows.count()
+        finally:
+            rows.unpersist()
+
+    def _positioned(self, time: EventTime, late: DataFrame, every: Every, shapes: TableShapes) -> DataFrame:
+        decoded = events(every.records(self._session), every.facts, shapes)
+        position = F.max(F.struct(LSN, ORDINAL)).alias("tailrace_position")
+        names = {name: f"tailrace_k{number}" for number, name in enumerate(shapes.key)}
+        newest = decoded.groupBy(*(F.col(quote(name)).alias(other) for name, other in names.items())).agg(position)
+        same = [F.col(quote(name)).eqNullSafe(F.col(other)) for name, other in names.items()]
+        return late.join(newest, reduce(Column.__and__, same)).select(
+            F.lit(time.table).alias("table"),
+            F.to_json(F.struct(*map(quote, shapes.key))).alias("key"),
+            F.lit(time.column).alias("column"),
+            F.col("tailrace_at").alias("at"),
+            "late_before",
+            F.col("tailrace_position")[LSN].alias("commit_lsn"),
+            F.col("tailrace_position")[ORDINAL].alias("ordinal"),
+        )

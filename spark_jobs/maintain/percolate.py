@@ -1,0 +1,285 @@
+"""Batches of a percolate view: which stored queries each change matches, kept in a table and forwarded to a topic.
+
+A batch matches every change between two cuts (inserts and updates; a row that is read again has not changed) against
+the queries as they are at the later one, whose position each match names. Matches begin where the view is first kept.
+Committed first to the table, with the cut, then forwarded (`sinks.control.matches`): the publisher goes on
+from the table, so neither loses or repeats one, whatever ends between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
+
+from tailrace.schemas.config.model import Search
+from tailrace.schemas.errors import ConfigError, StateError
+from tailrace.schemas.lsn import Position, format_lsn
+from tailrace.schemas.records.position import Cut
+from tailrace.sinks.control.matches import Mark, Match, Publisher
+from tailrace.sinks.control.views_topic import now_ms
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.opensearch.documents import document, key_text
+from tailrace.sinks.opensearch.percolator import match
+from tailrace.sinks.opensearch.stored_queries import StoredQueries, UsersQueries
+from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.protocol import Applied, HistoryFrom
+from tailrace.spark_jobs.log import line
+from tailrace.spark_jobs.maintain.batch import Report, check_definition, check_whole, fill, own_cut, settled
+from tailrace.spark_jobs.maintain.kept_view import Shared
+from tailrace.spark_jobs.topics.cuts import SeenCut
+from tailrace.spark_jobs.topics.events import KEY, LSN, OP, ORDINAL, each_once, events, plain
+from tailrace.spark_jobs.topics.records import Every
+from tailrace.spark_jobs.topics.shapes import TableShapes
+from tailrace.spark_jobs.views import Declared, check_shapes
+
+_FOUND: Final[dict[str, DataType]] = {
+    "query": StringType(),
+    "query_version": StringType(),
+    "key": StringType(),
+    "commit_lsn": LongType(),
+    "ordinal": LongType(),
+}
+COLUMNS: Final[dict[str, DataType]] = {**_FOUND, "epoch": IntegerType(), "cut_lsn": LongType()}
+"""Of the table of matches; `query` and `key` are canonical keys, `query_version` is a position."""
+
+_ORDER: Final = ("epoch", "commit_lsn", "ordinal", "query")
+_CHANGES: Final = ("c", "u")
+
+
+@dataclass(slots=True)
+class PercolateBatch:
+    """All that a batch of one percolate view needs; `session` is the view's own."""
+
+    view: Declared
+    target: IcebergTarget
+    session: SparkSession
+    shared: Shared
+    search: Search
+    publisher: Publisher
+    _stored: StoredQueries | UsersQueries = field(init=False)
+    _forwarded: bool = False
+    """Whether the topic has all that the table has; who has just started does not know."""
+
+    def __post_init__(self) -> None:
+        queries = self.view.queries or ""
+        if len(self.view.topics) == 1:
+            self._stored = UsersQueries(self.search, queries)
+        else:
+            self._stored = StoredQueries(self.search, self.view.name, f"{self.view.topics[1]}.{queries}")
+
+    def advance(
+        self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
+    ) -> Applied:
+        """Bring the view from `applied` to the cut and forward its matches; with nothing applied it begins there.
+
+        StateError where changes may be gone from the topic.
+        """
+        done = self._matched(applied, seen, report, generation)
+        self._forward(done)
+        return done
+
+    def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
+        """Return the columns of the matches, and what tells them apart."""
+        return COLUMNS, _ORDER
+
+    def remove_queries(self) -> None:
+        """Drop the index that is ours; one of the user's own stays."""
+        if isinstance(self._stored, StoredQueries):
+            self._stored.remove()
+
+    def begin_anew(self, applied: Applied, seen: SeenCut) -> Applied:
+        """Go on from the cut without what lies between, with all queries read again; matches so far stay."""
+        cut = own_cut(self.view, seen)
+        if applied.definition != self.view.definition or cut.position < applied.cut.position:
+            raise StateError(
+                "TR-592",
+                f'view "{self.view.name}": its table holds something else, or matches from behind the topics\' end',
+                detail=f"It stands at {applied.cut.position}, the topics at {cut.position}.",
+                hint="Let it stand as it is, and declare another view, which begins now.",
+            )
+        self._forward(applied)
+        self._keep_queries(cut, anew=True)
+        self._begins(cut)
+        return self.target.append(applied.generation, self._empty(), cut)
+
+    def _matched(self, applied: Applied | None, seen: SeenCut, report: Report, generation: int | None) -> Applied:
+        cut = own_cut(self.view, seen)
+        if applied is None:
+            self._keep_queries(cut)
+            check_whole(self.view, self.shared.config.kafka, seen)
+            self._begins(cut)
+            report.replaced = True
+            return fill(self.target, COLUMNS, self._empty(), _ORDER, cut, generation)
+        check_definition(self.view, applied)
+        self.target.history_from = applied.history_from
+        done = settled(self.view, self.target, applied, cut)
+        if done is not None:
+            return done
+        topic = self.view.topics[0]
+        every = self.shared.records.every(topic, applied.cut.offsets.get(topic, []), cut.offsets.get(topic, []))
+        report.stage("read")
+        shapes = self._keep_queries(cut, every)
+        check_whole(self.view, self.shared.config.kafka, seen)
+        report.stage("queries")
+        if every is None:
+            return self.target.unchanged(applied, cut)
+        self._check_lag(applied, every)
+        report.rows = every.facts.records
+        try:
+            return self._append(applied, cut, each_once(events(every.records(self.session), every.facts, shapes), True))
+        finally:
+            report.stage("apply")
+
+    def _append(self, applied: Applied, cut: Cut, found: DataFrame) -> Applied:
+        # At-least-once may bring again what is behind us, with its old position.
+        newer = F.col(LSN) > applied.cut.position.commit_lsn
+        changed = found.where(F.col(OP).isin(*_CHANGES) & newer)
+        key = self.shared.records.shapes(self.view.topics[0]).key
+        rows = changed.select(key_text(changed, key), LSN, ORDINAL, document(changed, plain(changed)))
+        queries = self._stored.opened()
+        try:
+            work = partial(match, search=self.search, queries=queries)
+            matched = self.session.createDataFrame(rows.rdd.mapPartitions(work), _schema(_FOUND))
+            matches = matched.select(
+                *_FOUND,
+                F.lit(cut.position.epoch).cast("int").alias("epoch"),
+                F.lit(cut.flushed_lsn).cast("long").alias("cut_lsn"),
+            ).persist()
+            try:
+                if not matches.count():
+                    return self.target.unchanged(applied, cut)
+                self._forwarded = False
+                return self.target.append(applied.generation, matches, cut)
+            finally:
+                matches.unpersist()
+        finally:
+            self._stored.close(queries)
+
+    def _keep_queries(self, cut: Cut, every: Every | None = None, *, anew: bool = False) -> TableShapes:
+        """Bring the index of queries to the cut; return the shapes of the table whose rows they are about."""
+        ids = every.facts.ids | every.facts.key_ids if every else frozenset()
+        shapes = self.shared.records.shapes(self.view.topics[0], ids)
+        check_shapes(self.view, shapes)
+        if isinstance(self._stored, UsersQueries):
+            return shapes
+        topic, columns = self.view.topics[1], {name: kind.simpleString() for name, kind in shapes.columns.items()}
+        held = self._stored.open(columns)
+        if anew:
+            self._stored.clear(columns)
+            held = None
+        span = self.shared.records.every(topic, held.offsets.get(topic, []) if held else [], cut.offsets.get(topic, []))
+        if span is None and held is not None:
+            return shapes
+        if span is None:
+            self._stored.store(self._no_changes(), columns, cut)
+            return shapes
+        if held is not None and span.facts.truncated:
+            self._stored.clear(columns)
+        self._stored.store(self._newest_queries(topic, span, cut), columns, cut)
+        count, first = self._stored.parked(3)
+        if count:
+            line(
+                event="parked queries",
+                level="warning",
+                view=self.view.name,
+                code="TR-590",
+                queries=count,
+                first=[f"{each.query} {each.version}" for each in first],
+                hint=f"tailrace views explain {self.view.name}",
+            )
+        return shapes
+
+    def _newest_queries(self, topic: str, span: Every, cut: Cut) -> DataFrame:
+        """Return id, version and text of each query that has changed; text is null where it is no more."""
+        shapes = self.shared.records.shapes(topic, span.facts.ids | span.facts.key_ids)
+        column = self.view.queries or ""
+        if not shapes.keys or column not in shapes.columns:
+            missing = f'has no column "{column}"' if shapes.keys else "has no key, so its queries have no name"
+            raise ConfigError(
+                "TR-594",
+                f'view "{self.view.name}": the table of its queries {missing}',
+                hint=f'[views.{self.view.name}] queries = "schema.table.column"',
+            )
+        found = events(span.records(self.session), span.facts, shapes)
+        place = F.struct(LSN, ORDINAL)
+        if span.facts.truncated:
+            last = found.where(F.col(OP) == "t").agg(F.max(place)).collect()[0][0]
+            found = found.where(place > _struct(last.asDict()))
+        query = F.struct(
+            key_text(found, shapes.key).alias("id"),
+            _position(cut.position.epoch).alias("version"),
+            F.when(F.col(OP) != "d", F.col(quote(column)).cast("string")).alias("text"),
+        )
+        return found.groupBy(KEY).agg(F.max_by(query, place).alias("it")).select("it.id", "it.version", "it.text")
+
+    def _no_changes(self) -> DataFrame:
+        return self.session.createDataFrame([], "id string, version string, text string")
+
+    def _forward(self, applied: Applied) -> None:
+        """Forward what the table has and the topic has not. SinkError: it is not known what the topic has now."""
+        if not self._forwarded:
+            self.publisher.forward(self._page, applied.cut.position)
+            self._forwarded = True
+
+    def _page(self, mark: Mark | None, most: int) -> Sequence[Match]:
+        """Return the first matches of the table behind a mark."""
+        table = self.session.table(self.target.table())
+        if mark is not None:
+            at = mark.position
+            behind = F.struct(*_ORDER) > _struct(
+                dict(zip(_ORDER, (at.epoch, at.commit_lsn, at.ordinal, mark.query), strict=True))
+            )
+            # By the statistics of the files most are left out.
+            table = table.where(behind & ((F.col("epoch") > at.epoch) | (F.col("commit_lsn") >= at.commit_lsn)))
+        return [
+            Match(
+                row.query,
+                row.query_version,
+                row.key,
+                Position(row.epoch, row.commit_lsn, row.ordinal),
+                row.cut_lsn,
+            )
+            for row in table.orderBy(*_ORDER).limit(most).collect()
+        ]
+
+    def _begins(self, cut: Cut) -> None:
+        self.target.history_from = HistoryFrom(cut.flushed_lsn, cut.commit_ts_us // 1000)
+
+    def _empty(self) -> DataFrame:
+        return self.session.createDataFrame([], _schema(COLUMNS))
+
+    def _check_lag(self, applied: Applied, every: Every) -> None:
+        """Asked when all is read: the cleaner drops a record only for one that is older than the lag."""
+        lag = self.shared.config.kafka.min_compaction_lag_ms
+        if now_ms() - every.facts.oldest_ms < lag:
+            return
+        raise StateError(
+            "TR-591",
+            f'view "{self.view.name}" is so far behind that changes may be gone from its topic',
+            detail=f"It stands at {format_lsn(applied.cut.flushed_lsn)}; records behind that are older than "
+            f"kafka.min_compaction_lag_ms ({lag // 60_000} min).",
+            hint=f"tailrace views rebuild {self.view.name}  # goes on from now; what lies between is not matched",
+        )
+
+
+def _schema(columns: dict[str, DataType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def _struct(values: dict[str, int | str]) -> Column:
+    """Return what can be compared with a struct of these columns; all their numbers but epochs are long."""
+    kinds = {name: COLUMNS.get(name, LongType()) for name in values}
+    return F.struct(*(F.lit(value).cast(kinds[name]).alias(name) for name, value in values.items()))
+
+
+def _position(epoch: int) -> Column:
+    """Return a record's position as `Position` prints it."""
+    high, low = F.shiftrightunsigned(LSN, 32), F.col(LSN).bitwiseAND(F.lit(0xFFFFFFFF))
+    lsn = F.concat(F.hex(high), F.lit("/"), F.hex(low))
+    return F.concat_ws(":", F.lit(str(epoch)), lsn, F.col(ORDINAL).cast("string"))

@@ -1,0 +1,137 @@
+"""The states of what a query reads around one batch, under the names that the rewritten SQL has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from functools import reduce
+from typing import Protocol, Self
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.spark.temp_views import temp_view
+from tailrace.sinks.target.protocol import DELETED, FIRST, FROM_LSN, FROM_ORDINAL
+from tailrace.spark_jobs.maintain.difference import difference
+from tailrace.spark_jobs.query.rewrite import State, state
+from tailrace.spark_jobs.topics.latest import changes
+from tailrace.spark_jobs.topics.records import Latest, Records
+from tailrace.spark_jobs.topics.shapes import TableShapes
+
+Keep = Callable[[DataFrame], DataFrame]
+"""What puts a DataFrame into Spark's cache until the batch ends."""
+
+
+class Layout(Protocol):
+    """Columns and key of a table or a view, as they are now."""
+
+    @property
+    def columns(self) -> Mapping[str, DataType]: ...
+
+    @property
+    def key(self) -> Sequence[str]: ...
+
+
+class States:
+    """Temporary views of one session, for as long as a `with` block plans what reads them."""
+
+    def __init__(
+        self, session: SparkSession, layouts: Mapping[str, Layout], records: Records, first: Collection[str] = ()
+    ) -> None:
+        """`first` are the histories of which the first version of each key is to be marked (`FIRST`)."""
+        self._session = session
+        self._layouts = layouts
+        self._records = records
+        self._first = first
+        self._wholes: dict[tuple[str, State], object] = {}
+        self._names = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._names.close()
+
+    def name(self, name: str, frame: DataFrame) -> None:
+        """Let a name stand for a frame in SQL."""
+        self._names.enter_context(temp_view(self._session, name, frame))
+
+    def whole(self, table: str, which: State, source: str) -> None:
+        """Name the whole table at a cut, with its present columns; `source` stands for it in FROM.
+
+        It is looked up once for all views of a round. Spark's cache tells two snapshots of one table apart, which
+        Iceberg before 1.11 did not (iceberg#15741).
+        """
+        columns = {name: kind.simpleString() for name, kind in self._layouts[table].columns.items()}
+        key = self._layouts[table].key if table in self._first else None
+        self._wholes[table, which] = what = (source, key, *columns.items())
+
+        def make() -> DataFrame:
+            frame = self._session.sql(f"SELECT * FROM {source}")
+            there = set(frame.columns)
+            present = frame.selectExpr(
+                *(
+                    f"CAST({quote(name) if name in there else 'NULL'} AS {kind}) AS {quote(name)}"
+                    for name, kind in columns.items()
+                )
+            )
+            return present if key is None else _with_first(present, key)
+
+        self.name(state(table, which), self._once(what, make))
+
+    def images(self, table: str, changed: Latest, shapes: TableShapes, *, few: bool, beyond: bool) -> None:
+        """Name the rows of the changed keys in both states; after a truncate these are all rows.
+
+        They are the same for all views that stand at the same cut, and so found once for all of a round. With `few`
+        they go to where they are joined, which need not be moved then. `beyond`: what has changed was read past the
+        new state, so that newer rows than its own are among it.
+        """
+        if changed.facts.truncated:
+            self._images(table, *self._both(table))
+            return
+        keep, what, (old, new) = self._records.keep, (changed.name, self._wholes[table, "old"]), self._both(table)
+        hint = F.broadcast if few else _as_it_is
+        found = self._once(("changes", what), lambda: keep(changes(changed.rows(self._session), changed.facts, shapes)))
+        keys = hint(self._keys(table, found))
+        before = self._once(("before", what), lambda: keep(self._of_keys(table, old, keys)))
+        after = self._of_keys(table, new, keys) if beyond else found.where(~F.col(DELETED)).drop(DELETED)
+        self._images(table, hint(before), hint(after))
+
+    def _once(self, what: object, make: Callable[[], DataFrame]) -> DataFrame:
+        return self._session.table(self._records.once(what, make))
+
+    def differing(self, view: str, keep: Keep) -> None:
+        """Name the rows of a view that are not the same in both states: both states are read whole."""
+        old, new = self._both(view)
+        keys = keep(self._keys(view, difference(old, new, self._layouts[view].key)))
+        self._images(view, keep(self._of_keys(view, old, keys)), keep(self._of_keys(view, new, keys)))
+
+    def _keys(self, table: str, rows: DataFrame) -> DataFrame:
+        key = self._layouts[table].key
+        return rows.select(*(F.col(quote(name)).alias(f"tailrace_k{number}") for number, name in enumerate(key)))
+
+    def _of_keys(self, table: str, rows: DataFrame, keys: DataFrame) -> DataFrame:
+        # A view's key may hold NULL.
+        key = enumerate(self._layouts[table].key)
+        same = [F.col(quote(name)).eqNullSafe(F.col(f"tailrace_k{number}")) for number, name in key]
+        return rows.join(keys, reduce(Column.__and__, same), "left_semi")
+
+    def _both(self, table: str) -> tuple[DataFrame, DataFrame]:
+        return self._session.table(state(table, "old")), self._session.table(state(table, "new"))
+
+    def _images(self, table: str, old: DataFrame, new: DataFrame) -> None:
+        self.name(state(table, "before"), old)
+        self.name(state(table, "after"), new)
+
+
+def _with_first(versions: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Mark the first version of each key: versions only ever follow, so that it stays the first."""
+    place = (FROM_LSN, FROM_ORDINAL)
+    of_key = Window.partitionBy(*(F.col(quote(name)) for name in key if name not in place)).orderBy(*place)
+    return versions.withColumn(FIRST, F.row_number().over(of_key) == 1)
+
+
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame

@@ -1,0 +1,160 @@
+"""Keep the tables of views and base tables small: compaction and expiry beside the batches of `follow`.
+
+One table at a time, under its lease, and only as long as all of it together has taken no more than its share of the
+time; so a table's batch is held up by its own turn at most, and SIGTERM by one procedure.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from tailrace.schemas.closes import Closes
+from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.records.position import Cut
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewRecord, now_ms, read_views
+from tailrace.sinks.iceberg.maintenance import commits_since_compaction, compact, expire
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.spark_jobs.log import line, named
+from tailrace.spark_jobs.maintain.base_tables import NAMESPACE
+from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
+from tailrace.spark_jobs.maintain.lanes import POOL
+from tailrace.spark_jobs.views import declare
+
+_BASE_KEEP_MS: Final = 600_000
+"""Base tables are for batches, which say what they need; this covers a view's first batch, which has said nothing."""
+
+
+class UpkeepThread(Closes):
+    """Upkeep in a thread of its own. Its jobs are in a pool of their own, as a view's are (`lanes`)."""
+
+    def __init__(self, upkeep: Upkeep, session: SparkSession) -> None:
+        self._upkeep = upkeep
+        self._session = session
+        self._pool = ThreadPoolExecutor(1, "upkeep")
+        self._turn: Future[None] | None = None
+
+    def begin(self, stop: threading.Event) -> None:
+        """Begin a turn, unless one is under way. What the one before raised is raised here."""
+        if self._turn is not None and not self._turn.done():
+            return
+        if self._turn is not None:
+            self._turn.result()
+        self._turn = self._pool.submit(self._run, stop)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _run(self, stop: threading.Event) -> None:
+        self._session.sparkContext.setLocalProperty(POOL, "upkeep")
+        self._upkeep.turn(stop)
+
+
+class Upkeep:
+    """The upkeep of all tables that one job writes."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._began = time.monotonic()
+        self._spent_s = 0.0
+        self._commits: dict[str, tuple[int | None, int]] = {}
+
+    def turn(self, stop: threading.Event) -> None:
+        """Look after the table that needs it most, if one does and there is time; count the commits of the others."""
+        warehouse = self._shared.config.warehouse
+        if warehouse is None or not warehouse.upkeep_share:
+            return
+        due = [(count, name) for name, count in self._counted() if count >= warehouse.compact_after]
+        if not due or stop.is_set() or self._spent_s > warehouse.upkeep_share * (time.monotonic() - self._began):
+            return
+        began = time.monotonic()
+        if (view := self._tables().get(max(due)[1])) is not None:
+            self._look_after(view, stop)
+        self._spent_s += time.monotonic() - began
+
+    def _tables(self) -> dict[str, KeptView]:
+        kept = (*self._shared.views.values(), *self._shared.bases.values())
+        there = (view for view in kept if view.applied is not None and isinstance(view.batch.target, IcebergTarget))
+        return {view.declared.name: view for view in there}
+
+    def _counted(self) -> Iterator[tuple[str, int]]:
+        """Count a commit for each table whose newest snapshot is another one than in the round before."""
+        for name, view in self._tables().items():
+            applied = view.applied
+            if applied is None:
+                continue  # its batch has failed since
+            snapshot = applied.snapshot_id
+            if name not in self._commits:
+                try:
+                    self._commits[name] = snapshot, commits_since_compaction(_target(view).snapshots())
+                except Exception:
+                    # A catalog that is down for a moment parks the views that need it; this can wait.
+                    continue
+            before, count = self._commits[name]
+            if before != snapshot:
+                self._commits[name] = snapshot, count + 1
+            yield name, self._commits[name][1]
+
+    def _look_after(self, view: KeptView, stop: threading.Event) -> None:
+        name = view.declared.name
+        report: dict[str, Any] = {}
+        began = time.monotonic()
+        with view.lease.held(0) as mine:
+            if not mine:
+                return
+            if view.lease.changed:
+                view.forget()
+            try:
+                report |= compact(_target(view))
+                # what the first batch of a view reads is recorded nowhere yet
+                if not stop.is_set() and not any(map(self._begins, self._readers(view))):
+                    report |= expire(_target(view), *self._needed(view))
+            except Exception as error:
+                # It is tried again after as many commits; nothing that is applied depends on it.
+                report["error"] = str(named(error))
+        self._commits[name] = self._commits[name][0], 0
+        line(event="upkeep", view=name, **report, ms=round((time.monotonic() - began) * 1000))
+
+    def _needed(self, view: KeptView) -> tuple[int, Cut | None, dict[str, int]]:
+        """Return what `expire` must spare: since when, from which cut on, and the live generations of all views."""
+        config = self._shared.config
+        assert config.warehouse is not None
+        records = read_views(config.kafka, Topics(config.kafka.prefix))
+        cuts = [records[name].cut for name in self._readers(view) if name in records]
+        needed = [cut for cut in cuts if cut is not None]
+        is_base = view.declared.name.startswith(f"{NAMESPACE}.")
+        keep_ms = _BASE_KEEP_MS if is_base else config.warehouse.keep_s * 1000
+        slowest = min(needed, key=lambda cut: cut.order, default=None)
+        return now_ms() - keep_ms, slowest, _generations(records)
+
+    def _begins(self, name: str) -> bool:
+        """Whether the first batch of a view is under way in this job."""
+        view = self._shared.views.get(name)
+        return view is not None and view.applied is None and view.busy
+
+    def _readers(self, view: KeptView) -> Iterator[str]:
+        """Give the declared views that read a table of the warehouse for their batches."""
+        for name in self._shared.config.views:
+            try:
+                reader = declare(self._shared.config, name)
+            except TailraceError:
+                continue
+            is_base = view.declared.topics[0] in reader.topics_read and view.declared.name.startswith(f"{NAMESPACE}.")
+            if reader.text is not None and (is_base or view.declared.name in reader.views):
+                yield name
+
+
+def _generations(records: dict[str, ViewRecord]) -> dict[str, int]:
+    return {name: record.generation for name, record in records.items()}
+
+
+def _target(view: KeptView) -> IcebergTarget:
+    target = view.batch.target
+    assert isinstance(target, IcebergTarget)
+    return target

@@ -1,0 +1,77 @@
+"""From the changes of keys to their versions: each row with the span, in time and in position, in which it stood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.protocol import FROM_LSN, FROM_ORDINAL, TO_LSN, TO_ORDINAL, VALID_FROM, VALID_TO
+from tailrace.spark_jobs.maintain.difference import comparable
+from tailrace.spark_jobs.topics.events import AT, LSN, OP, ORDINAL, plain
+
+_THERE, _KNOWN, _ERA, _SAME = (f"_tailrace_{name}" for name in ("there", "known", "era", "same"))
+
+
+def versions(
+    changes: DataFrame,
+    open_rows: DataFrame | None,
+    truncates: DataFrame | None,
+    key: Sequence[str],
+    compared: Mapping[str, DataType],
+) -> DataFrame:
+    """Return the new versions, and those of `open_rows` that end, with the columns of both and `VALIDITY`.
+
+    `changes` are events without truncates, all behind `open_rows`, which has the open version of every key that
+    they or `truncates` reach. A row whose `compared` columns are those of the version before it begins none: rows are
+    read again, and updates may change nothing. Commit times of one key never go back, whatever the source's clock does.
+    """
+    timeline = changes.select(
+        *map(quote, plain(changes)),
+        F.col(AT).alias(VALID_FROM),
+        F.col(LSN).alias(FROM_LSN),
+        F.col(ORDINAL).alias(FROM_ORDINAL),
+        (F.col(OP) != "d").alias(_THERE),
+        F.lit(False).alias(_KNOWN),
+    )
+    if open_rows is not None:
+        known = open_rows.drop(VALID_TO, TO_LSN, TO_ORDINAL).withColumns({_THERE: F.lit(True), _KNOWN: F.lit(True)})
+        timeline = timeline.unionByName(known, allowMissingColumns=True)
+    # All that stands between two truncates is an era: nothing of it lives on in the next.
+    truncated = F.lit(None)
+    if truncates is None:
+        timeline = timeline.withColumn(_ERA, F.lit(0))
+    else:
+        ends = truncates.select(F.struct(LSN, ORDINAL, AT).alias("end")).distinct()
+        # A statement of its own each, and some bytes: they fit into one row.
+        timeline = timeline.crossJoin(F.broadcast(ends.agg(F.array_sort(F.collect_list("end")).alias("ends"))))
+        here = F.struct(F.col(FROM_LSN).alias("lsn"), F.col(FROM_ORDINAL).alias("ordinal"))
+        passed = F.filter("ends", lambda end: F.struct(end[LSN].alias("lsn"), end[ORDINAL].alias("ordinal")) < here)
+        timeline = timeline.withColumn(_ERA, F.size(passed))
+        truncated = F.get("ends", F.col(_ERA))
+    order = Window.partitionBy(*map(quote, key), _ERA).orderBy(FROM_LSN, FROM_ORDINAL)
+    values = (comparable(F.col(quote(name)), kind) for name, kind in compared.items())
+    row = F.struct(*(value.alias(f"c{number}") for number, value in enumerate(values)))
+    timeline = timeline.withColumn(_SAME, F.when(F.col(_THERE), row))
+    timeline = timeline.withColumn(_SAME, F.lag(_SAME).over(order).eqNullSafe(F.col(_SAME)) & ~F.col(_KNOWN))
+    timeline = timeline.where(~F.col(_SAME))
+    timeline = timeline.withColumn(VALID_FROM, F.max(VALID_FROM).over(order))
+    ends_at = {VALID_TO: VALID_FROM, TO_LSN: FROM_LSN, TO_ORDINAL: FROM_ORDINAL}
+    timeline = timeline.withColumns({name: F.lead(of).over(order) for name, of in ends_at.items()})
+    if truncates is not None:
+        last = F.col(TO_LSN).isNull()
+        latest = F.when(truncated.isNotNull(), F.greatest(truncated[AT], VALID_FROM))
+        end = {VALID_TO: latest, TO_LSN: truncated[LSN], TO_ORDINAL: truncated[ORDINAL]}
+        timeline = timeline.withColumns(
+            {name: F.when(last, value).otherwise(F.col(name)) for name, value in end.items()}
+        ).drop("ends")
+    changed = F.col(_THERE) & (~F.col(_KNOWN) | F.col(TO_LSN).isNotNull())
+    return timeline.where(changed).drop(_THERE, _KNOWN, _ERA, _SAME)
+
+
+def standing_at(lsn: int) -> Column:
+    """Whether a version stood as of an LSN: what was committed before it is seen, nothing else."""
+    return (F.col(FROM_LSN) < lsn) & (F.col(TO_LSN).isNull() | (F.col(TO_LSN) >= lsn))

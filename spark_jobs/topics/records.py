@@ -1,0 +1,208 @@
+"""The newest records of each topic between two cuts, read once for all views that ask for the same span."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.errors import SinkError
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.positions import read_schemas
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.sinks.spark.one_task import set_one_task
+from tailrace.sinks.spark.temp_views import drop_global_temp_view
+from tailrace.spark_jobs.topics.events import EventFacts, positioned
+from tailrace.spark_jobs.topics.events import facts as event_facts
+from tailrace.spark_jobs.topics.latest import Facts, facts, marked, newest, newest_marks
+from tailrace.spark_jobs.topics.shapes import TableShapes, table_shapes
+from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_between
+
+R = TypeVar("R")
+
+MANY_RECORDS: Final = 100_000
+"""Records of a span from which on its values stay where they were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """A span of a topic in Spark's cache; `name` is a global view, which every session sees."""
+
+    name: str
+    facts: Facts
+
+    def rows(self, session: SparkSession) -> DataFrame:
+        return session.table(f"global_temp.{self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """The same with all records, as `spark_jobs.topics.events.positioned` gives them."""
+
+    name: str
+    facts: EventFacts
+
+    def records(self, session: SparkSession) -> DataFrame:
+        return session.table(f"global_temp.{self.name}")
+
+
+class _Once:
+    """What is made by the first thread that needs it; the others wait for that alone, not for what else is made."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[object, Any] = {}
+        self._locks: dict[object, threading.Lock] = {}
+
+    def get(self, what: object, make: Callable[[], R]) -> R:
+        with self._lock:
+            its_own = self._locks.setdefault(what, threading.Lock())
+        with its_own:
+            if what not in self._made:
+                self._made[what] = make()
+            found: R = self._made[what]
+            return found
+
+
+class Spans:
+    """What one round has in Spark's cache, for the views that are in it.
+
+    A later round has its own, also while a long batch of this one still runs: what a plan in the cache reads must be
+    there for as long as that plan.
+    """
+
+    def __init__(self) -> None:
+        self.once = _Once()
+        self.cached: list[DataFrame] = []
+        self.names: list[str] = []
+
+
+class Records:
+    """What all views share: the cached spans of each round, the schemas, the sessions that read the topics.
+
+    Views that are maintained at the same time and need the same span read it once. Spans of few records are read one
+    after the other, and so are those of many; one of few never waits for one of many.
+    """
+
+    def __init__(self, session: SparkSession, kafka: Kafka) -> None:
+        self.session = session
+        self._kafka = kafka
+        self._topics = Topics(kafka.prefix)
+        self._few = session.newSession()
+        set_one_task(self._few)
+        self._reading = {True: threading.Lock(), False: threading.Lock()}
+        self._outside = Spans()
+        self._thread = threading.local()
+        self._stored: list[StoredSchema] = []
+        self._shapes: dict[str, TableShapes] = {}
+        self._numbers = count(1)
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def within(self, spans: Spans) -> Iterator[None]:
+        """Let what this thread reads in the block belong to a round."""
+        self._thread.spans = spans
+        try:
+            yield
+        finally:
+            self._thread.spans = None
+
+    @property
+    def _spans(self) -> Spans:
+        return getattr(self._thread, "spans", None) or self._outside
+
+    def latest(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Latest | None:
+        """Return the newest record of each key in a span, all read when this returns; None if it is empty."""
+        size = records_between(start, end)
+        few = size < FEW_RECORDS
+        session = self._few if few else self.session
+
+        def read() -> Latest | None:
+            with self._reading[few]:
+                raw = records(session, self._kafka, topic, start, end)
+                return None if raw is None else self._read(raw, size)
+
+        return self._spans.once.get(("latest", topic, tuple(start), tuple(end)), read)
+
+    def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:
+        """Return all records of a span, read when this returns; None if it is empty. What is too large goes to disk."""
+        few = records_between(start, end) < FEW_RECORDS
+
+        def read() -> Every | None:
+            with self._reading[few]:
+                raw = records(self.session, self._kafka, topic, start, end, ("timestamp", "headers"))
+                return None if raw is None else self._read_whole(raw)
+
+        return self._spans.once.get(("every", topic, tuple(start), tuple(end)), read)
+
+    def once(self, what: object, make: Callable[[], DataFrame]) -> str:
+        """Return the name of a global view: who asks for `what` first in a round has it made."""
+        return self._spans.once.get(("made", what), lambda: f"global_temp.{self._named(make())}")
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Put a frame into Spark's cache until the round ends."""
+        self._spans.cached.append(frame.persist())
+        return frame
+
+    def _read(self, raw: DataFrame, size: int) -> Latest:
+        if size < MANY_RECORDS:
+            frame = self.keep(newest(raw))
+        else:
+            whole = self.keep(raw)
+            frame = marked(whole, self.keep(newest_marks(whole)))
+        return Latest(self._named(frame), facts(frame))
+
+    def _read_whole(self, raw: DataFrame) -> Every | None:
+        frame = self.keep(positioned(raw))
+        name = self._named(frame)
+        known = event_facts(frame)
+        return None if known is None else Every(name, known)
+
+    def _named(self, frame: DataFrame) -> str:
+        name = f"tailrace_span_{next(self._numbers)}"
+        frame.createOrReplaceGlobalTempView(name)
+        self._spans.names.append(name)
+        return name
+
+    def release(self, spans: Spans | None = None) -> None:
+        """Let go of what a round has in the cache, once all of its batches have ended; by default outside of rounds."""
+        if spans is None:
+            spans, self._outside = self._outside, Spans()
+        for name in spans.names:
+            drop_global_temp_view(self.session, name)
+        for frame in spans.cached:
+            frame.unpersist()
+
+    def forget_shapes(self) -> None:
+        """Read the topic of schemas anew for who asks next."""
+        self._shapes.clear()
+
+    def newest_shapes(self, topic: str) -> TableShapes:
+        """Return the shapes of a topic as the topic of schemas has them now."""
+        self.forget_shapes()
+        return self.shapes(topic)
+
+    def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
+        """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be.
+
+        An id that is not the newest may be so by now: a registry gives a shape that comes back its old one.
+        """
+        with self._lock:
+            known = self._shapes.get(topic)
+            if known is None or not ids <= known.newest:
+                self._stored = read_schemas(self._kafka, self._topics)
+                known = self._shapes[topic] = table_shapes(self.session, topic, self._stored)
+            if missing := sorted(ids - known.ids):
+                raise SinkError(
+                    "TR-523",
+                    f'topic "{topic}": schema {missing[0]} of its records is not on the schemas topic',
+                    detail=f"There are {len(self._stored)} schemas, {len(known.ids)} of them for this topic.",
+                    hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
+                )
+            return known

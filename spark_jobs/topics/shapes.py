@@ -1,0 +1,226 @@
+"""What a table's schemas are to Spark: how to decode each, and how an older shape becomes the newest.
+
+A record is decoded with the schema it was written with, less what a view does not need. Columns then go to the
+newest shape by name. Avro's own resolution is not used for that: it would read a decimal of another scale as
+if it had the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+import orjson
+from pyspark import SparkContext
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StructType,
+)
+
+from tailrace.schemas.avro import SOURCE_NAME
+from tailrace.schemas.envelope import FRAMING_SIZE, framing
+from tailrace.schemas.errors import StateError
+from tailrace.schemas.evolution import row_record
+from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.spark_jobs.query.catalog import captured
+
+_OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
+"""Dates before 1582 are in the proleptic Gregorian calendar, as PostgreSQL's are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a key or a row under one schema id: `fields` is column → field of what `decode` gives.
+
+    `change` reads a row's whole envelope as far as history needs it: op, commit time and both images.
+    """
+
+    id: int
+    writer: str
+    reader: str
+    fields: dict[str, str]
+    types: dict[str, DataType]
+    change: str = ""
+
+    def decode(self, raw: Column) -> Column:
+        """Decode framed bytes; null where they carry another schema's id."""
+        return self._decode(raw, self.reader)
+
+    def decode_change(self, raw: Column) -> Column:
+        """The same for a row's envelope: before, after, source.ts_ms, op."""
+        return self._decode(raw, self.change)
+
+    def _decode(self, raw: Column, reader: str) -> Column:
+        body = F.substring(raw, FRAMING_SIZE + 1, 2**31 - 1)
+        mine = F.substring(raw, 1, FRAMING_SIZE) == F.lit(bytearray(framing(self.id)))
+        options = _literal_map({**_OPTIONS, "avroSchema": reader})
+        return F.when(mine, F.call_function("from_avro", body, F.lit(self.writer), options))
+
+
+@dataclass(frozen=True, slots=True)
+class TableShapes:
+    """All shapes of one topic by schema id, in the order of the schemas topic; the last one is what views show."""
+
+    topic: str
+    keys: dict[int, Shape]
+    rows: dict[int, Shape]
+    captured: Mapping[str, bool] = field(default_factory=dict)
+    """If there are no shapes: the tables that are captured, for a hint."""
+
+    @property
+    def ids(self) -> set[int]:
+        return self.keys.keys() | self.rows.keys()
+
+    @property
+    def newest(self) -> set[int]:
+        return {*list(self.keys)[-1:], *list(self.rows)[-1:]}
+
+    @property
+    def columns(self) -> dict[str, DataType]:
+        return self.rows[next(reversed(self.rows))].types
+
+    def columns_of(self, ids: Iterable[int]) -> dict[str, DataType]:
+        """Return the columns of these schemas and the newest one, each as the newest of them that has it says."""
+        found: dict[str, DataType] = {}
+        for number in sorted({*ids, max(self.rows)} & self.rows.keys()):
+            found |= self.rows[number].types
+        return found
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(self.keys[next(reversed(self.keys))].types)
+
+    def align(self, column: str, value: Column, shape: Shape, to: DataType | None = None) -> Column:
+        """Bring a column of an older shape to its present type, or `to`, if that keeps every value."""
+        old, new = shape.types[column], to or self.columns[column]
+        if _same(old, new):
+            return value
+        if not widens(old, new):
+            raise StateError(
+                "TR-520",
+                f'column "{column}" of topic "{self.topic}" was {old.simpleString()} and is {new.simpleString()} now',
+                detail=f"Rows that were written before the change (schema {shape.id}) cannot become the new type "
+                "without a loss.",
+                hint="Read the table anew, so that every row has the new type: tailrace snapshot start TABLE",
+            )
+        return value.cast(new)
+
+
+def _literal_map(values: dict[str, str]) -> Column:
+    """Return a map that has been evaluated.
+
+    `from_avro` of PySpark makes an expression of its options, which Spark evaluates whenever it compares plans: it has
+    state, so that two threads that do so find keys twice, or miss some.
+    """
+    literal, utils, kind = _spark_classes()
+    return Column(utils.column(literal.create(_jvm().PythonUtils.toScalaMap(values), kind)))
+
+
+@cache
+def _spark_classes() -> tuple[Any, Any, Any]:
+    # found once: for each part of such a name Java looks through all jars for a class that is called so
+    spark = _jvm().org.apache.spark.sql
+    types = spark.types.DataTypes
+    kind = types.createMapType(types.StringType, types.StringType, False)
+    return spark.catalyst.expressions.Literal, spark.classic.ExpressionUtils, kind
+
+
+def _jvm() -> Any:
+    context = SparkContext._active_spark_context
+    assert context is not None
+    return context._jvm
+
+
+def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchema]) -> TableShapes:
+    """Return the shapes of `topic`, as far as `stored` has them; the newest last, as there."""
+    keys: dict[int, Shape] = {}
+    rows: dict[int, Shape] = {}
+    stored = list(stored)
+    for schema in stored:
+        if schema.subject == f"{topic}-key":
+            keys[schema.id] = _shape(session, schema, orjson.loads(schema.schema), is_row=False)
+        elif schema.subject == f"{topic}-value":
+            rows[schema.id] = _shape(session, schema, row_record(schema.schema), is_row=True)
+    known = {} if rows else captured(topic.partition(".")[0], stored)
+    return TableShapes(topic, keys, rows, known)
+
+
+def widens(old: DataType, new: DataType) -> bool:
+    """Whether every value of `old` is one of `new`, and Iceberg can change a column that way."""
+    if isinstance(old, IntegerType):
+        return isinstance(new, LongType)
+    if isinstance(old, FloatType):
+        return isinstance(new, DoubleType)
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return old.scale == new.scale and old.precision <= new.precision
+    return False
+
+
+def _same(old: DataType, new: DataType) -> bool:
+    return old.simpleString() == new.simpleString()
+
+
+def _shape(session: SparkSession, stored: StoredSchema, record: dict[str, Any], *, is_row: bool) -> Shape:
+    """Ask Spark for the types of `record`'s fields, so that they are what decoding gives."""
+    plain = _plain(record)
+    text = orjson.dumps(plain).decode()
+    found = session.range(0).select(from_avro(F.lit(None).cast("binary"), text).alias("it")).schema["it"].dataType
+    assert isinstance(found, StructType)
+    names = {
+        field.get("column", field["name"]): numbered["name"]
+        for field, numbered in zip(record["fields"], plain["fields"], strict=True)
+    }
+    types = {column: _nullable(found[name].dataType) for column, name in names.items()}
+    change = ""
+    if is_row:
+        after = {"name": "after", "type": ["null", plain], "default": None}
+        text = _envelope(record, [after])
+        before = {**after, "name": "before"}
+        named = {**after, "type": ["null", f"{record['namespace']}.{record['name']}"]}
+        source = {"type": "record", "name": SOURCE_NAME, "fields": [{"name": "ts_ms", "type": "long"}]}
+        about: list[dict[str, Any]] = [{"name": "source", "type": source}, {"name": "op", "type": "string"}]
+        change = _envelope(record, [before, named, *about])
+    return Shape(stored.id, stored.schema, text, names, types, change)
+
+
+def _envelope(record: dict[str, Any], fields: list[dict[str, Any]]) -> str:
+    envelope = {"type": "record", "name": "Envelope", "namespace": record.get("namespace", ""), "fields": fields}
+    return orjson.dumps(envelope).decode()
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """Number the fields: where the session's settings do not reach, Spark takes "id" and "Id" for one."""
+    fields = [
+        {**field, "name": f"c{number}", "aliases": [field["name"]], "type": _without_time_of_day(field["type"])}
+        for number, field in enumerate(record["fields"])
+    ]
+    return {**record, "fields": fields}
+
+
+def _nullable(found: DataType) -> DataType:
+    return ArrayType(_nullable(found.elementType)) if isinstance(found, ArrayType) else found
+
+
+def _without_time_of_day(avro: Any) -> Any:
+    """Views hold a time of day as microseconds since midnight (`schemas.types`): 24:00 is one, too."""
+    if isinstance(avro, list):
+        return [_without_time_of_day(branch) for branch in avro]
+    if isinstance(avro, dict):
+        if avro.get("logicalType") == "time-micros":
+            return avro["type"]
+        return {
+            name: _without_time_of_day(value) if name in ("type", "items", "values", "fields") else value
+            for name, value in avro.items()
+        }
+    return avro

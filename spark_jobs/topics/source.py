@@ -1,0 +1,86 @@
+"""The records of a topic between two cuts, raw, as one DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import Final
+
+import orjson
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.schemas.config.model import Kafka
+from tailrace.sinks.kafka.options import java_options
+
+EARLIEST = -2
+
+_POLL_RECORDS: Final = 5000
+"""Of one poll; the default of 500 costs half of the reading. Its bytes stay those of a fetch (1 MiB or one batch)."""
+
+_END_MS: Final = 10
+"""How long the broker may wait for more at the end of a span, which is often a transaction's marker; else 500, for each
+partition of a quiet topic in turn."""
+
+_SLICE_RECORDS: Final = 25_000
+_SLICES_A_CORE: Final = 4
+FEW_RECORDS: Final = 10_000
+"""All in one task: with more of them, there and in all that follows, each costs more than what it does."""
+
+
+def records(
+    session: SparkSession,
+    kafka: Kafka,
+    topic: str,
+    start: Sequence[int],
+    end: Sequence[int],
+    more: Sequence[str] = (),
+) -> DataFrame | None:
+    """Return key, value, partition and offset of what was committed from `start` up to `end`; None if that is empty.
+
+    `more` are further columns of Spark's Kafka source: timestamp, headers.
+
+    Both list the next offset per partition, as cuts do. A partition that `start` does not know yet is read from its
+    beginning. The last record is the one at ``end - 1`` or before it: the cleaner may have dropped that one.
+    """
+    ranges = {
+        partition: (first if first > 0 else EARLIEST, stop)
+        for partition, (first, stop) in enumerate(_spans(start, end))
+        if stop > first
+    }
+    if not ranges:
+        return None
+    reader = session.read.format("kafka").option("assign", _json({topic: list(ranges)}))
+    reader = reader.option("kafka.max.poll.records", _POLL_RECORDS).option("kafka.fetch.max.wait.ms", _END_MS)
+    count = records_between(start, end)
+    if (slices := _slices(session, count)) > len(ranges):
+        reader = reader.option("minPartitions", slices)
+    for name, value in java_options(kafka).items():
+        reader = reader.option(f"kafka.{name}", value)
+    found = (
+        reader.option("kafka.isolation.level", "read_committed")
+        .option("startingOffsets", _json({topic: {str(p): first for p, (first, _) in ranges.items()}}))
+        .option("endingOffsets", _json({topic: {str(p): stop for p, (_, stop) in ranges.items()}}))
+        .option("includeHeaders", "headers" in more)
+        .load()
+        .select("key", "value", "partition", "offset", *more)
+    )
+    return found.coalesce(1) if count < FEW_RECORDS else found
+
+
+def records_between(start: Sequence[int], end: Sequence[int]) -> int:
+    """Return how many records there are at most from `start` up to `end`."""
+    return sum(stop - first for first, stop in _spans(start, end))
+
+
+def _spans(start: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
+    """Return where each partition begins and ends; one that `start` does not know begins at 0."""
+    return list(zip(chain(start, repeat(0)), end, strict=False))
+
+
+def _slices(session: SparkSession, count: int) -> int:
+    """Return into how many tasks to cut so many records: three partitions on two cores would leave one idle."""
+    return min(count // _SLICE_RECORDS, _SLICES_A_CORE * session.sparkContext.defaultParallelism)
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()
