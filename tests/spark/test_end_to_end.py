@@ -271,8 +271,8 @@ def test_views_equal_the_source(
 
 
 def assert_examples_are_right(shop: Shop) -> None:
-    """Run what `sinks/README.md` tells people to write, one block after the other."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "sinks" / "README.md").read_text(), re.DOTALL)
+    """Run what `docs/how-to/read-views.md` tells people to write, one block after the other."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "read-views.md").read_text(), re.DOTALL)
     names: dict[str, Any] = {
         "dsn": shop.dsn,
         "search_url": shop.search,
