@@ -238,7 +238,7 @@ class WindowReader:
         self._connection.execute(
             sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(relation.schema, relation.name))
         )
-        return self._wal_end(), self._describe(self._connection, relation.schema, relation.name)
+        return self.wal_end(), self._describe(self._connection, relation.schema, relation.name)
 
     def _read(self, plan: Plan, chunk: Chunk) -> None:
         self._read_count += 1
@@ -248,11 +248,11 @@ class WindowReader:
         if self._read_only:
             self._opened.wait()
         else:
-            self._emit("low", window)
+            self.emit("low", window)
         try:
             with self._connection.transaction():
                 self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                self._read_rows(window)
+                self.read_rows(window)
         except _GONE:
             window.moved = True
         except psycopg.errors.SerializationFailure:
@@ -264,11 +264,12 @@ class WindowReader:
                 raise
             window.failed = " ".join(str(error.diag.message_primary or error).split())
         if self._read_only:
-            window.until = self._wal_end()
+            window.until = self.wal_end()
         else:
-            self._emit("high", window)
+            self.emit("high", window)
 
-    def _read_rows(self, window: Window) -> None:
+    def read_rows(self, window: Window) -> None:
+        """Read the window's chunk. It is `moved` if the table is another now, `void` if rows cannot be seen yet."""
         plan = window.plan
         window.lsn, found = self._locked(plan.relation)
         window.visible = self._visible_now()
@@ -288,7 +289,8 @@ class WindowReader:
         assert row is not None
         return row
 
-    def _wal_end(self) -> int:
+    def wal_end(self) -> int:
+        """Return where the WAL ends now."""
         return parse_lsn(self._ask(WAL_END)[0])
 
     def _visible_now(self) -> VisibleXids | None:
@@ -303,6 +305,7 @@ class WindowReader:
         """What was seen once is seen by every later read. In place, for both threads use the set."""
         self._delivered.difference_update({xid for xid in self._delivered.copy() if visible.sees(xid)})
 
-    def _emit(self, kind: str, window: Window) -> None:
+    def emit(self, kind: str, window: Window) -> None:
+        """Write a mark of the window into the WAL; `kind` is low or high."""
         content = orjson.dumps([self._marks, kind, window.n])
         self._connection.execute("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (self._prefix, content))

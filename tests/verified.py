@@ -14,9 +14,9 @@ from tests.daemon import wait_for_state
 def differing_keys(config: Config, table: str) -> int:
     """Return how many keys of a table in `public` differ."""
     name = ("public", table)
-    form = verify._form(config, name, verify._schemas(config))
+    form = verify.form_of(config, name, verify.stored_schemas(config))
     with psycopg.connect(config.source.dsn.get_secret_value(), autocommit=True) as connection, Comparison() as side:
-        x = verify._read_source(config, {name: form}, comparable(config, [name]).filters, {name: side}, 30)
+        x = verify.read_source(config, {name: form}, comparable(config, [name]).filters, {name: side}, 30)
         cut = wait_for_state(config, connection)
-        verify._load_topic(config, name, side, form, cut, x)
+        verify.add_topic(config, name, side, form, cut, x)
         return side.outcome(COMPARED[0], 10).differing

@@ -187,8 +187,8 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
     changes = Changes(given.dsn, given.seed, waiting=given.waiting)
     passed = _die_at(given.kill)
-    read, emit, commit = WindowReader._read_rows, Windows._emit, Delivery.commit
-    mark, wal_end = WindowReader._emit, WindowReader._wal_end
+    read, emit, commit = WindowReader.read_rows, Windows.emit, Delivery.commit
+    mark, wal_end = WindowReader.emit, WindowReader.wal_end
     emitted = [False]
 
     def marked(self: WindowReader, kind: str, window: Any) -> None:
@@ -216,9 +216,9 @@ def main(arguments: list[str]) -> None:
         changes.step()
         return wal_end(self)
 
-    WindowReader._emit = marked  # type: ignore[method-assign]
-    WindowReader._read_rows = read_between  # type: ignore[method-assign]
-    WindowReader._wal_end = wal_end_between  # type: ignore[method-assign]
-    Windows._emit = sent  # type: ignore[assignment,method-assign]
+    WindowReader.emit = marked  # type: ignore[method-assign]
+    WindowReader.read_rows = read_between  # type: ignore[method-assign]
+    WindowReader.wal_end = wal_end_between  # type: ignore[method-assign]
+    Windows.emit = sent  # type: ignore[assignment,method-assign]
     Delivery.commit = committed  # type: ignore[assignment,method-assign]
     run(given.config)

@@ -287,7 +287,7 @@ class Windows:
             elif window.void:
                 read.ready_at = time.monotonic() + _AGAIN_S
             else:
-                self._emit(window, read, position)
+                self.emit(window, read, position)
         self._reader.finish()
 
     def _begin_empty(self, window: Window, position: Position) -> None:
@@ -341,7 +341,8 @@ class Windows:
         self._tables.see(*seen)
         return False
 
-    def _emit(self, window: Window, read: TableRead, position: Position) -> None:
+    def emit(self, window: Window, read: TableRead, position: Position) -> None:
+        """Send the rows of a window that the stream has not changed meanwhile, behind `position`."""
         self._assembler.sent(position)
         # the shape may be news to the topic, and void what has been read of the table so far
         destined = self._tables.captured(window.relation.oid)

@@ -61,7 +61,7 @@ class Session:
         self._columns = ColumnOptions(config.source)
         self._connection = connect(config.source.dsn.get_secret_value())
         self._found: Found
-        self._wal: Wal | None = None
+        self.wal: Wal | None = None
         self._sink: KafkaSink | None = None
         self._opened = ExitStack()
         self.begun = False
@@ -94,25 +94,25 @@ class Session:
         log.warning("a new slot, all tables read again: a person says so", code=error.code, error=error.message)
         self._let_go()
         self._recover()
-        self._stream = Stream(self._pipeline)
+        self.stream = Stream(self.pipeline)
 
     def _go_on(self) -> None:
         """Go on from what slot and topics hold, or begin. StateError if they do not fit together."""
         start = self._decide(owned=False)
         if self._found.slot is None:
             _log_notes(start)
-            self._first_start()
+            self.first_start()
         else:
             publications = self._found.publications
             # without one we shall not go on
-            self._own_slot(publications.names if publications else [self._config.source.publication])
+            self.own_slot(publications.names if publications else [self._config.source.publication])
             self._fence()
             start = self._decide(owned=True)
             assert start.origin is not None
             _log_notes(start)
             self._captured = capture(self._config, self._connection, self._columns, first=False)
             self._open(start.origin, stored_reads(self._config))
-        self._stream = Stream(self._pipeline)
+        self.stream = Stream(self.pipeline)
 
     def _decide(self, *, owned: bool) -> Start:
         """Look at what there is and decide. StateError if it has to be refused.
@@ -132,7 +132,7 @@ class Session:
         start: Start = again(look_and_decide)
         return start
 
-    def _first_start(self) -> None:
+    def first_start(self) -> None:
         """Make the slot and copy all tables as of its consistent point."""
         config = self._config
         check_registry(config)
@@ -159,7 +159,7 @@ class Session:
         server, keyless = self._found.server, self._captured.without_key
         point, exported = recovery.make_slot(self._config, server, relations, keyless)
         try:
-            self._own_slot(self._captured.publications.names)
+            self.own_slot(self._captured.publications.names)
             self._fence()
             yield point, exported
         finally:
@@ -202,10 +202,11 @@ class Session:
             [relation.qualified_name for relation in self._captured.relations],
         )
 
-    def _own_slot(self, publications: list[str]) -> None:
+    def own_slot(self, publications: list[str]) -> None:
+        """Start streaming from the slot: from here on nobody else can."""
         source = self._config.source
-        self._wal = Wal(source.dsn.get_secret_value(), source.slot, publications, streaming=source.streaming)
-        self._opened.callback(self._wal.close)
+        self.wal = Wal(source.dsn.get_secret_value(), source.slot, publications, streaming=source.streaming)
+        self._opened.callback(self.wal.close)
         slot.end_start(self._connection, source.slot)
 
     def _fence(self) -> None:
@@ -217,15 +218,15 @@ class Session:
         self._opened.callback(self._sink.abandon)
 
     def _open(self, stored: PositionRecord, reads: StoredReads) -> Pipeline:
-        assert self._wal is not None
+        assert self.wal is not None
         assert self._sink is not None
-        self._pipeline = Pipeline(
+        self.pipeline = Pipeline(
             self._config,
             self._connection,
             self._found,
             self._captured,
             self._columns,
-            self._wal,
+            self.wal,
             self._sink,
             self._health,
             self._stop,
@@ -233,23 +234,23 @@ class Session:
             stored,
             reads,
         )
-        return self._pipeline
+        return self.pipeline
 
     def _copy(self, point: int, exported: ExportedSnapshot | None) -> None:
         self.begun = True
-        self._pipeline.copy(point, exported)
+        self.pipeline.copy(point, exported)
 
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
         try:
-            self._stream.run()
+            self.stream.run()
         except StateError as error:
             self._mend(error)
-            self._stream.run()
+            self.stream.run()
 
     def outlast(self, error: TailraceError) -> None:
         """When Kafka or the registry has failed, keep the slot until it answers; what was on its way is given up."""
-        if self._sink is None or self._wal is None:
+        if self._sink is None or self.wal is None:
             return
         self._health.end()
         self._sink.abandon()
@@ -270,7 +271,7 @@ class Session:
         """Close all but the connection."""
         self._health.end()
         self._opened.close()
-        self._wal = self._sink = None
+        self.wal = self._sink = None
 
 
 def _log_notes(start: Start) -> None:

@@ -60,7 +60,7 @@ class Stream:
         spool = Spool(Path(config.source.spool_dir or tempfile.gettempdir()), config.memory.spool_bytes)
         self._in_progress = InProgress(spool, parallel=self._wal.parallel, captures=capture_set.captures)
         opened.callback(self._in_progress.close)
-        self._assembler = Assembler(
+        self.assembler = Assembler(
             tables,
             self._sink,
             progress,
@@ -79,7 +79,7 @@ class Stream:
             tables,
             registry,
             progress,
-            self._assembler,
+            self.assembler,
             self._wal.ask,
             self._watch,
         )
@@ -95,7 +95,7 @@ class Stream:
             registry,
             progress,
             lambda: publication.relations(connection, captured.publications, capture_set)[0],
-            self._assembler.set_aside,
+            self.assembler.set_aside,
             partial(explain, connection, captured.publications, capture_set),
         )
         # what happened to tables meanwhile, or to the publication
@@ -107,17 +107,17 @@ class Stream:
         self._health.streaming()
         while True:
             self._health.turned_at = time.monotonic()
-            more = self._assembler.release(_READ_MESSAGES) or self._read()
+            more = self.assembler.release(_READ_MESSAGES) or self._read()
             self._settle(drained=not more)
-            if self._sink.pending or self._assembler.open_xid is not None:
-                self._health.lag.pending(self._assembler.oldest_us)
+            if self._sink.pending or self.assembler.open_xid is not None:
+                self._health.lag.pending(self.assembler.oldest_us)
             self._commit_when_due(drained=not more)
             self._requests.poll()
             self._windows.poll()
             self._delivery.refusals.report()
             if self._stop.is_set():
                 deadline = deadline or time.monotonic() + _STOP_S
-                if self._assembler.open_xid is None or time.monotonic() > deadline:
+                if self.assembler.open_xid is None or time.monotonic() > deadline:
                     self._commit()
                     self._delivery.refusals.report(now=True)
                     return
@@ -129,17 +129,17 @@ class Stream:
         """Send what has come; False when nothing is left for now."""
         messages: list[bytes] = []
         more = self._wal.read(_READ_MESSAGES, messages)
-        self._assembler.feed(messages)
-        return more or self._assembler.releasing
+        self.assembler.feed(messages)
+        return more or self.assembler.releasing
 
     def _settle(self, *, drained: bool) -> None:
         """Act on what looks at the catalog have found, as far as the stream has come; with `drained` all has."""
-        if not self._watch.waits or self._assembler.open_xid is not None:
+        if not self._watch.waits or self.assembler.open_xid is not None:
             return
         if self._registry.unsettled and self._sink.pending:
             # so that the offsets are known from which on a record is newer than what is read again
             self._commit()
-        delivered = self._assembler.rows.flushed_lsn
+        delivered = self.assembler.rows.flushed_lsn
         self._watch.passed(max(delivered, self._wal.server_wal_end) if drained else delivered)
         now = time.monotonic()
         if self._watch.waits and drained and now - self._asked_at > _ASK_S:
@@ -155,10 +155,10 @@ class Stream:
     @property
     def _uncommitted(self) -> bool:
         """Whether whole source transactions wait for their commit."""
-        return self._sink.pending and self._assembler.open_xid is None
+        return self._sink.pending and self.assembler.open_xid is None
 
     def _commit(self) -> None:
-        assembler = self._assembler
+        assembler = self.assembler
         rows = assembler.rows
         if assembler.open_xid is None:
             self._watch.look()
@@ -175,7 +175,7 @@ class Stream:
 
     def _advance_idle(self) -> None:
         """When nothing is in flight, all WAL up to where the server has read is done with."""
-        assembler = self._assembler
+        assembler = self.assembler
         if self._sink.pending or assembler.open_xid is not None:
             return
         level = assembler.rows.flushed_lsn = max(assembler.rows.flushed_lsn, self._wal.server_wal_end)

@@ -22,7 +22,7 @@ from tailrace.cdc.launch import java
 from tailrace.cdc.launch.jars import jars
 from tailrace.schemas.errors import SinkError
 
-_PROPERTIES = {
+PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
@@ -62,14 +62,14 @@ def start(
     `settings` are broker properties on top of ours.
     """
     settings = wanted_settings(old, settings)
-    if reusable(old, settings, _ready, _START_SECONDS):
+    if reusable(old, settings, ready, _START_SECONDS):
         return old
     executable = str(java.find_java("Kafka", java.KAFKA).executable)
     class_path = os.pathsep.join(map(str, jars("kafka")))
     folder.mkdir(parents=True, exist_ok=True)
     data, log, properties = folder / "data", folder / "kafka.log", folder / "server.properties"
     broker, controller = free_ports([old.ports["broker"], old.ports["controller"]] if old else [None, None])
-    _write(properties, {**_PROPERTIES, **_addresses(broker, controller), "log.dirs": str(data), **settings})
+    write_properties(properties, {**PROPERTIES, **_addresses(broker, controller), "log.dirs": str(data), **settings})
     (folder / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
     command = [
         executable,
@@ -86,7 +86,7 @@ def start(
     if not (data / "meta.properties").exists():
         _format(command, properties)
     elif not (data / ".kafka_cleanshutdown").exists():
-        _fence(command, server, record)
+        fence(command, server, record)
 
     process = spawn(
         [*command, "kafka.Kafka", str(properties)],
@@ -94,7 +94,7 @@ def start(
         folder=folder,
         record=lambda process: record(server(process)),
     )
-    _await(server(process))
+    await_ready(server(process))
     return server(process)
 
 
@@ -111,7 +111,8 @@ def _addresses(broker: int, controller: int) -> dict[str, str]:
     }
 
 
-def _write(path: Path, properties: Mapping[str, str]) -> None:
+def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    """Write the configuration of a broker."""
     # Java's format: a backslash escapes.
     lines = [f"{name}={value}".replace("\\", "\\\\") for name, value in properties.items()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -128,7 +129,7 @@ def _format(command: list[str], properties: Path) -> None:
         raise SinkError("TR-605", "Kafka's storage could not be formatted", detail=reason(done.stderr + done.stdout))
 
 
-def _fence(command: list[str], server: Callable[[Process], Server], record: Record) -> None:
+def fence(command: list[str], server: Callable[[Process], Server], record: Record) -> None:
     """Make a killed broker known as dead before it starts again, by a short run of the controller alone.
 
     Without it the broker leads its partitions again by the old metadata until its old session ends (9 s). A
@@ -150,7 +151,7 @@ def _fence(command: list[str], server: Callable[[Process], Server], record: Reco
         "broker.session.timeout.ms": "200",
     }
     kept = ("node.id", "controller.listener.names", "listener.security.protocol.map")
-    _write(properties, {**{name: _PROPERTIES[name] for name in kept}, **only_controller})
+    write_properties(properties, {**{name: PROPERTIES[name] for name in kept}, **only_controller})
     process = spawn(
         [*command, "kafka.Kafka", str(properties)],
         log=log,
@@ -171,7 +172,8 @@ def _fence(command: list[str], server: Callable[[Process], Server], record: Reco
     end(process)
 
 
-def _ready(server: Server) -> bool:
+def ready(server: Server) -> bool:
+    """Return whether the broker answers."""
     # Asked first, since librdkafka complains on stderr about a port that is closed.
     if not listening(server.ports["broker"]):
         return False
@@ -182,8 +184,9 @@ def _ready(server: Server) -> bool:
         return False
 
 
-def _await(server: Server) -> None:
-    if not wait_until(lambda: _ready(server), server.process, _START_SECONDS):
+def await_ready(server: Server) -> None:
+    """Return once the broker is ready. SinkError (TR-605) if it does not come to that."""
+    if not wait_until(lambda: ready(server), server.process, _START_SECONDS):
         raise SinkError(
             "TR-605", "the embedded Kafka did not start", detail=tail(server.log), hint=start_hint(server.log)
         )

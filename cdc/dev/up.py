@@ -104,10 +104,10 @@ def _applied(config: Config) -> dict[str, int]:
 def _check_programs(state_dir: Path) -> None:
     for each in status(state_dir):
         if each.server.name in PROGRAMS[:2] and not alive(each.server.process):
-            raise _died(each.server.name, each.server.log)
+            raise died(each.server.name, each.server.log)
 
 
-def _died(name: str, log: Path) -> TailraceError:
+def died(name: str, log: Path) -> TailraceError:
     """Return the error for a program that has ended: its own last one as the cause, with its hint."""
     cause = last_failure(log)
     hints = [cause.hint] if cause is not None and cause.hint else []

@@ -41,14 +41,14 @@ def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
     java_options = [
         f"-Dlog4j2.configurationFile={_package('tailrace') / 'spark_jobs' / 'log4j2.properties'}",
         *(("-Dtailrace.exceptions=true",) if os.environ.get("TAILRACE_TRACE") else ()),
-        *_collector(config),
+        *collector(config),
         *archive_options(java, [home / "jars", *connectors], write=name == "rebuild"),
     ]
     # [spark.conf] is not in it: the job passes that on in a file, for there are passwords in it.
     submit = (
         *("--master", spark.master),
         *("--driver-memory", spark.driver_memory),
-        *_class_path(spark.master, connectors, spark.conf),
+        *class_path(spark.master, connectors, spark.conf),
         "pyspark-shell",
     )
     return Job(
@@ -96,14 +96,14 @@ def _path() -> str:
     return os.pathsep.join(filter(None, [str(_package("tailrace").parent), os.environ.get("PYTHONPATH", "")]))
 
 
-def _collector(config: Config) -> tuple[str, ...]:
+def collector(config: Config) -> tuple[str, ...]:
     """Choose the collector that costs least for batches, unless somebody has chosen one: two would be an error."""
     chosen = [config.spark.conf.get("spark.driver.extraJavaOptions", "")]
     chosen += [os.environ.get(name, "") for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")]
     return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
 
 
-def _class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str]) -> tuple[str, ...]:
+def class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str]) -> tuple[str, ...]:
     """In one process they need only be on the class path; `--jars` would copy them to the executor inside.
 
     What the user has there, a driver for the catalog, is added: this argument goes over the setting.

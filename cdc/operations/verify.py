@@ -65,7 +65,7 @@ def verify(
     if config.views and not chosen:
         return
     asked = {name: table_of(name, view) for name, view in named(config, chosen).items()}
-    schemas = _schemas(config)
+    schemas = stored_schemas(config)
     found = comparable(config, set(asked.values()))
     tables = {name: table for name, table in asked.items() if table in found.filters}
     others = {name: table for name, table in asked.items() if name not in tables}
@@ -73,12 +73,12 @@ def verify(
         raise refusal(others, found.not_captured)
     for name, table in others.items():
         say(f"not compared: {name}, table {'.'.join(table)} is not captured: {found.not_captured[table].reason}")
-    forms = {table: _form(config, table, schemas) for table in set(tables.values())}
+    forms = {table: form_of(config, table, schemas) for table in set(tables.values())}
     with ExitStack() as stack:
         sides = {table: stack.enter_context(Comparison()) for table in forms}
         read_at = time.monotonic()
         told("waiting for a consistent point of the source", 0, None)
-        x = _read_source(config, forms, found.filters, sides, timeout_s, told)
+        x = read_source(config, forms, found.filters, sides, timeout_s, told)
         say(f"source read at {format_lsn(x)}")
         for name, table in tables.items():
             began = time.monotonic()
@@ -88,7 +88,7 @@ def verify(
             side.start_view()
             with closing(state.rows):  # type: ignore[type-var]
                 load_view(side, counted(state.rows, told, f"{name}: reading the view"), form)
-            _load_topic(config, table, side, form, cut, x, partial(told, f"{name}: reading the topic"))
+            add_topic(config, table, side, form, cut, x, partial(told, f"{name}: reading the topic"))
             told(f"{name}: comparing", 0, None)
             yield Result(
                 name,
@@ -103,17 +103,19 @@ def verify(
             )
 
 
-def _schemas(config: Config) -> list[StoredSchema]:
+def stored_schemas(config: Config) -> list[StoredSchema]:
+    """Return the schemas of all topics, the newest of each last."""
     return read_schemas(config.kafka, Topics(config.kafka.prefix))
 
 
-def _form(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> TableForm:
+def form_of(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> TableForm:
+    """Return how the values of a table are compared, by the newest schemas of its topic."""
     topic = Topics(config.kafka.prefix).table(*table)
     newest = {stored.subject: stored.schema for stored in schemas}  # which comes last
     return TableForm.of(".".join(table), newest.get(f"{topic}-key"), newest.get(f"{topic}-value"))
 
 
-def _read_source(
+def read_source(
     config: Config,
     forms: dict[Table, TableForm],
     filters: Mapping[Table, str | None],
@@ -121,6 +123,7 @@ def _read_source(
     timeout_s: float,
     told: Told = nobody,
 ) -> int:
+    """Load the source's rows of each table into its side, all as of one LSN, and return that."""
     dsn = config.source.dsn.get_secret_value()
     options = ColumnOptions(config.source)
     replication = conninfo_for(dsn, replication=True, application_name="tailrace verify")
@@ -137,7 +140,7 @@ def _option(options: ColumnOptions, table: Table, column: str) -> ValueType | No
     return options.of(f"{table[0]}.{table[1]}.{column}")
 
 
-def _load_topic(
+def add_topic(
     config: Config,
     table: Table,
     side: Comparison,
@@ -146,8 +149,9 @@ def _load_topic(
     x: int,
     told: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> None:
+    """Load a table's topic up to the cut into its side: as of the LSN `x`, and as of the cut."""
     topic = Topics(config.kafka.prefix).table(*table)
-    decoder = Decoder(lambda: {stored.id: stored.schema for stored in _schemas(config)})
+    decoder = Decoder(lambda: {stored.id: stored.schema for stored in stored_schemas(config)})
     ends = cut.offsets.get(topic, [])
     batches = counted(read_to(client_options(config.kafka), topic, ends), lambda _, *far: told(*far), "", sum(ends))
     load_topic(side, batches, form, decoder, cut.position.epoch, x)

@@ -72,12 +72,12 @@ class Reader(Closes):
             "error_cb": self._hear,
         }
         try:
-            self._consumer = Consumer(options)
+            self.consumer = Consumer(options)
         except KafkaException as error:
             raise unusable(error.args[0], kafka_secrets(kafka)) from None
 
     def close(self) -> None:
-        self._consumer.close()
+        self.consumer.close()
 
     def bounds(self) -> tuple[int, int] | None:
         """Return the first offset and the end of what is committed, or None if the topic does not exist."""
@@ -98,7 +98,7 @@ class Reader(Closes):
             if found.error.code() in _NO_TOPIC:
                 return None
             raise KafkaException(found.error)
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=self._timeout)
+        low, high = self.consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=self._timeout)
         return low, high
 
     def _ask(self) -> ClusterMetadata:
@@ -110,10 +110,10 @@ class Reader(Closes):
         step = _FIRST_ASK_S
         while True:
             try:
-                found: ClusterMetadata = self._consumer.list_topics(self._topic, timeout=min(step, self._timeout))
+                found: ClusterMetadata = self.consumer.list_topics(self._topic, timeout=min(step, self._timeout))
                 return found
             except KafkaException:
-                self._consumer.poll(0)  # calls `_hear`
+                self.consumer.poll(0)  # calls `_hear`
                 refused = self._trouble is not None and self._trouble.code() in _REFUSED
                 if refused or time.monotonic() + step > deadline:
                     raise
@@ -135,13 +135,13 @@ class Reader(Closes):
         Not to the end as it is by then: a busy daemon may write faster than that could be reached. Later calls of
         `more` go on from there.
         """
-        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        self.consumer.assign([TopicPartition(self._topic, 0, start)])
         self._reached = start
         if start >= end:
             return
         deadline = time.monotonic() + self._timeout
         while True:
-            record = self._consumer.poll(0.1)
+            record = self.consumer.poll(0.1)
             if record is None:
                 if time.monotonic() > deadline:
                     raise self._failed(None)
@@ -156,7 +156,7 @@ class Reader(Closes):
     def more(self, wait: float) -> Iterator[Message]:
         """Yield what has come since: wait up to `wait` seconds for the first record, then take all."""
         while True:
-            record = self._consumer.poll(wait)
+            record = self.consumer.poll(wait)
             if record is None:
                 return
             if self._is_record(record):
@@ -168,7 +168,7 @@ class Reader(Closes):
         bounds = self.bounds()
         deadline = time.monotonic() + wait
         while bounds is not None and self._reached < bounds[1]:
-            record = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+            record = self.consumer.poll(max(0.0, deadline - time.monotonic()))
             if record is None:
                 return
             if self._is_record(record):

@@ -67,7 +67,7 @@ class KafkaSink:
         self._failed: KafkaError | None = None
         self._committed_at = 0.0
         self._behind: list[tuple[str, bytes, bytes | None]] = []
-        self._producer = Producer(
+        self.producer = Producer(
             client_options(kafka)
             | (
                 {"transactional.id": transactional_id, "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
@@ -85,10 +85,10 @@ class KafkaSink:
                 "queue.buffering.max.kbytes": record_bytes // 1024 + 1,
             }
         )
-        self.outbox = Outbox(self._producer, self._begin, self._again, self._report, self._drain)
+        self.outbox = Outbox(self.producer, self._begin, self._again, self._report, self._drain)
         try:
             if self._transactional:
-                self._producer.init_transactions(_TIMEOUT_S)
+                self.producer.init_transactions(_TIMEOUT_S)
         except KafkaException as error:
             self.abandon()
             raise kafka_error(kafka, error.args[0]) from None
@@ -118,7 +118,7 @@ class KafkaSink:
     def send_ahead(self, topic: str, key: bytes, value: bytes) -> None:
         """The same for one that Kafka has ahead of all that is sent after it, as a schema must be."""
         self._open()
-        self.outbox.produce(topic, 0, (key, value, []), self._delivered)
+        self.outbox.produce(topic, 0, (key, value, []), self.delivered)
         if not self._transactional:
             self._drain()
 
@@ -132,15 +132,15 @@ class KafkaSink:
         counts = self.outbox.flush()
         self._drain()
         for topic, key, plain in self._behind:
-            self.outbox.produce(topic, 0, (key, plain, []), self._delivered)
+            self.outbox.produce(topic, 0, (key, plain, []), self.delivered)
         if self._behind:
             self._drain()
             self._behind.clear()
         key, value = progress(counts)
-        self.outbox.produce(self._progress_topic, 0, (key, value, []), self._delivered)
+        self.outbox.produce(self._progress_topic, 0, (key, value, []), self.delivered)
         if self._transactional:
             try:
-                self._producer.commit_transaction(_TIMEOUT_S)
+                self.producer.commit_transaction(_TIMEOUT_S)
             except KafkaException as error:
                 raise self._error(error.args[0]) from None
             self._committed_at = time.monotonic()
@@ -151,7 +151,7 @@ class KafkaSink:
     def ping(self, seconds: float) -> None:
         """SinkError if Kafka does not answer within so many seconds. Any thread may ask."""
         try:
-            self._producer.list_topics(self._progress_topic, timeout=seconds)
+            self.producer.list_topics(self._progress_topic, timeout=seconds)
         except KafkaException as error:
             raise kafka_error(self._kafka, error.args[0]) from None
 
@@ -176,12 +176,12 @@ class KafkaSink:
 
     def _paused(self) -> AbstractContextManager[None]:
         touched = self.outbox.touched.values()
-        return paused(self._producer, [(to.topic, partition) for to in touched for partition in range(to.partitions)])
+        return paused(self.producer, [(to.topic, partition) for to in touched for partition in range(to.partitions)])
 
     def _flush(self, seconds: float) -> int:
         """Return how many records are left then."""
         try:
-            return self._producer.flush(seconds)
+            return self.producer.flush(seconds)
         except KafkaException as error:
             raise self._error(error.args[0]) from None
         except SystemError:
@@ -192,10 +192,10 @@ class KafkaSink:
 
     def abandon(self) -> None:
         """Let go of the producer without a word to the broker: an open transaction is aborted by whoever comes next."""
-        self._producer.purge(blocking=False)
+        self.producer.purge(blocking=False)
         # until its report has been given, a record on its way keeps us, and so the producer with all its threads
         with suppress(KafkaException, SystemError):
-            self._producer.flush(_PURGE_S)
+            self.producer.flush(_PURGE_S)
         self.outbox.forget()
 
     def _open(self) -> None:
@@ -209,7 +209,7 @@ class KafkaSink:
         if (left := self._committed_at + _MARKERS_S - time.monotonic()) > 0:
             time.sleep(left)
         try:
-            self._producer.begin_transaction()
+            self.producer.begin_transaction()
         except KafkaException as error:
             raise self._error(error.args[0]) from None
 
@@ -221,13 +221,13 @@ class KafkaSink:
                 with self._paused():
                     time.sleep(_PAUSE_S)
             # an answer makes room, but for a large record one may not be enough
-            stuck = not self._producer.poll(_TRY_S if stuck else _ROUND_S)
+            stuck = not self.producer.poll(_TRY_S if stuck else _ROUND_S)
             if not stuck:
                 deadline = time.monotonic() + _TIMEOUT_S
             elif time.monotonic() > deadline:
                 raise self._error(None) from None
             try:
-                self._producer.produce(topic, value, *more)
+                self.producer.produce(topic, value, *more)
                 return
             except (BufferError, KafkaException) as next_error:
                 error = next_error
@@ -247,7 +247,8 @@ class KafkaSink:
 
         return delivered
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+    def delivered(self, error: KafkaError | None, _: Message) -> None:
+        """Take the delivery report of a record; the first error fails the transaction."""
         self._failed = error or self._failed
 
     def _error(self, error: KafkaError | None) -> SinkError:

@@ -33,7 +33,7 @@ class BaseTables:
 
     def advance(self, topics: Iterable[str], seen: SeenCut) -> list[Applied]:
         """Bring the base tables of `topics` to the cut; return where they are then: some may be further."""
-        return [self._step(self._kept(topic), seen) for topic in topics]
+        return [self.step(self._kept(topic), seen) for topic in topics]
 
     def renew(self, topics: Iterable[str], seen: SeenCut) -> None:
         """Bring base tables to the cut, too; one that cannot go on from where it stands is made anew.
@@ -42,14 +42,15 @@ class BaseTables:
         """
         for base in map(self._kept, topics):
             try:
-                self._step(base, seen)
+                self.step(base, seen)
             except StateError as error:
                 if error.code == HELD:
                     raise
                 if not self._make_anew(base, seen):
-                    self._step(base, seen)
+                    self.step(base, seen)
 
-    def _step(self, base: KeptView, seen: SeenCut) -> Applied:
+    def step(self, base: KeptView, seen: SeenCut) -> Applied:
+        """Bring a base table to the cut, unless it is there."""
         applied = base.applied
         if applied is not None and applied.cut.order == seen.cut.order:
             return applied

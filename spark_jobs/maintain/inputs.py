@@ -54,7 +54,7 @@ class Inputs:
         all inputs yet: then one table is incomplete, and others' views have gone on.
         """
         while True:
-            self._reached = {name: self._step(self._lower(name), seen) for name in self._view.views}
+            self._reached = {name: self.step(self._lower(name), seen) for name in self._view.views}
             reached = [*self._reached.values(), *self._bases.advance(self._view.topics_read, seen)]
             # Another process may have gone further; none of them goes back.
             furthest = max(applied.cut.order for applied in reached)
@@ -136,7 +136,8 @@ class Inputs:
     def _stands(self, name: str) -> Applied:
         return self._reached[name]
 
-    def _step(self, lower: KeptView, seen: SeenCut) -> Applied:
+    def step(self, lower: KeptView, seen: SeenCut) -> Applied:
+        """Bring a view that others read to the cut, unless it is there."""
         applied = lower.applied
         if applied is not None and applied.cut.order == seen.cut.order:
             return applied

@@ -69,7 +69,7 @@ class Lanes(Closes):
         self._work = work
         self._pool = ThreadPoolExecutor(at_once + 1, "views")
         self._rounds: list[_Round] = []
-        self._running: dict[Future[bool], tuple[_Round, Turn]] = {}
+        self.running: dict[Future[bool], tuple[_Round, Turn]] = {}
         self._ended = threading.Event()
         self._lasted_s: dict[str, tuple[float, ...]] = {}
         """How long the last two batches of each view took that had something to do."""
@@ -77,14 +77,14 @@ class Lanes(Closes):
     @property
     def idle(self) -> bool:
         """Whether no batch runs."""
-        return not self._running
+        return not self.running
 
     def ready(self, views: Sequence[KeptView]) -> list[KeptView]:
         """Return the views that can be in a round that begins now, given in an order in which what is read comes first.
 
         Not those that wait for a batch that runs, or that read a view which is not ready; nor parked ones.
         """
-        if len(self._running) > self._at_once or any(any(this.startable()) for this in self._rounds):
+        if len(self.running) > self._at_once or any(any(this.startable()) for this in self._rounds):
             return []
         free, waits = {view.declared.name for view in views} - self._names(), set[str]()
         for view in views:
@@ -112,7 +112,7 @@ class Lanes(Closes):
         """Wait until the batches that run have ended; no other starts."""
         for this in self._rounds:
             this.pending.clear()
-        while self._running:
+        while self.running:
             self.wait(1.0)
 
     def close(self) -> None:
@@ -126,13 +126,13 @@ class Lanes(Closes):
         """Return for how many of the batches that run a view waits."""
         patience = max(PATIENCE_S, MUCH_LONGER * min(self._lasted_s.get(name, (0.0,))))
         now = time.monotonic()
-        return sum(now - turn.began < patience for _, turn in self._running.values())
+        return sum(now - turn.began < patience for _, turn in self.running.values())
 
     def _next(self) -> None:
         self._note_ended()
         for this in self._rounds:
             for turn in this.startable():
-                if len(self._running) <= self._at_once and self._awaited(turn.name) < self._at_once:
+                if len(self.running) <= self._at_once and self._awaited(turn.name) < self._at_once:
                     self._start(this, turn)
 
     def _start(self, this: _Round, turn: Turn) -> None:
@@ -140,7 +140,7 @@ class Lanes(Closes):
         this.running.append(turn)
         turn.began = time.monotonic()
         future = self._pool.submit(self._run, this, turn)
-        self._running[future] = this, turn
+        self.running[future] = this, turn
         future.add_done_callback(lambda _: self._ended.set())
 
     def _run(self, this: _Round, turn: Turn) -> bool:
@@ -149,9 +149,9 @@ class Lanes(Closes):
             return self._work(turn)
 
     def _note_ended(self) -> None:
-        ended = [future for future in self._running if future.done()]
+        ended = [future for future in self.running if future.done()]
         for future in ended:
-            this, turn = self._running.pop(future)
+            this, turn = self.running.pop(future)
             this.running.remove(turn)
             if future.exception() is None and future.result():
                 self._lasted_s[turn.name] = *self._lasted_s.get(turn.name, ())[-1:], time.monotonic() - turn.began

@@ -149,7 +149,7 @@ def key_of(node: exp.Expr) -> str:
 
 def read(query: exp.Query, text: QueryText) -> Node:
     """Return the blocks of a query in `parse`'s form."""
-    return _Reader(text).node(query, "rows")
+    return BlockReader(text).node(query, "rows")
 
 
 def _named_sources(query: exp.Query) -> Iterator[exp.Expr]:
@@ -158,7 +158,9 @@ def _named_sources(query: exp.Query) -> Iterator[exp.Expr]:
         yield from (join.this for join in query.args.get("joins") or [])
 
 
-class _Reader:
+class BlockReader:
+    """Reads a parsed query into blocks, from the outermost SELECT inwards."""
+
     def __init__(self, text: QueryText) -> None:
         self._text = text
         self._names: dict[str, int] = {}
@@ -216,9 +218,10 @@ class _Reader:
                     continue
                 if isinstance(part, exp.Qualify):
                     raise self._text.error("TR-552", "a subquery in QUALIFY cannot be kept up to date", node)
-                yield self._subquery(node)
+                yield self.subquery(node)
 
-    def _subquery(self, found: exp.Query) -> Source:
+    def subquery(self, found: exp.Query) -> Source:
+        """Return a subquery of a condition as a source that its block joins."""
         parent = found.parent
         query = found.unnest()
         assert isinstance(query, exp.Query)

@@ -64,10 +64,12 @@ def rewrite(root: Node, keys: Keys, changed: Collection[str]) -> list[Step]:
 
     The last two are ``rows__before`` and ``rows__after``: all affected rows of the view.
     """
-    return list(_Rewriter(keys, frozenset(changed)).images(root))
+    return list(Rewriter(keys, frozenset(changed)).images(root))
 
 
-class _Rewriter:
+class Rewriter:
+    """From a query's blocks to the queries that find its affected units."""
+
     def __init__(self, keys: Keys, changed: frozenset[str]) -> None:
         self._keys = keys
         self._changed = changed
@@ -81,7 +83,7 @@ class _Rewriter:
                     yield from self.images(source.read)
             yield Step(f"{block.name}{_OF_UNITS}", self._units(block), f"units of {block.name} that may have changed")
         for which in _IMAGE:
-            parts = [self._restricted(block, which) for block in blocks]
+            parts = [self.restricted(block, which) for block in blocks]
             rows: exp.Query = parts[0]
             for part in parts[1:]:
                 rows = exp.union(rows, part, distinct=False)
@@ -108,19 +110,19 @@ class _Rewriter:
         plan = joined(block, needed | {source.alias})
         if all(each.how == "inner" for _, each, _ in plan):
             number = block.sources.index(source)
-            states = _states(block.sources[:number], "new") | _states(block.sources[number:], "old")
-            yield _from(self._projected(block), plan, states, {source.alias: _either(source)})
+            states = states_of(block.sources[:number], "new") | states_of(block.sources[number:], "old")
+            yield from_clause(self._projected(block), plan, states, {source.alias: _either(source)})
             return
         # what is beside a combination is that of its own state
         for which in _IMAGE:
-            images = {source.alias: _image(source, _IMAGE[which])}
-            yield _from(self._projected(block), plan, _states(block.sources, which), images)
+            images = {source.alias: image_of(source, _IMAGE[which])}
+            yield from_clause(self._projected(block), plan, states_of(block.sources, which), images)
 
     def _beside(self, block: Block, source: Source, needed: Collection[str], which: State) -> exp.Select:
         """Return the units of what is before a source in one state, where it meets a changed row of it."""
         beside = set().union(*(aliases(part) for part in source.on)) - {source.alias}
-        states = _states(block.sources, which)
-        query = _from(self._projected(block), joined(block, {*needed, *beside}), states, {})
+        states = states_of(block.sources, which)
+        query = from_clause(self._projected(block), joined(block, {*needed, *beside}), states, {})
         met = exp.select("1").from_(_either(source))
         # What holds of groups or windows cannot be asked of combinations.
         on = [part.copy() for part in source.on if not any(map(_over_rows, part.walk()))]
@@ -134,7 +136,7 @@ class _Rewriter:
         named = [exp.alias_(part.copy(), f"u{number}", quoted=True) for number, part in enumerate(self._unit(block))]
         return exp.Select(expressions=named, distinct=exp.Distinct())
 
-    def _restricted(self, block: Block, which: State) -> exp.Select:
+    def restricted(self, block: Block, which: State) -> exp.Select:
         """Return the block over the combinations of its affected units."""
         same = [
             # NULL is a unit like any other.
@@ -172,7 +174,8 @@ def _table(table: str, which: str, alias: str) -> exp.Expr:
     return exp.Table(this=name, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
 
 
-def _image(source: Source, image: str) -> exp.Expr:
+def image_of(source: Source, image: str) -> exp.Expr:
+    """Return the rows of a source that changed, as they were `before` or `after` the batch."""
     if isinstance(source.read, str):
         return _table(source.read, image, source.alias)
     name = exp.to_identifier(f"{source.read.name}__{image}", quoted=True)
@@ -184,15 +187,18 @@ def _all(table: exp.Expr) -> exp.Select:
 
 
 def _either(source: Source) -> exp.Expr:
-    both = exp.union(_all(_image(source, "before")), _all(_image(source, "after")), distinct=False)
+    both = exp.union(_all(image_of(source, "before")), _all(image_of(source, "after")), distinct=False)
     return both.subquery(exp.to_identifier(source.alias, quoted=True))
 
 
-def _states(sources: Sequence[Source], which: State) -> dict[str, State]:
+def states_of(sources: Sequence[Source], which: State) -> dict[str, State]:
+    """Return one state for all sources, by their aliases."""
     return dict.fromkeys((source.alias for source in sources), which)
 
 
-def _from(query: exp.Select, plan: Joined, states: Mapping[str, State], images: Mapping[str, exp.Expr]) -> exp.Select:
+def from_clause(
+    query: exp.Select, plan: Joined, states: Mapping[str, State], images: Mapping[str, exp.Expr]
+) -> exp.Select:
     """Give `query` a FROM with the sources of a plan in their states, some as images, and the plan's conditions."""
     for number, (read, source, on) in enumerate(plan):
         this = images.get(source.alias) or at(read, states[source.alias])

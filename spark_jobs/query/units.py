@@ -24,7 +24,7 @@ def unit(block: Block, keys: Keys) -> tuple[exp.Expr, ...]:
     elif block.distinct:
         found = list(block.outputs.values())
     else:
-        found = _rows(block, keys)
+        found = rows_of(block, keys)
     if block.distinct:
         shown = set(map(key_of, block.outputs.values()))
         found = [part for part in found if key_of(part) in shown]
@@ -49,7 +49,7 @@ def _over_groups(part: exp.Expr, grouped: set[str]) -> bool:
     return all(_over_groups(child, grouped) for child in part.iter_expressions())
 
 
-def _rows(block: Block, keys: Keys) -> list[exp.Expr]:
+def rows_of(block: Block, keys: Keys) -> list[exp.Expr]:
     """The keys of the sources that are always there, less what the others determine.
 
     Where a joined row comes or goes beside them, the rows with and without it are in the same unit.

@@ -47,7 +47,7 @@ def advanced(applied: Applied, cut: Cut) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class Look:
     """The newest position record, and a moment at which there was none after it."""
 
     record: PositionRecord
@@ -67,8 +67,8 @@ class Cuts(Closes):
 
     def __init__(self, config: Config) -> None:
         self._tail = PositionTail(config.kafka, Topics(config.kafka.prefix), config.source.slot)
-        self._look: _Look | None = None
-        self._before: _Look | None = None
+        self._look: Look | None = None
+        self._before: Look | None = None
         self._seen: dict[tuple[str, ...], SeenCut] = {}
         self._lock = threading.RLock()
 
@@ -84,7 +84,7 @@ class Cuts(Closes):
     def seen(self, view: Declared) -> SeenCut | None:
         """Return the newest state cut of a view's tables, as of the last look; None if there is none yet."""
         with self._lock:
-            found = _seen(view, self._look, self._before, self._seen.get(view.captured))
+            found = newest_state(view, self._look, self._before, self._seen.get(view.captured))
             if found is not None:
                 self._seen[view.captured] = found
             return found
@@ -116,10 +116,10 @@ class Cuts(Closes):
 
     def _note(self, record: PositionRecord | None, asked_ms: int) -> None:
         if record is not None:
-            self._before, self._look = self._look, _Look(record, asked_ms)
+            self._before, self._look = self._look, Look(record, asked_ms)
 
 
-def _seen(view: Declared, look: _Look | None, before: _Look | None, known: SeenCut | None) -> SeenCut | None:
+def newest_state(view: Declared, look: Look | None, before: Look | None, known: SeenCut | None) -> SeenCut | None:
     """Return the newest state cut of a view's tables; `before` is the look before this one, `known` what it gave."""
     if look is None:
         return None

@@ -64,9 +64,9 @@ def measure(servers: Servers, folder: Path, rows: int, rate: int, pace: int | No
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
     config = load(path)
     script = folder / "transaction.sql"
-    script.write_text(latency._TRANSACTION)
+    script.write_text(latency.TRANSACTION)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(latency._SETUP.encode())
+        connection.execute(latency.SETUP.encode())
         connection.execute(WIDE.encode())
         connection.execute(WIDE_ROWS.encode(), (rows,))
         connection.execute("VACUUM (FREEZE, ANALYZE) orders")
@@ -97,12 +97,12 @@ def measure(servers: Servers, folder: Path, rows: int, rate: int, pace: int | No
 
             watcher = threading.Thread(target=watch)
             watcher.start()
-            arrivals = latency._arrivals(config, load_process)  # type: ignore[arg-type]
+            arrivals = latency.read_arrivals(config, load_process)  # type: ignore[arg-type]
             watcher.join()
     began, ended = spans
     late = [
         (at - began, arrived - at)
-        for (arrived, _), at in zip(arrivals, latency._written(config, arrivals), strict=True)
+        for (arrived, _), at in zip(arrivals, latency.written_at(config, arrivals), strict=True)
         if began <= at < ended
     ]
     by_second: list[list[float]] = [[] for _ in range(int(ended - began) + 1)]
@@ -113,12 +113,12 @@ def measure(servers: Servers, folder: Path, rows: int, rate: int, pace: int | No
         "seconds": round(ended - began, 1),
         "rows_per_second": round(rows / (ended - began)),
         "transactions_per_second": round(len(late) / (ended - began), 1),
-        **latency._percentiles([seconds for _, seconds in late]),
+        **latency.percentiles([seconds for _, seconds in late]),
         "held_wal_bytes": _held([each.held for each in samples]),
         "unconfirmed_wal_bytes": _held([each.unconfirmed for each in samples]),
         "written_wal_bytes": samples[-1].written - samples[0].written,
         "samples": [{**each._asdict(), "at": round(each.at, 2)} for each in samples],
-        "by_second": [latency._percentiles(second) for second in by_second if len(second) > 1],
+        "by_second": [latency.percentiles(second) for second in by_second if len(second) > 1],
     }
 
 

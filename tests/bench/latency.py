@@ -40,12 +40,12 @@ from tests.servers import own_servers
 
 _ACCOUNTS = 10_000
 _WARM_UP_S = 5.0
-_SETUP = (
+SETUP = (
     "CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL);"
     "CREATE TABLE event (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account int NOT NULL, at timestamptz);"
     f"INSERT INTO account SELECT g, 0 FROM generate_series(1, {_ACCOUNTS}) g"
 )
-_TRANSACTION = f"""\
+TRANSACTION = f"""\
 \\set giver random(1, {_ACCOUNTS})
 \\set taker random(1, {_ACCOUNTS})
 BEGIN;
@@ -65,9 +65,9 @@ def measure(servers: Servers, folder: Path, rate: int, seconds: float) -> dict[s
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}")
     config = load(path)
     script = folder / "transaction.sql"
-    script.write_text(_TRANSACTION)
+    script.write_text(TRANSACTION)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(_SETUP.encode())
+        connection.execute(SETUP.encode())
     pgbench = [str(binaries() / "pgbench"), "-n", "-M", "prepared", "-c", "8", "-j", "1", "-R", str(rate)]
     pgbench += ["-T", str(round(seconds + _WARM_UP_S)), "-f", str(script), "-d", dsn]
     with running(path) as daemon:
@@ -76,13 +76,13 @@ def measure(servers: Servers, folder: Path, rate: int, seconds: float) -> dict[s
         cpu, machine = sum(process.cpu_times()[:2]), psutil.cpu_times()
         with subprocess.Popen(pgbench, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as load_process:
             began = time.time()
-            arrivals = _arrivals(config, load_process)
+            arrivals = read_arrivals(config, load_process)
             assert load_process.stdout
             said = load_process.stdout.read()
         assert load_process.returncode == 0, said
         cpu = sum(process.cpu_times()[:2]) - cpu
         stolen = stolen_percent(machine, psutil.cpu_times())
-    written = _written(config, arrivals)
+    written = written_at(config, arrivals)
     latencies = [(at - began, arrived - at) for (arrived, _), at in zip(arrivals, written, strict=True)]
     return {"stolen_cpu_percent": stolen, **summary(latencies, seconds, cpu)}
 
@@ -94,7 +94,7 @@ def stolen_percent(before: Any, after: Any) -> float:
     return round(100 * stolen / total, 1)
 
 
-def _arrivals(config: Config, load_process: subprocess.Popen[str]) -> Arrivals:
+def read_arrivals(config: Config, load_process: subprocess.Popen[str]) -> Arrivals:
     """Read the topic of events until the load has ended and nothing comes any more."""
     consumer = Consumer(
         {
@@ -122,7 +122,7 @@ def _arrivals(config: Config, load_process: subprocess.Popen[str]) -> Arrivals:
     return arrivals
 
 
-def _written(config: Config, arrivals: Arrivals) -> list[float]:
+def written_at(config: Config, arrivals: Arrivals) -> list[float]:
     """Return what the rows say of when they were written, in seconds since 1970."""
     parsed = {
         stored.id: fastavro.parse_schema(json.loads(stored.schema))
@@ -145,12 +145,12 @@ def summary(latencies: list[tuple[float, float]], seconds: float, cpu: float) ->
     return {
         "transactions_per_second": round(len(counted) / seconds, 1),
         "daemon_cpu_percent": round(100 * cpu / (seconds + _WARM_UP_S), 1),
-        **_percentiles([late for _, late in counted]),
-        "by_second": [_percentiles(second) for second in by_second if second],
+        **percentiles([late for _, late in counted]),
+        "by_second": [percentiles(second) for second in by_second if second],
     }
 
 
-def _percentiles(latencies: list[float]) -> dict[str, float]:
+def percentiles(latencies: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(latencies, n=1000, method="inclusive")
     names = {"p50_ms": cuts[499], "p90_ms": cuts[899], "p99_ms": cuts[989], "max_ms": max(latencies)}
     return {name: round(value * 1000, 1) for name, value in names.items()}

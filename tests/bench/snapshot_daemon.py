@@ -25,7 +25,7 @@ def main(config_path: str) -> None:
     settle()
     session = Session(config, threading.Event())
     clock: dict[str, float] = {}
-    first_start = session._first_start
+    first_start = session.first_start
 
     # imports, the publication and the topics are no part of the clock: it runs from before the slot is made
     def timed() -> None:
@@ -34,9 +34,9 @@ def main(config_path: str) -> None:
         clock["end"], clock["cpu"] = time.monotonic(), _cpu() - clock["cpu"]
         clock["main"] = time.thread_time() - clock["main"]
 
-    session._first_start = timed  # type: ignore[method-assign]
+    session.first_start = timed  # type: ignore[method-assign]
     session.start()
-    here = session._pipeline.progress.newest.here
+    here = session.pipeline.progress.newest.here
     print(
         json.dumps(
             {
@@ -45,7 +45,7 @@ def main(config_path: str) -> None:
                 "other_threads_cpu": clock["cpu"] - clock["main"],
                 "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 "rows": here.position.ordinal,
-                "complete": not session._pipeline.registry.incomplete,
+                "complete": not session.pipeline.registry.incomplete,
             }
         )
     )

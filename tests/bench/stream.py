@@ -58,25 +58,25 @@ class Bench:
         self._folder = folder
         self._servers = servers
         self._broker = next(s.server.process.pid for s in status(state_dir) if s.server.name == "kafka")
-        self._dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
-        self._connection = psycopg.connect(self._dsn, autocommit=True)
-        self._connection.execute(workload.setup.encode())
-        publications = publication.ensure(self._connection, "tailrace", CaptureSet(["public.*"]))
+        self.dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
+        self.connection = psycopg.connect(self.dsn, autocommit=True)
+        self.connection.execute(workload.setup.encode())
+        publications = publication.ensure(self.connection, "tailrace", CaptureSet(["public.*"]))
         self._publications = publications
-        self._relations, _ = publication.relations(self._connection, publications, CaptureSet(["*"]))
+        self._relations, _ = publication.relations(self.connection, publications, CaptureSet(["*"]))
         self._slot = f"b{uuid.uuid4().hex[:8]}"
-        self._connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,))
+        self.connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self._slot,))
         for statement in workload.load:
-            self._connection.execute(statement.encode())
-        row = self._connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+            self.connection.execute(statement.encode())
+        row = self.connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
         self._end = row[0]
         # something to see behind the end, which is not part of what is timed
-        self._connection.execute("CHECKPOINT")
+        self.connection.execute("CHECKPOINT")
 
     def _copy_slot(self) -> str:
         name = f"c{uuid.uuid4().hex[:8]}"
-        self._connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (self._slot, name))
+        self.connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (self._slot, name))
         return name
 
     def recvlogical(self, dsn: str) -> dict[str, float]:
@@ -92,7 +92,7 @@ class Bench:
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         seconds = time.monotonic() - started
-        drop_slot(self._connection, slot)
+        drop_slot(self.connection, slot)
         return {"seconds": seconds, "walsender_cpu": walsender[0]}
 
     @contextmanager
@@ -101,7 +101,7 @@ class Bench:
         seen, stop = [0.0], threading.Event()
 
         def watch() -> None:
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
                 process = None
                 while not stop.wait(0.05):
                     if process is None:
@@ -143,12 +143,12 @@ class Bench:
         result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
         result["broker_cpu"] = sum(broker.cpu_times()[:2]) - before
         result["walsender_cpu"] = walsender[0]
-        drop_slot(self._connection, slot)
+        drop_slot(self.connection, slot)
         return result
 
     def _store_position(self, slot: str, prefix: str) -> None:
         """Say that the (empty) tables have been copied, so that the run is the stream alone."""
-        row = self._connection.execute(
+        row = self.connection.execute(
             "SELECT confirmed_flush_lsn::text, (SELECT system_identifier::text FROM pg_control_system())"
             " FROM pg_replication_slots WHERE slot_name = %s",
             (slot,),
@@ -156,18 +156,18 @@ class Bench:
         assert row is not None
         config = Config.model_validate(
             {
-                "source": {"dsn": self._dsn, "slot": slot},
+                "source": {"dsn": self.dsn, "slot": slot},
                 "kafka": {"bootstrap": self._servers.bootstrap, "prefix": prefix},
             }
         )
-        make_topics(config.kafka, self._relations, Keys(self._connection, {}))
+        make_topics(config.kafka, self._relations, Keys(self.connection, {}))
         origin = new_origin(1, parse_lsn(row[0]), row[1], 1, self._publications.oids, [])
         topics = Topics(prefix)
         sink = KafkaSink(config.kafka, f"tailrace-{prefix}-{slot}", topics.progress)
         send = partial(sink.send_plain, topics.tables)
         registry = TableRegistry(config.source, topics, ColumnOptions(config.source), Progress(origin), send, {})
         for relation in self._relations:
-            found = layout(self._connection, self._publications.names, relation.oid)
+            found = layout(self.connection, self._publications.names, relation.oid)
             assert found is not None
             registry.first(relation, found, parse_lsn(row[0]))
             registry.copied(relation.qualified_name)
@@ -179,10 +179,10 @@ def measure(servers: Servers, state_dir: Path, workload: Workload, rounds: int) 
     """Run both sides in turn and return medians, spreads and ratios."""
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(servers, state_dir, workload, Path(folder))
-        database = bench._connection.info.dbname
+        database = bench.connection.info.dbname
         socket_dsn = servers.socket_dsn.replace("/postgres?", f"/{database}?")
         result: dict[str, Any] = {"changes": workload.changes}
-        for way, dsn in (("tcp", bench._dsn), ("socket", socket_dsn)):
+        for way, dsn in (("tcp", bench.dsn), ("socket", socket_dsn)):
             yardstick, ours = [], []
             for _ in range(rounds):
                 yardstick.append(bench.recvlogical(dsn))

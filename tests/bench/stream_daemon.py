@@ -31,14 +31,14 @@ class Stages:
     """CPU time of the main thread by stage, in seconds; taken once a batch, so that taking it costs nothing."""
 
     def __init__(self, session: Session) -> None:
-        assert session._wal is not None
+        assert session.wal is not None
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.sample: list[bytes] = []
         self._session = session
-        wal, assembler = session._wal, session._stream._assembler
+        wal, assembler = session.wal, session.stream.assembler
         wal.read = self._timed("read", wal.read)  # type: ignore[method-assign]
         assembler.feed = self._timed("feed", assembler.feed)  # type: ignore[method-assign]
-        session._pipeline.delivery.commit = self._timed("commit", session._pipeline.delivery.commit)  # type: ignore[method-assign]
+        session.pipeline.delivery.commit = self._timed("commit", session.pipeline.delivery.commit)  # type: ignore[method-assign]
 
     def _timed(self, stage: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:
@@ -55,7 +55,7 @@ class Stages:
     def encode(self) -> float:
         """Return the CPU seconds of decoding and encoding one change, by those of the sample."""
         rows = [m for m in self.sample if m[XLOGDATA] in b"IUD"]
-        tables = self._session._pipeline.tables
+        tables = self._session.pipeline.tables
         began = time.thread_time()
         for message in rows:
             encoder = tables.for_record(int.from_bytes(message[XLOGDATA + 1 : XLOGDATA + 5], "big")).encoder
@@ -76,7 +76,7 @@ def main(config_path: str, target: str) -> None:
     settle()
     session = Session(config, stop)
     # imports and connections are no part of the clock: it runs from START_REPLICATION
-    own_slot = session._own_slot
+    own_slot = session.own_slot
     clock: dict[str, float] = {}
 
     def timed_own_slot(publications: list[str]) -> None:
@@ -84,9 +84,9 @@ def main(config_path: str, target: str) -> None:
         clock["cpu"] = _cpu()
         own_slot(publications)
 
-    session._own_slot = timed_own_slot  # type: ignore[method-assign]
+    session.own_slot = timed_own_slot  # type: ignore[method-assign]
     session.start()
-    acknowledged = session._pipeline.progress.acknowledged
+    acknowledged = session.pipeline.progress.acknowledged
 
     def watched(record: object) -> int:
         lsn = acknowledged(record)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def main(config_path: str, target: str) -> None:
             stop.set()
         return lsn
 
-    session._pipeline.progress.acknowledged = watched  # type: ignore[method-assign]
+    session.pipeline.progress.acknowledged = watched  # type: ignore[method-assign]
     stages = Stages(session)
     main_thread = time.thread_time()
     session.run()

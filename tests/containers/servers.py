@@ -101,7 +101,7 @@ def postgres_container(network: Network, major: int, port: int) -> DockerContain
 def broker_container(network: Network, number: int, ports: list[int]) -> DockerContainer:
     """Return one of as many brokers as there are ports for the host."""
     properties = (
-        kafka._PROPERTIES
+        kafka.PROPERTIES
         | {
             "node.id": str(number),
             "listeners": "INSIDE://:9092,OUTSIDE://:19092,CONTROLLER://:9093",
@@ -182,7 +182,7 @@ def _answers(url: str) -> bool:
 
 
 def _serves(address: str) -> bool:
-    return kafka._ready(Server("kafka", Process(0, ""), Path(), ports={"broker": int(address.rpartition(":")[2])}))
+    return kafka.ready(Server("kafka", Process(0, ""), Path(), ports={"broker": int(address.rpartition(":")[2])}))
 
 
 class Daemon:

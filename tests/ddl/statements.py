@@ -210,22 +210,22 @@ class Generator:
         taken = {each.name for each in self.tables() if each.schema == schema}
         return self._pick.choice([name for name in _NAMES if name not in taken] or [f"table_{len(taken)}"])
 
-    def _rename(self) -> Statements:
+    def rename(self) -> Statements:
         table = self._any()
         name = self._free_name(table.schema)
         return [f"ALTER TABLE {table.at} RENAME TO {name}"]
 
-    def _move(self) -> Statements:
+    def move(self) -> Statements:
         table = self._any()
         return [f"ALTER TABLE {table.at} SET SCHEMA {'aside' if table.schema == 'public' else 'public'}"]
 
-    def _swap(self) -> Statements:
+    def swap(self) -> Statements:
         tables = [each for each in self.tables() if each.key and each.schema == "public"]
         if len(tables) < 2:
-            return self._rename()
+            return self.rename()
         return _exchanged(*self._pick.sample(tables, 2))
 
-    def _swap_alike(self) -> Statements:
+    def swap_alike(self) -> Statements:
         """Swap two tables that nothing but their oids and their rows tells apart."""
         tables = [each for each in self.tables() if each.key and not each.parted]
         pairs = [
@@ -233,12 +233,12 @@ class Generator:
             for one, other in combinations(tables, 2)
             if (one.schema, one.columns, one.key) == (other.schema, other.columns, other.key)
         ]
-        return _exchanged(*self._pick.choice(pairs)) if pairs else self._rotate()
+        return _exchanged(*self._pick.choice(pairs)) if pairs else self.rotate()
 
     def _publish(self, at: str) -> Statements:
         return [f"ALTER PUBLICATION tailrace ADD TABLE {at}"] if self._listed else []
 
-    def _rotate(self) -> Statements:
+    def rotate(self) -> Statements:
         table = self._keyed()
         name = self._free_name(table.schema)
         filled = self._inserts(table, 5) if self._pick.random() < 0.5 else []
@@ -249,7 +249,7 @@ class Generator:
             *filled,
         ]
 
-    def _recreate(self) -> Statements:
+    def recreate(self) -> Statements:
         table = self._keyed()
         shape = self._pick.choice(("(id int PRIMARY KEY, v text)", "(v text PRIMARY KEY, n int, x mood)"))
         filled = f"INSERT INTO {table.at} (v) SELECT 'n' || g FROM generate_series(1, 5) g"
@@ -257,7 +257,7 @@ class Generator:
             filled = f"INSERT INTO {table.at} (id) SELECT g FROM generate_series(1, 5) g"
         return [f"DROP TABLE {table.at}", f"CREATE TABLE {table.at} {shape}", *self._publish(table.at), filled]
 
-    def _replace(self) -> Statements:
+    def replace(self) -> Statements:
         """As tools do that alter a table online: a copy takes the name."""
         table = self._keyed()
         columns = ", ".join(f'"{name}"' for name in table.columns)
@@ -271,11 +271,11 @@ class Generator:
 
     # columns
 
-    def _add(self) -> Statements:
+    def add(self) -> Statements:
         table = self._any()
         free = [name for name in _COLUMNS if name not in table.columns]
         if not free:
-            return self._drop()
+            return self.drop()
         name, kind = self._pick.choice(free), self._pick.choice(_TYPES)
         return [f"ALTER TABLE {table.at} ADD {name} {kind}{self._default(name, kind)}"]
 
@@ -290,78 +290,78 @@ class Generator:
         assert row is not None
         return str(row[0])
 
-    def _drop(self) -> Statements:
+    def drop(self) -> Statements:
         table = self._any()
         others = [name for name in table.others if name != "body"]
         if not others:
-            return self._add()
+            return self.add()
         return [f'ALTER TABLE {table.at} DROP "{self._pick.choice(others)}"']
 
-    def _drop_and_add(self) -> Statements:
+    def drop_and_add(self) -> Statements:
         table = self._any()
         others = [name for name in table.others if name != "body"]
         if not others:
-            return self._add()
+            return self.add()
         name, kind = self._pick.choice(others), self._pick.choice(_TYPES)
         return [f'ALTER TABLE {table.at} DROP "{name}", ADD "{name}" {kind}{self._default(name, kind)}']
 
-    def _rename_column(self) -> Statements:
+    def rename_column(self) -> Statements:
         table = self._any()
         free = [name for name in _COLUMNS if name not in table.columns]
         if not table.others or not free:
-            return self._add()
+            return self.add()
         return [f'ALTER TABLE {table.at} RENAME "{self._pick.choice(table.others)}" TO {self._pick.choice(free)}']
 
-    def _swap_columns(self) -> Statements:
+    def swap_columns(self) -> Statements:
         table = self._any()
         if len(table.others) < 2:
-            return self._add()
+            return self.add()
         one, other = self._pick.sample(table.others, 2)
         rename = f"ALTER TABLE {table.at} RENAME"
         return [f'{rename} "{one}" TO between', f'{rename} "{other}" TO "{one}"', f'{rename} between TO "{other}"']
 
-    def _retype(self) -> Statements:
+    def retype(self) -> Statements:
         table = self._any()
         others = [name for name in table.others if name != "body"]
         if not others:
-            return self._add()
+            return self.add()
         name, kind = self._pick.choice(others), self._pick.choice(_TYPES)
         value = self._value(name, self._plain_type(kind), "abs(hashtext(\"" + table.key[0] + '"::text)) % 9')
         alter = f'ALTER TABLE {table.at} ALTER "{name}"'
         return [self._pick.choice((f"{alter} TYPE {kind} USING {value}", f"{alter} TYPE {kind}"))]
 
-    def _same_type(self) -> Statements:
+    def same_type(self) -> Statements:
         table = self._any()
         texts = [name for name in table.others if table.columns[name] == "text" and name != "body"]
         if not texts:
-            return self._retype()
+            return self.retype()
         name = self._pick.choice(texts)
         return [f"ALTER TABLE {table.at} ALTER \"{name}\" TYPE text USING \"{name}\" || '!'"]
 
     # keys
 
-    def _key_values(self) -> Statements:
+    def key_values(self) -> Statements:
         table = self._any()
         name = self._pick.choice(table.key)
         kind = table.columns[name]
         other = {"integer": f'-"{name}"', "bigint": f'"{name}" + 1', "text": f"'k' || \"{name}\""}
         if kind not in other:
-            return self._rename_value()
+            return self.rename_value()
         return [f'ALTER TABLE {table.at} ALTER "{name}" TYPE {kind} USING {other[kind]}']
 
-    def _key_type(self) -> Statements:
+    def key_type(self) -> Statements:
         table = self._any()
         name = self._pick.choice(table.key)
         other = {"integer": "bigint", "bigint": "text", "text": "varchar(60)", "feeling": "text"}
         kind = other.get(table.columns[name], "text")
         return [f'ALTER TABLE {table.at} ALTER "{name}" TYPE {kind}']
 
-    def _key_name(self) -> Statements:
+    def key_name(self) -> Statements:
         table = self._any()
         name = self._pick.choice(table.key)
         return [f'ALTER TABLE {table.at} RENAME "{name}" TO {self._pick.choice(("key", "id", "nr"))}']
 
-    def _another_key(self) -> Statements:
+    def another_key(self) -> Statements:
         table = self._keyed()
         (constraint,) = self._one(
             "SELECT conname FROM pg_constraint WHERE contype = 'p' AND conrelid = to_regclass(%s)", table.at
@@ -372,14 +372,14 @@ class Generator:
             return [f"{drop}, ADD PRIMARY KEY ({names})"]
         return [f"{drop}, ADD nr bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"]
 
-    def _identity(self) -> Statements:
+    def identity(self) -> Statements:
         table = self._any()
         what = self._pick.choice(("FULL", "DEFAULT", "FULL"))
         return [f"ALTER TABLE {table.at} REPLICA IDENTITY {what}"]
 
     # types
 
-    def _rename_value(self) -> Statements:
+    def rename_value(self) -> Statements:
         labels = [
             label
             for (label,) in self._connection.execute(
@@ -397,10 +397,10 @@ class Generator:
             f"ALTER TYPE mood RENAME VALUE 'x' TO '{other}'",
         ]
 
-    def _add_value(self) -> Statements:
+    def add_value(self) -> Statements:
         return [f"ALTER TYPE mood ADD VALUE IF NOT EXISTS '{self._pick.choice(_LABELS)}'"]
 
-    def _attribute(self) -> Statements:
+    def attribute(self) -> Statements:
         kind = self._pick.choice(("pair", "deep"))
         there = [
             name
@@ -420,10 +420,10 @@ class Generator:
 
     # files and partitions
 
-    def _truncate(self) -> Statements:
+    def truncate(self) -> Statements:
         return [f"TRUNCATE {self._any().at}"]
 
-    def _rewrite(self) -> Statements:
+    def rewrite(self) -> Statements:
         return [f"VACUUM FULL {self._any().at}"]
 
     def _parts(self) -> list[str]:
@@ -436,12 +436,12 @@ class Generator:
             )
         ]
 
-    def _attach(self) -> Statements:
+    def attach(self) -> Statements:
         parted = self._parted()
         parts = self._parts()
         free = [name for name in _RANGES if name not in parts]
         if parted is None or not free:
-            return self._truncate_part()
+            return self.truncate_part()
         name = self._pick.choice(free)
         low, high = _RANGES[name]
         attach = f"ALTER TABLE {parted.at} ATTACH PARTITION {name} FOR VALUES FROM ({low}) TO ({high})"
@@ -457,19 +457,19 @@ class Generator:
             made.append(f"INSERT INTO {name} ({names}) SELECT {values} FROM generate_series({low}, {low + 8}) g")
         return [*made, attach]
 
-    def _detach(self) -> Statements:
+    def detach(self) -> Statements:
         parted = self._parted()
         parts = [name for name in self._parts() if name in _RANGES]
         if parted is None or not parts:
-            return self._attach()
+            return self.attach()
         name = self._pick.choice(parts)
         return [f"ALTER TABLE {parted.at} DETACH PARTITION {name}"]
 
-    def _out_for_a_while(self) -> Statements:
+    def out_for_a_while(self) -> Statements:
         parted = self._parted()
         parts = [name for name in self._parts() if name in _RANGES]
         if parted is None or not parts:
-            return self._attach()
+            return self.attach()
         name = self._pick.choice(parts)
         low, high = _RANGES[name]
         changed = f"UPDATE {name} t SET {self._set(parted)} WHERE hashtext(t::text) % 3 = 0"
@@ -479,26 +479,26 @@ class Generator:
             f"ALTER TABLE {parted.at} ATTACH PARTITION {name} FOR VALUES FROM ({low}) TO ({high})",
         ]
 
-    def _drop_part(self) -> Statements:
+    def drop_part(self) -> Statements:
         parts = [name for name in self._parts() if name in _RANGES and name != "part_2"]
-        return [f"DROP TABLE {self._pick.choice(parts)}"] if parts else self._attach()
+        return [f"DROP TABLE {self._pick.choice(parts)}"] if parts else self.attach()
 
-    def _truncate_part(self) -> Statements:
+    def truncate_part(self) -> Statements:
         parts = self._parts()
-        return [f"TRUNCATE {self._pick.choice(parts)}"] if parts else self._attach()
+        return [f"TRUNCATE {self._pick.choice(parts)}"] if parts else self.attach()
 
-    def _rewrite_part(self) -> Statements:
+    def rewrite_part(self) -> Statements:
         parts = self._parts()
-        return [f"VACUUM FULL {self._pick.choice(parts)}"] if parts else self._attach()
+        return [f"VACUUM FULL {self._pick.choice(parts)}"] if parts else self.attach()
 
     # publications
 
-    def _unpublish(self) -> Statements:
-        return [f"ALTER PUBLICATION tailrace DROP TABLE {self._any().at}"] if self._listed else self._rename()
+    def unpublish(self) -> Statements:
+        return [f"ALTER PUBLICATION tailrace DROP TABLE {self._any().at}"] if self._listed else self.rename()
 
-    def _publish_again(self) -> Statements:
+    def publish_again(self) -> Statements:
         if not self._listed:
-            return self._add()
+            return self.add()
         table = self._any()
         add = f"ALTER PUBLICATION tailrace ADD TABLE {table.at}"
         some = [name for name in table.columns if name in table.key or self._pick.random() < 0.7]
@@ -523,25 +523,25 @@ def _exchanged(one: Table, other: Table) -> Statements:
 
 _KINDS: dict[str, tuple[Callable[[Generator], Statements], ...]] = {
     "names": (
-        Generator._rename, Generator._rename, Generator._move, Generator._swap, Generator._rotate, Generator._recreate,
-        Generator._replace,
+        Generator.rename, Generator.rename, Generator.move, Generator.swap, Generator.rotate, Generator.recreate,
+        Generator.replace,
     ),
-    "twins": (Generator._swap_alike,),
+    "twins": (Generator.swap_alike,),
     "columns": (
-        Generator._add, Generator._add, Generator._drop, Generator._drop_and_add, Generator._rename_column,
-        Generator._swap_columns, Generator._retype, Generator._retype, Generator._same_type,
+        Generator.add, Generator.add, Generator.drop, Generator.drop_and_add, Generator.rename_column,
+        Generator.swap_columns, Generator.retype, Generator.retype, Generator.same_type,
     ),
     "keys": (
-        Generator._key_values, Generator._key_values, Generator._key_type, Generator._key_name, Generator._another_key,
-        Generator._identity,
+        Generator.key_values, Generator.key_values, Generator.key_type, Generator.key_name, Generator.another_key,
+        Generator.identity,
     ),
-    "types": (Generator._rename_value, Generator._add_value, Generator._attribute, Generator._attribute),
-    "files": (Generator._truncate, Generator._rewrite),
+    "types": (Generator.rename_value, Generator.add_value, Generator.attribute, Generator.attribute),
+    "files": (Generator.truncate, Generator.rewrite),
     "partitions": (
-        Generator._attach, Generator._attach, Generator._detach, Generator._out_for_a_while, Generator._drop_part,
-        Generator._truncate_part, Generator._rewrite_part,
+        Generator.attach, Generator.attach, Generator.detach, Generator.out_for_a_while, Generator.drop_part,
+        Generator.truncate_part, Generator.rewrite_part,
     ),
-    "publications": (Generator._unpublish, Generator._publish_again, Generator._publish_again),
+    "publications": (Generator.unpublish, Generator.publish_again, Generator.publish_again),
 }  # fmt: skip
 
 KINDS = tuple(_KINDS)

@@ -68,7 +68,7 @@ class Node:
         """Write the settings and make the empty log folder."""
         listeners = {"PLAINTEXT": self.port, "PROXIED": self.proxied, "CONTROLLER": self.controller}
         properties = (
-            kafka._PROPERTIES
+            kafka.PROPERTIES
             | {
                 "node.id": str(self.number),
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -80,7 +80,7 @@ class Node:
             }
             | replicated(len(nodes))
         )
-        kafka._write(self.folder / "server.properties", properties)
+        kafka.write_properties(self.folder / "server.properties", properties)
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
         subprocess.run(
             [*self._command, *tool, "--config", str(self.folder / "server.properties")],
@@ -91,7 +91,7 @@ class Node:
     def start(self, *, alone: bool) -> None:
         """Start it; return at once. One that is `alone` and was killed is fenced first, as `cdc.dev.kafka` does."""
         if self._killed and alone:
-            kafka._fence(self._command, self._server, lambda server: None)
+            kafka.fence(self._command, self._server, lambda server: None)
         self._killed = False
         self.process = spawn(
             [*self._command, "kafka.Kafka", str(self.folder / "server.properties")],
@@ -103,7 +103,7 @@ class Node:
     def ready(self) -> None:
         """Return when it answers."""
         assert self.process is not None
-        kafka._await(self._server(self.process))
+        kafka.await_ready(self._server(self.process))
 
     def kill(self) -> None:
         assert self.process is not None

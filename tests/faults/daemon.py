@@ -104,10 +104,10 @@ def install(killer: Killer) -> None:
 
     def init(sink: Any, *arguments: Any, **named: Any) -> None:
         made(sink, *arguments, **named)
-        producer = Producer(sink._producer)
+        producer = Producer(sink.producer)
         name = {"flush": "flush", "commit": "commit_transaction"}[killer.point]
         setattr(producer, name, killer.around(getattr(producer, name), always))
-        sink._producer = producer
+        sink.producer = producer
 
     KafkaSink.__init__ = init  # type: ignore[method-assign,assignment]
 
@@ -118,7 +118,7 @@ def _wrap_record(sink_class: Any, killer: Killer) -> None:
     def commit(sink: Any, progress: Callable[..., Any]) -> Any:
         if killer.when == "before":
             return committed(sink, killer.around(progress, lambda arguments: True))
-        producer, sink._producer = sink._producer, Producer(sink._producer)
+        producer, sink.producer = sink.producer, Producer(sink.producer)
 
         at_broker = killer.around(lambda: producer.flush(10), lambda arguments: True)
 
@@ -126,11 +126,11 @@ def _wrap_record(sink_class: Any, killer: Killer) -> None:
             at_broker()
             return producer.commit_transaction(*arguments)
 
-        sink._producer.commit_transaction = commit_transaction
+        sink.producer.commit_transaction = commit_transaction
         try:
             return committed(sink, progress)
         finally:
-            sink._producer = producer
+            sink.producer = producer
 
     sink_class.commit = commit
 

@@ -69,7 +69,7 @@ def test_exact_at_its_lsn(
         finally:
             stop.set()
             session.close()
-    offsets = session._pipeline.progress.newest.here.offsets
+    offsets = session.pipeline.progress.newest.here.offsets
     for table in TABLES:
         records = read_topic(servers.bootstrap, prefix, f"public.{table}", offsets[f"{prefix}.public.{table}"])
         assert_once_in_order(records)

@@ -48,7 +48,7 @@ def commit(self, progress):
         self._drain()
         os._exit(9)
     if len(commits) == 2 and point == "with the progress record sent":
-        self._producer = Dying(self._producer)
+        self.producer = Dying(self.producer)
     real(self, progress)
     if len(commits) == 2 and point == "behind the commit":
         os._exit(9)

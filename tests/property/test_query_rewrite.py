@@ -86,25 +86,25 @@ def _others_old(sources: Any, which: Any) -> Any:
 
 
 def _key_alone(block: Any, keys: Any) -> tuple[exp.Expr, ...]:
-    return tuple(units._rows(block, keys)) if block.windows else _UNIT(block, keys)
+    return tuple(units.rows_of(block, keys)) if block.windows else _UNIT(block, keys)
 
 
-_AT, _IMAGE, _FROM, _UNIT = rewrite.at, rewrite._image, rewrite._from, units.unit
-_STATES = rewrite._states
-_RESTRICTED, _SUBQUERY = rewrite._Rewriter._restricted, blocks._Reader._subquery
+_AT, _IMAGE, _FROM, _UNIT = rewrite.at, rewrite.image_of, rewrite.from_clause, units.unit
+_STATES = rewrite.states_of
+_RESTRICTED, _SUBQUERY = rewrite.Rewriter.restricted, blocks.BlockReader.subquery
 
 
 @pytest.mark.parametrize(
     ("place", "name", "mistake"),
     [
         (rewrite, "at", _one_state),
-        (rewrite, "_image", _only_before),
-        (rewrite, "_from", _left_as_inner),
-        (rewrite, "_states", _others_new),
-        (rewrite, "_states", _others_old),
+        (rewrite, "image_of", _only_before),
+        (rewrite, "from_clause", _left_as_inner),
+        (rewrite, "states_of", _others_new),
+        (rewrite, "states_of", _others_old),
         (rewrite, "unit", _key_alone),
-        (rewrite._Rewriter, "_restricted", _plain_equality),
-        (blocks._Reader, "_subquery", _without_unknown),
+        (rewrite.Rewriter, "restricted", _plain_equality),
+        (blocks.BlockReader, "subquery", _without_unknown),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",
 )

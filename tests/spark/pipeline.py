@@ -207,7 +207,7 @@ class Transaction:
     def __init__(self, pipeline: Pipeline, op: str) -> None:
         self._pipeline = pipeline
         self._op = op
-        self._ordinal = 0
+        self.ordinal = 0
 
     def put(self, name: str, row: Row, op: str | None = None) -> None:
         """Insert or update a row."""
@@ -245,7 +245,7 @@ class Transaction:
         source = dict.fromkeys(("snapshot", "txId", "xmin", "lsn", "sequence"))
         source |= {"version": "1", "connector": "t", "name": "t", "db": "d", "schema": "public"}
         source |= {"ts_ms": self._pipeline.lsn, "table": table.relation.name}
-        source |= {"commit_lsn": self._pipeline.lsn, "ordinal": self._ordinal}
+        source |= {"commit_lsn": self._pipeline.lsn, "ordinal": self.ordinal}
         fields = _row_fields(schema)
         image = {fields[name]: value for name, value in row.items() if name in fields} if row else None
         gone = op in "dt"
@@ -261,8 +261,8 @@ class Transaction:
     def _send(self, table: Table, key: bytes, value: bytes | None, partition: int | None = None) -> None:
         pipeline = self._pipeline
         where = partition_of(key, pipeline.partitions) if partition is None else partition
-        position = Position(0, pipeline.lsn, self._ordinal)
-        self._ordinal += 1
+        position = Position(0, pipeline.lsn, self.ordinal)
+        self.ordinal += 1
 
         def delivered(error: Any, message: Any) -> None:
             if error is None:

@@ -73,7 +73,7 @@ class Model:
         self.changed.clear()
 
     def _position(self, tx: Transaction) -> str:
-        return f"0:{format_lsn(self.bench.pipeline.lsn)}:{tx._ordinal}"
+        return f"0:{format_lsn(self.bench.pipeline.lsn)}:{tx.ordinal}"
 
 
 def _matches(query: Any, row: dict[str, Any]) -> bool:

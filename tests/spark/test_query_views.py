@@ -153,17 +153,17 @@ def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
     shop.commit([order(shop, 1, "newer")])
     neglect_bases(shop)
     slower, faster = (BaseTables(replace(shop.bench.shared, bases={}), view.declared) for _ in range(2))
-    step_ = slower._step
+    step_ = slower.step
 
     def overtaken(base: KeptView, seen: SeenCut) -> Applied:
         try:
             return step_(base, seen)
         except TailraceError:
-            slower._step = step_  # type: ignore[method-assign]
+            slower.step = step_  # type: ignore[method-assign]
             faster.renew(topics, newest(shop.bench))
             raise
 
-    slower._step = overtaken  # type: ignore[method-assign]
+    slower.step = overtaken  # type: ignore[method-assign]
     slower.renew(topics, older)
     live = slower.target(topics[0]).live()
     assert live is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
-from tailrace.spark_jobs.topics.cuts import SeenCut, _Look, _seen
+from tailrace.spark_jobs.topics.cuts import Look, SeenCut, newest_state
 from tailrace.spark_jobs.views import Declared
 
 _BIG = Declared("big", "warehouse", ("t.big",), None, captured=("public.big",))
@@ -28,10 +28,10 @@ _DONE = PositionRecord(_cut(400, 9, 2), 1)
 def _at(records: list[tuple[PositionRecord, int]], view: Declared) -> list[SeenCut]:
     """Return what a view sees at each of these looks, given with the milliseconds of each."""
     found: list[SeenCut] = []
-    before: _Look | None = None
+    before: Look | None = None
     for record, at_ms in records:
-        look = _Look(record, at_ms)
-        seen = _seen(view, look, before, found[-1] if found else None)
+        look = Look(record, at_ms)
+        seen = newest_state(view, look, before, found[-1] if found else None)
         assert seen is not None
         found.append(seen)
         before = look
@@ -77,4 +77,4 @@ def test_a_view_does_not_go_back_when_its_cut_is_not_named_any_more() -> None:
     gone = PositionRecord(_cut(500, 9, 9), 1, incomplete_tables=("public.big",), newest_state=None)
     found = _at([*_LOOKS, (gone, 5_000_000)], _BIG)
     assert (found[-1].cut.flushed_lsn, found[-1].waits_for) == (400, ("public.big",))
-    assert _seen(_BIG, _Look(gone, 1), None, None) is None
+    assert newest_state(_BIG, Look(gone, 1), None, None) is None

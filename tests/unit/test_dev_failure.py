@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.cdc.dev.failure import last_failure
-from tailrace.cdc.dev.up import _died
+from tailrace.cdc.dev.up import died
 from tailrace.schemas.errors import SinkError
 from tailrace.schemas.log_form import failure, rendered
 
@@ -15,7 +15,7 @@ _ERROR = SinkError("TR-999", "the catalog cannot be used", detail="No such folde
 def test_the_error_of_a_program_is_the_cause_with_its_hint(tmp_path: Path) -> None:
     log = tmp_path / "views.log"
     log.write_text(rendered("info", {"event": "following"}, terminal=False) + "\n" + failure(_ERROR, terminal=False))
-    error = _died("views", log)
+    error = died("views", log)
     assert (error.code, error.message) == ("TR-611", "the views job has ended")
     assert error.detail == "TR-999 the catalog cannot be used. No such folder."
     assert error.hint == f"mkdir it\n       The whole log: {log}"
@@ -27,5 +27,5 @@ def test_a_log_that_ends_otherwise_is_quoted(tmp_path: Path) -> None:
     for text in (parked, "Killed", "", "[1]"):
         log.write_text(text)
         assert last_failure(log) is None
-        assert _died("daemon", log).hint == f"The whole log: {log}"
+        assert died("daemon", log).hint == f"The whole log: {log}"
     assert last_failure(tmp_path / "none.log") is None

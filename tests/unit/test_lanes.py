@@ -32,12 +32,12 @@ class Work:
         return True
 
     def running(self) -> list[str]:
-        return [turn.name for _, turn in self.lanes._running.values()]
+        return [turn.name for _, turn in self.lanes.running.values()]
 
     def end(self, *names: str) -> None:
         """Let batches end, one after the other; what can be starts after each."""
         for name in names:
-            future, turn = next((f, turn) for f, (_, turn) in self.lanes._running.items() if turn.name == name)
+            future, turn = next((f, turn) for f, (_, turn) in self.lanes.running.items() if turn.name == name)
             with self.ends:
                 self._ended.add(turn)
                 self.ends.notify_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.schemas.errors import ConfigError
-from tailrace.spark_jobs.query.blocks import _Reader
+from tailrace.spark_jobs.query.blocks import BlockReader
 from tailrace.spark_jobs.query.declared import declare
 from tailrace.spark_jobs.query.text import QueryText
 from tests.shop_model import CATALOG
@@ -166,6 +166,6 @@ def test_a_key_that_follows_is_taken(sql: str, key: tuple[str, ...]) -> None:
 
 def test_a_table_that_is_not_followed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sql = "SELECT id FROM public.orders WHERE customer_id IN (SELECT c.id FROM public.customer c)"
-    monkeypatch.setattr(_Reader, "_subqueries", lambda *_: ())
+    monkeypatch.setattr(BlockReader, "_subqueries", lambda *_: ())
     with pytest.raises(ConfigError, match=r"(?s)TR-552.*public\.customer"):
         declare(QueryText("v", sql), ["id"], CATALOG)

@@ -47,8 +47,8 @@ def reader() -> Iterator[Reader]:
 def test_an_end_before_the_one_that_was_named_is_none(reader: Reader, last: int) -> None:
     """A new leader says how much is committed before it knows of all."""
     end = KafkaError._PARTITION_EOF
-    reader._consumer.close()
-    reader._consumer = _Client(  # type: ignore[assignment]
+    reader.consumer.close()
+    reader.consumer = _Client(  # type: ignore[assignment]
         _Message(0), _Message(1), _Message(2, end), *map(_Message, range(2, last + 1)), _Message(5, end)
     )
     assert [message.offset() for message in reader.span(0, 5)] == list(range(last + 1))

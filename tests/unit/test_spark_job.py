@@ -13,7 +13,7 @@ import pytest
 
 from tailrace.cdc.launch.class_archive import archive_options
 from tailrace.cdc.launch.java import Java
-from tailrace.cdc.launch.spark_job import _class_path, _collector
+from tailrace.cdc.launch.spark_job import class_path, collector
 from tailrace.schemas.config.model import Config, Source, Spark
 from tailrace.spark_jobs.jobs.submit import submit_files
 from tests.daemon import ROOT
@@ -53,17 +53,17 @@ def test_an_archive_is_used_once_it_is_whole(jar: Path, tmp_path: Path) -> None:
 def test_one_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
-    assert _collector(config()) == ("-XX:+UseParallelGC",)
-    assert _collector(config(**{"spark.driver.extraJavaOptions": "-Da=b -XX:+UseG1GC"})) == ()
+    assert collector(config()) == ("-XX:+UseParallelGC",)
+    assert collector(config(**{"spark.driver.extraJavaOptions": "-Da=b -XX:+UseG1GC"})) == ()
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-    assert _collector(config()) == ()
+    assert collector(config()) == ()
 
 
 def test_a_driver_of_the_users_is_added_to_the_class_path() -> None:
     conf = {"spark.driver.extraClassPath": "/x/driver.jar"}
-    assert _class_path("local[2]", [Path("/a.jar")], conf) == ("--driver-class-path", "/a.jar:/x/driver.jar")
-    assert _class_path("local[2]", [Path("/a.jar"), Path("/b.jar")], {}) == ("--driver-class-path", "/a.jar:/b.jar")
-    assert _class_path("local-cluster[1,1,1]", [Path("/a.jar")], {}) == ("--jars", "/a.jar")
+    assert class_path("local[2]", [Path("/a.jar")], conf) == ("--driver-class-path", "/a.jar:/x/driver.jar")
+    assert class_path("local[2]", [Path("/a.jar"), Path("/b.jar")], {}) == ("--driver-class-path", "/a.jar:/b.jar")
+    assert class_path("local-cluster[1,1,1]", [Path("/a.jar")], {}) == ("--jars", "/a.jar")
 
 
 def test_settings_for_spark_submit_are_in_files_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
