@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import orjson
 
-from tailrace.schemas.relation import Column, Relation
-from tailrace.schemas.types import Kind, TypeInfo, value_type
+from tailrace.schemas.relation import Relation
+from tailrace.schemas.types import Column, Kind, TypeInfo, value_type
 
 SOURCE_NAME: Final = "io.debezium.connector.postgresql.Source"
 

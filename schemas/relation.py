@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tailrace.schemas.types import ValueType
+from tailrace.schemas.types import Column
 
 
 class ReplicaIdentity(StrEnum):
@@ -17,20 +15,6 @@ class ReplicaIdentity(StrEnum):
     NOTHING = "n"
     FULL = "f"
     INDEX = "i"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column as the WAL names it; `is_key` marks a part of the replica identity.
-
-    `option` is what the configuration makes of its values, in place of its type's own form (`schemas.config.columns`).
-    """
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    is_key: bool = False
-    option: ValueType | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from tailrace.schemas.relation import Column
-
 RENDERING: Final = {
     "datestyle": "ISO, YMD",
     "intervalstyle": "postgres",
@@ -110,6 +108,20 @@ _VARHDRSZ = 4  # a typmod counts the length word of the value
 
 AS_TEXT: Final = _STRING
 EXCLUDED: Final = ValueType(Kind.EXCLUDED, "null", "void")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the WAL names it; `is_key` marks a part of the replica identity.
+
+    `option` is what the configuration makes of its values, in place of its type's own form (`schemas.config.columns`).
+    """
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    is_key: bool = False
+    option: ValueType | None = None
 
 
 def value_type(column: Column, types: Mapping[int, TypeInfo]) -> ValueType:

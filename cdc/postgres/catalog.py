@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import psycopg
 
 from tailrace.schemas.errors import SourceError
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo
 
 OLDEST = 140000
 """The first version whose slots and streams we know."""

@@ -28,8 +28,8 @@ from tailrace.schemas.errors import ConfigError, DecodeError, SourceError, State
 from tailrace.schemas.evolution import key_column_names
 from tailrace.schemas.records.layout import Layout
 from tailrace.schemas.records.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
-from tailrace.schemas.relation import Column, Relation
-from tailrace.schemas.types import type_name, value_type
+from tailrace.schemas.relation import Relation
+from tailrace.schemas.types import Column, type_name, value_type
 from tailrace.sinks.http.registry import Refusal, SchemaRefused
 from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tailrace.sinks.kafka.outbox import Destination

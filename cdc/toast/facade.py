@@ -24,7 +24,8 @@ from tailrace.schemas.config.model import Config, Kafka, Source
 from tailrace.schemas.envelope import FRAMING_SIZE, TRUNCATE_KEY
 from tailrace.schemas.records.position import Cut, PositionRecord
 from tailrace.schemas.records.topics import Topics
-from tailrace.schemas.relation import Column, Relation
+from tailrace.schemas.relation import Relation
+from tailrace.schemas.types import Column
 from tailrace.sinks.kafka.admin import topic_id
 from tailrace.sinks.kafka.options import client_options
 from tailrace.snapshot.topic import read_to

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from tailrace.cdc.wal.reader import Reader
 from tailrace.schemas.errors import DecodeError
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column
 
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """Microseconds from 1970-01-01 to 2000-01-01, from which PostgreSQL counts."""

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 
 from tailrace.schemas.config.model import Source
 from tailrace.schemas.errors import ConfigError
-from tailrace.schemas.relation import Column, Relation
-from tailrace.schemas.types import AS_TEXT, EXCLUDED, Kind, ValueType
+from tailrace.schemas.relation import Relation
+from tailrace.schemas.types import AS_TEXT, EXCLUDED, Column, Kind, ValueType
 
 HIDING = (Kind.EXCLUDED, Kind.MASKED, Kind.HASHED)
 """What keeps a value from being read on the topic."""

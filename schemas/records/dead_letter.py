@@ -23,7 +23,7 @@ from tailrace.schemas.config.columns import is_excluded
 from tailrace.schemas.encode.refused import UNBOUNDED
 from tailrace.schemas.hidden import hide
 from tailrace.schemas.lsn import Position, format_lsn
-from tailrace.schemas.relation import Column
+from tailrace.schemas.types import Column
 
 Texts = Sequence[bytes | bool | None]
 """The columns of a tuple: None for NULL, False for a large value that the WAL left out, True for one that is left out

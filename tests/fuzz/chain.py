@@ -21,8 +21,8 @@ from tailrace.cdc.wal.streamed import InProgress
 from tailrace.schemas.avro import value_schema
 from tailrace.schemas.config.model import Config, Source
 from tailrace.schemas.errors import SourceError
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo, ValueType, value_type
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo, ValueType, value_type
 from tailrace.snapshot.verify.value_kinds import without_logical_types
 from tests.fuzz.corpus import TYPES
 from tests.fuzz.replication import ReplicationStream

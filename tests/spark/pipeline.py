@@ -27,8 +27,8 @@ from tailrace.schemas.envelope import POSITION_HEADER, TRUNCATE_KEY, framing
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.position import Cut, PositionRecord, position_key, states_after
 from tailrace.schemas.records.topics import Topics
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.snapshot.verify.value_kinds import without_logical_types
 

@@ -19,8 +19,8 @@ from tailrace.schemas.config.model import Source
 from tailrace.schemas.encode.encoder import Names, TableEncoder, UnchangedToast
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.hidden import masked
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo, type_name, value_type
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo, type_name, value_type
 from tests.unit.test_encoder import Field, tuple_data
 
 _TYPES = {

@@ -9,7 +9,8 @@ import pytest
 from tailrace.cdc.tables.decision import Action, TopicPast, on_look, on_record
 from tailrace.schemas.evolution import Break
 from tailrace.schemas.records.layout import Attribute, Layout, TableState, TableStatus, TypeForm
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column
 
 RELATION = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, (Column("id", 23, -1, True), Column("n", 23)))
 ID, N = Attribute(1, "id", 23, -1, False, 5), Attribute(2, "n", 23, -1, False, 5)

@@ -15,8 +15,8 @@ from tailrace.schemas.encode.encoder import Names, TableEncoder, UnchangedToast
 from tailrace.schemas.encode.row_codec import ColumnRefused
 from tailrace.schemas.envelope import Record
 from tailrace.schemas.errors import DecodeError
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo, value_type
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo, value_type
 
 _TYPES = {
     23: TypeInfo(23, "int4", "b"),

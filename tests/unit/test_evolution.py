@@ -14,8 +14,8 @@ import pytest
 from tailrace.schemas.avro import key_schema, value_schema
 from tailrace.schemas.evolution import breaks, column_names, key_breaks, key_column_names
 from tailrace.schemas.records.layout import Attribute, Layout, Parked, RowsAtRest, TableState, TableStatus, TypeForm
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo
 
 _NAMES = "bool int2 int4 int8 float4 float8 numeric text varchar bytea date time timestamp timestamptz uuid hstore"
 TYPES = {number: TypeInfo(number, name, "b") for number, name in enumerate(_NAMES.split(), 100)}

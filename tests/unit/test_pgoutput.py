@@ -8,7 +8,8 @@ import pytest
 
 from tailrace.cdc.wal import pgoutput
 from tailrace.schemas.errors import DecodeError
-from tailrace.schemas.relation import Column, ReplicaIdentity
+from tailrace.schemas.relation import ReplicaIdentity
+from tailrace.schemas.types import Column
 
 _BEGIN = b"B" + struct.pack(">QqI", 0x16B3748, 1_000_000, 77)
 _COMMIT = b"C\0" + struct.pack(">QQq", 0x16B3748, 0x16B3778, 1_000_000)

@@ -21,8 +21,8 @@ from tailrace.schemas.envelope import Record
 from tailrace.schemas.errors import DecodeError, SourceError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.dead_letter import Place
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo, type_name, value_type
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo, type_name, value_type
 from tailrace.sinks.kafka.outbox import Destination, Outbox
 from tests.unit.test_encoder import tuple_data
 

@@ -6,8 +6,8 @@ from pyspark.sql.types import IntegerType, LongType
 
 from tailrace.schemas.avro import key_schema, value_schema
 from tailrace.schemas.records.topics import Topics
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.spark_jobs.query.catalog import TableInfo, table_of
 from tailrace.spark_jobs.topics.shapes import Shape, TableShapes

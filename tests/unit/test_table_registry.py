@@ -18,8 +18,8 @@ from tailrace.schemas.config.model import Source
 from tailrace.schemas.errors import SourceError, StateError
 from tailrace.schemas.records.layout import Asked, Attribute, Layout, TableState, TableStatus
 from tailrace.schemas.records.topics import Topics
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
-from tailrace.schemas.types import TypeInfo
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column, TypeInfo
 from tailrace.snapshot.window import Found, Look
 
 TYPES = {23: TypeInfo(23, "int4", "b"), 20: TypeInfo(20, "int8", "b"), 25: TypeInfo(25, "text", "b")}

@@ -13,7 +13,8 @@ from tailrace.cdc.toast.store import FILE_NAME, Shape, ToastCache
 from tailrace.cdc.toast.table_cache import TableToast
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.position import Cut
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column
 
 _CUT = Cut(Position(1, 2**40, 8), 2**40 + 100, 5, "77", 1, {"t.public.docs": [5, 0, 7]})
 _MIB = 2**20

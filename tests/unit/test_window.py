@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tailrace.schemas.records.layout import Attribute, Layout
-from tailrace.schemas.relation import Column, Relation, ReplicaIdentity
+from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.types import Column
 from tailrace.snapshot.window import Plan, VisibleXids, moved
 
 
