@@ -5,12 +5,16 @@ For people on a terminal, else a JSON object a line.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any, Final
 
 import structlog
 
 from tailrace.schemas.errors import TailraceError
+
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+"""The levels of `log.level`."""
 
 SHARED: Final[tuple[structlog.types.Processor, ...]] = (
     structlog.contextvars.merge_contextvars,

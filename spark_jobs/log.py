@@ -12,13 +12,21 @@ from typing import Any
 import structlog
 
 from tailrace.schemas.errors import TailraceError
-from tailrace.schemas.log_form import SHARED, rendered, renderers
+from tailrace.schemas.log_form import LEVELS, SHARED, rendered, renderers
 from tailrace.spark_jobs.causes import job_failed
+
+
+class _Log:
+    """Which records are written; a job has one log, whatever its threads."""
+
+    least = LEVELS["info"]
 
 
 def line(**values: Any) -> None:
     """Log one record; `event` says what has happened, `level` is info if not given."""
     level = values.pop("level", "info")
+    if LEVELS[level] < _Log.least:
+        return
     # in one piece: several views are maintained at once
     print(rendered(level, values, terminal=sys.stderr.isatty()) + "\n", end="", file=sys.stderr, flush=True)
 
@@ -33,6 +41,11 @@ def result(text: str) -> None:
     except BrokenPipeError:
         # The interpreter flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def set_level(level: str) -> None:
+    """Write records from `level` (`log.level`) on."""
+    _Log.least = LEVELS[level]
 
 
 def configure() -> None:

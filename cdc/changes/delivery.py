@@ -6,15 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 
+import structlog
+
 from tailrace.cdc.changes.dead_letters import Refusals
 from tailrace.cdc.tables.position import Progress
 from tailrace.cdc.tables.registry import TableRegistry
 from tailrace.cdc.tables.shapes import Tables
 from tailrace.schemas.config.model import Config
-from tailrace.schemas.lsn import Position
+from tailrace.schemas.lsn import Position, format_lsn
 from tailrace.schemas.records.position import PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.kafka.producer import KafkaSink
+
+log = structlog.get_logger()
 
 _PROGRESS_BYTES_PER_S = 500_000
 """How fast the progress topic may grow by small commits: a record names every partition, of thousands of tables."""
@@ -104,6 +108,13 @@ class Delivery:
         self.sink.commit(progress)
         self._committed_at = time.monotonic()
         record, value = made[0]
+        log.debug(
+            "transaction committed",
+            position=str(position),
+            flushed_lsn=format_lsn(flushed_lsn),
+            records=sum(record.counts.values()),
+            seconds=round(self._committed_at - began, 3),
+        )
         rest = min(max(share, _SHORTEST_REST), _LONGEST_REST)
         rest_s = max(rest * (self._committed_at - began), len(value) / _PROGRESS_BYTES_PER_S, rest_s)
         self._rest_s = min(rest_s, self._limits.max_transaction_ms / 1000)

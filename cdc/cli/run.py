@@ -9,6 +9,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.options import ConfigFile
@@ -19,15 +22,20 @@ STOP_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(config: ConfigFile = None) -> None:
+LogLevel = Annotated[
+    str | None, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error; overrides log.level.")
+]
+
+
+def run(config: ConfigFile = None, log_level: LogLevel = None) -> None:
     """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C; a second one stops at once."""
     from tailrace.cdc.cli.service import logged_failure
 
     with logged_failure():
-        _run(config)
+        _run(config, log_level)
 
 
-def _run(config: Path | None) -> None:
+def _run(config: Path | None, log_level: str | None = None) -> None:
     from tailrace.cdc.daemon import http, log
     from tailrace.cdc.daemon.daemon_record import recorded
     from tailrace.cdc.daemon.notify import notifying
@@ -36,8 +44,8 @@ def _run(config: Path | None) -> None:
     from tailrace.cdc.health.health import Health
     from tailrace.schemas.config.file import load
 
-    loaded = load(config)
-    log.configure()
+    loaded = load(config, {"log.level": log_level} if log_level else None)
+    log.configure(level=loaded.log.level)
     stop = threading.Event()
     stop_on_signal(stop)
     health = Health(loaded.source.slot)

@@ -12,18 +12,18 @@ from typing import TextIO
 
 import structlog
 
-from tailrace.schemas.log_form import SHARED, renderers
+from tailrace.schemas.log_form import LEVELS, SHARED, renderers
 
 _EXTRA = ("kind", "client", "lines")
 """What `sinks.kafka.client_log` says besides."""
 
 
-def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
-    """Send all logging to `stream`, in the form that fits it."""
+def configure(stream: TextIO = sys.stderr, level: str = "info") -> None:
+    """Send all logging from `level` on to `stream`, in the form that fits it."""
     shared, renderer = SHARED, renderers(terminal=stream.isatty())
     structlog.configure(
         processors=[*shared, *renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
@@ -35,4 +35,4 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
         )
     )
     # Libraries speak up only when something is wrong.
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[handler], level=max(logging.WARNING, LEVELS[level]), force=True)

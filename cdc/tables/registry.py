@@ -435,6 +435,9 @@ class TableRegistry:
         return _with_options(self._options, relation.qualified_name, names)
 
     def _store(self, name: str, state: TableState) -> None:
+        was = self._states.get(name)
+        if was is None or was.status is not state.status:
+            log.debug("table state", table=name, status=str(state.status), was=was and str(was.status))
         self._states[name] = state
         self._changed_at[name] = time.monotonic()
         if _is_incomplete(state):

@@ -8,6 +8,7 @@ from functools import partial
 from importlib.metadata import version
 
 import psycopg
+import structlog
 
 from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.catalog import Types
@@ -33,6 +34,8 @@ from tailrace.schemas.types import Column, type_name, value_type
 from tailrace.sinks.http.registry import Refusal, SchemaRefused
 from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tailrace.sinks.kafka.outbox import Destination
+
+log = structlog.get_logger()
 
 _OVERHEAD_BYTES = 1024
 
@@ -211,6 +214,7 @@ class Tables:
         Nothing more: after a restart the server shows shapes again that the topic has left behind.
         """
         self._seen[relation.oid] = relation, commit_lsn
+        log.debug("shape", table=relation.qualified_name, oid=relation.oid, columns=len(relation.columns))
         self._by_oid.pop(relation.oid, None)
         if self._capture_set.captures(relation.schema, relation.name):
             self._outside.discard(relation.oid)

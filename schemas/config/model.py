@@ -278,6 +278,12 @@ class Memory(Section):
         return self.spare // 5
 
 
+class Log(Section):
+    """What the daemon and the views job write on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level of a record")
+
+
 class Warehouse(Section):
     """An Iceberg catalog for `target = "warehouse"`."""
 
@@ -462,6 +468,7 @@ class Config(Section):
     delivery: Delivery = Field(default_factory=lambda: Delivery())
     health: Health = Field(default_factory=lambda: Health())
     memory: Memory = Field(default_factory=lambda: Memory())
+    log: Log = Field(default_factory=lambda: Log())
     registry: Registry | None = None
     warehouse: Warehouse | None = None
     search: Search | None = None

@@ -26,7 +26,7 @@ from tailrace.sinks.opensearch import bulk
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.spark_jobs.causes import NO_DRIVER, cause, is_jvm_gone
 from tailrace.spark_jobs.jobs.parent import end_with_parent
-from tailrace.spark_jobs.log import configure, named
+from tailrace.spark_jobs.log import configure, named, set_level
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,10 @@ def run(main: Callable[[Config], None], path: Path | None, *, service: bool = Fa
         # A job that is not told to stop in order ends as by SIGTERM, without a traceback; nothing is half committed.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        main(load(path))
+        config = load(path)
+        if service:  # what others write is shown as progress by the command
+            set_level(config.log.level)
+        main(config)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -110,3 +111,17 @@ def test_goes_on_when_its_connection_for_queries_is_lost(
         assert_equal(servers.bootstrap, config, shop)
         assert events(daemon, "starting again")
         assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("level", ["debug", "warning"])
+def test_log_level(shop: psycopg.Connection[Any], config_path: Path, level: str) -> None:
+    config_path.write_text(config_path.read_text() + f'[log]\nlevel = "{level}"\n')
+    with running(config_path) as daemon:
+        wait_for_state(load(config_path), shop)
+        assert daemon.stop() == 0
+    written = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+    if level == "warning":
+        assert {each["level"] for each in written} <= {"warning", "error"}
+    else:
+        assert {"transaction committed", "shape", "table state", "going on"} <= {each["event"] for each in written}
+        assert {each["status"] for each in written if each["event"] == "table state"} >= {"reading", "streaming"}

@@ -20,7 +20,7 @@ _SECTIONS = {name: field for name, field in Config.model_fields.items() if name 
 _COMMAND = re.compile(
     r"(?<![\w./'\"\[-])tailrace ((?:[a-z-]+ )*[a-z]+(?:-[a-z]+)*)((?: (?:--[a-z-]+|[A-Z0-9_./:-]+))*)"
 )
-_KEY = re.compile(rf"(?<![\w./-])({'|'.join(_SECTIONS)})\.(?!log\b)([a-z_]+)\b(?![.(/])")
+_KEY = re.compile(rf"(?<![\w./-])({'|'.join(_SECTIONS)})\.(?!log\b|dirs\b)([a-z_]+)\b(?![.(/])")
 
 
 def _texts() -> Iterator[tuple[str, str]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.log_form import failure, rendered
+from tailrace.spark_jobs.log import line, set_level
 
 _ERROR = ConfigError("TR-999", "it is wrong", detail='By "this".', hint="do this\n       and that")
 
@@ -35,3 +38,14 @@ def test_the_error_that_ends_a_program() -> None:
         "level",
         "timestamp",
     }
+
+
+def test_records_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    set_level("warning")
+    try:
+        line(event="batch", view="a")
+        line(event="parked", view="b", level="error")
+    finally:
+        set_level("info")
+    line(event="batch", view="c")
+    assert [json.loads(each)["view"] for each in capsys.readouterr().err.splitlines()] == ["b", "c"]
