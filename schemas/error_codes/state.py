@@ -70,7 +70,8 @@ CODES: Final = (
         StateError,
         "A table has changed so that readers of its topic cannot follow",
         cause="A key or a type was changed in a way that Avro readers cannot resolve, and"
-        ' `source.on_schema_change = "stop"`. Nothing is lost: the slot keeps its place.',
+        ' `source.on_schema_change = "stop"`, or the table has no key by which it could be read again. Nothing is lost:'
+        " the slot keeps its place.",
         remedy='Set `on_schema_change = "refill"` under `[source]` to empty the topic by a truncate record and read the'
         ' table again, or send the column as text: `as_text = ["schema.table.column"]`.',
     ),
