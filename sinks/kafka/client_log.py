@@ -15,8 +15,8 @@ from typing import Final
 
 _EVERY_S: Final = 10.0
 
-_PASSING: Final = frozenset({"FAIL", "ERROR"})
-"""Kinds that say that a connection failed: one of several addresses that does not answer, a broker that restarts."""
+_PASSING: Final = frozenset({"FAIL", "ERROR", "GETPID"})
+"""Kinds that say that a connection or a coordinator failed: one address of several, a broker that (re)starts."""
 
 _PASSES_WITHIN_S: Final = 2.0
 """Before such a kind has lasted for so long there is no line."""
