@@ -155,7 +155,7 @@ def test_what_ends_a_service_is_a_record_of_its_log(
 def test_a_bug_in_a_service_is_a_record_of_its_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise ZeroDivisionError("no one has thought of it")
 
     monkeypatch.setattr("tailrace.cdc.cli.run._run", fail)
