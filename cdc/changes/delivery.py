@@ -14,7 +14,7 @@ from tailrace.cdc.tables.registry import TableRegistry
 from tailrace.cdc.tables.shapes import Tables
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import Position, format_lsn
-from tailrace.schemas.records.position import PositionRecord, position_key
+from tailrace.schemas.records.position import position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.kafka.producer import KafkaSink
 
@@ -85,29 +85,23 @@ class Delivery:
 
         `rest_s` is the least time until the next commit is worth it, for what was done besides.
         """
-        made: list[tuple[PositionRecord, bytes]] = []
-
-        def progress(counts: dict[str, int]) -> tuple[bytes, bytes]:
-            record = self._progress.record(
-                position=position,
-                flushed_lsn=flushed_lsn,
-                commit_us=commit_us,
-                open_xid=open_xid,
-                counts=counts,
-                diverted=counts.get(self._dead_topic, 0),
-                destinations=self._tables.destinations,
-                incomplete=self._registry.incomplete | self._registry.unsettled,
-                parked=self._registry.parked,
-            )
-            value = record.to_json()
-            made.append((record, value))
-            return position_key(self.slot), value
-
         began = time.monotonic()
         share = self.sink.pending_bytes / _MANY_BYTES * _LONGEST_REST
-        self.sink.commit(progress)
+        counts = self.sink.flush()
+        record = self._progress.record(
+            position=position,
+            flushed_lsn=flushed_lsn,
+            commit_us=commit_us,
+            open_xid=open_xid,
+            counts=counts,
+            diverted=counts.get(self._dead_topic, 0),
+            destinations=self._tables.destinations,
+            incomplete=self._registry.incomplete | self._registry.unsettled,
+            parked=self._registry.parked,
+        )
+        value = record.to_json()
+        self.sink.commit(position_key(self.slot), value)
         self._committed_at = time.monotonic()
-        record, value = made[0]
         log.debug(
             "transaction committed",
             position=str(position),

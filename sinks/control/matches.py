@@ -111,8 +111,9 @@ class Publisher:
             while found := pages(self._mark, PAGE):
                 for match in found:
                     sink.outbox.send(self._to, match.query.encode(), match.to_json(), match.position.to_bytes())
+                sink.flush()
                 mark = found[-1].mark
-                sink.commit(lambda _, mark=mark: (self._key, mark.to_json()))  # type: ignore[misc]
+                sink.commit(self._key, mark.to_json())
                 self._mark = mark
                 count += len(found)
         except BaseException:

@@ -122,11 +122,10 @@ class KafkaSink:
         if not self._transactional:
             self._drain()
 
-    def commit(self, progress: Callable[[dict[str, int]], tuple[bytes, bytes]]) -> None:
-        """End the transaction with the record that `progress` makes from the counts per topic.
+    def flush(self) -> dict[str, int]:
+        """Return the records of the open transaction per topic, once Kafka has all of them.
 
-        When it is called, the `next_offsets` of all destinations are those of the cut. Returns once Kafka has answered;
-        any SinkError means that the outcome is not known.
+        The `next_offsets` of all destinations are those of the cut then. SinkError means that the outcome is not known.
         """
         self._open()
         counts = self.outbox.flush()
@@ -136,7 +135,14 @@ class KafkaSink:
         if self._behind:
             self._drain()
             self._behind.clear()
-        key, value = progress(counts)
+        return counts
+
+    def commit(self, key: bytes, value: bytes) -> None:
+        """End the transaction that has been flushed with its progress record. Returns once Kafka has answered.
+
+        SinkError means that the outcome is not known.
+        """
+        self._open()
         self.outbox.produce(self._progress_topic, 0, (key, value, []), self.delivered)
         if self._transactional:
             try:

@@ -171,7 +171,8 @@ class Bench:
             assert found is not None
             registry.first(relation, found, parse_lsn(row[0]))
             registry.copied(relation.qualified_name)
-        sink.commit(lambda _: (position_key(slot), origin.to_json()))
+        sink.flush()
+        sink.commit(position_key(slot), origin.to_json())
         sink.abandon()
 
 

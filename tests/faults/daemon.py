@@ -8,7 +8,7 @@ WHEN is `before`, `after` or `during` (within 10 ms of the call's begin, from an
     spool      a change of a transaction in progress is kept
     produce    messages are decoded and their records handed to librdkafka
     flush      librdkafka is told to have all records of the Kafka transaction acknowledged
-    record     the position record is made (before), it is with the broker, the transaction still open (after)
+    record     the position record has been made (before), it is with the broker, the transaction still open (after)
     commit     the Kafka transaction is committed: before the request, while it is under way, after the answer
     confirm    PostgreSQL is told what it may forget
     snapshot   rows of the first copy are handed to librdkafka, or the end of their chunk is noted
@@ -114,10 +114,11 @@ def install(killer: Killer) -> None:
 
 def _wrap_record(sink_class: Any, killer: Killer) -> None:
     committed = sink_class.commit
+    if killer.when == "before":
+        sink_class.commit = killer.around(committed, lambda arguments: True)
+        return
 
-    def commit(sink: Any, progress: Callable[..., Any]) -> Any:
-        if killer.when == "before":
-            return committed(sink, killer.around(progress, lambda arguments: True))
+    def commit(sink: Any, key: bytes, value: bytes) -> Any:
         producer, sink.producer = sink.producer, Producer(sink.producer)
 
         at_broker = killer.around(lambda: producer.flush(10), lambda arguments: True)
@@ -128,7 +129,7 @@ def _wrap_record(sink_class: Any, killer: Killer) -> None:
 
         sink.producer.commit_transaction = commit_transaction
         try:
-            return committed(sink, progress)
+            return committed(sink, key, value)
         finally:
             sink.producer = producer
 

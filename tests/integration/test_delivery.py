@@ -111,17 +111,15 @@ def test_order_among_topics(servers: Servers, prefix: str) -> None:
     def there(topic: str) -> list[bytes]:
         return [message.value() for message in read_raw(servers.bootstrap, topic)]
 
-    def position(counts: dict[str, int]) -> tuple[bytes, bytes]:
-        assert len(there(rows)) == counts[rows] == 100
-        assert there(side) == [b"schema", b"read"]
-        return b"position", b"here"
-
     for i in range(100):
         sink.outbox.send(to, str(i).encode(), b"row", [])
     sink.send_plain(side, b"chunk", b"read")
     sink.send_ahead(side, b"schema", b"schema")
     assert there(side) == [b"schema"]
-    sink.commit(position)
+    counts = sink.flush()
+    assert len(there(rows)) == counts[rows] == 100
+    assert there(side) == [b"schema", b"read"]
+    sink.commit(b"position", b"here")
     assert there(progress) == [b"here"]
 
 
