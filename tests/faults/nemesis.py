@@ -11,10 +11,8 @@ from tests.faults.cluster import Cluster
 from tests.faults.machine import Clock, SmallDisk
 from tests.faults.plan import Step
 from tests.faults.proxy import Toxiproxy
-from tests.faults.source import Pair, Postgres, come_true
+from tests.faults.source import Postgres, come_true
 from tests.faults.supervisor import Supervisor
-
-_SYNCHRONIZED_S = 40
 
 
 class Nemesis:
@@ -29,12 +27,11 @@ class Nemesis:
         proxies: Toxiproxy | None = None,
         disk: SmallDisk | None = None,
         clock: Clock | None = None,
-        pair: Pair | None = None,
-        slot: str = "",
+        fail_over: Callable[[], None] | None = None,
     ) -> None:
         self.done: Counter[str] = Counter()
         self._daemon, self._kafka, self._postgres = daemon, kafka, postgres
-        self._proxies, self._disk, self._clock, self._pair, self._slot = proxies, disk, clock, pair, slot
+        self._proxies, self._disk, self._clock, self._fail_over = proxies, disk, clock, fail_over
         self._faults: Mapping[str, Callable[[Step], None]] = {
             "kill at random": lambda step: daemon.kill(),
             "pause the daemon": lambda step: _between(step, daemon.pause, daemon.resume),
@@ -106,11 +103,8 @@ class Nemesis:
         self._clock.jump(seconds)
 
     def _promote(self, step: Step) -> None:
-        assert self._pair is not None
-        pair = self._pair
-        if not come_true(lambda: pair.synchronized(self._slot), _SYNCHRONIZED_S):
-            raise AssertionError(f"slot {self._slot} was not synchronized to the standby")
-        pair.fail_over()
+        assert self._fail_over is not None
+        self._fail_over()
 
 
 def _between(step: Step, begin: Callable[[], None], end: Callable[[], None]) -> None:

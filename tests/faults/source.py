@@ -17,6 +17,7 @@ from tailrace.cdc.dev import postgres, unprivileged
 from tailrace.cdc.dev.process import alive, end
 from tailrace.cdc.dev.server import Server
 
+_SYNCHRONIZED_S = 40
 SETTINGS = {
     "fsync": "off",  # processes die here, no machine does
     "logical_decoding_work_mem": "64kB",  # with source.streaming, much comes in progress
@@ -96,7 +97,7 @@ class Pair:
         folder.mkdir(parents=True)
         os.chmod(folder, 0o755)
         self.primary = Postgres(folder / "primary")
-        self._follow(folder)
+        self.standby = self._follow(folder / "standby")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._log_snapshots, name="standby-snapshots")
         self._thread.start()
@@ -114,10 +115,9 @@ class Pair:
         except psycopg.OperationalError:
             return  # it has been killed
 
-    def _follow(self, folder: Path) -> None:
+    def _follow(self, target: Path) -> Postgres:
         with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
             connection.execute("SELECT pg_create_physical_replication_slot('standby', true)")
-        target = folder / "standby"
         uid = self.primary.server.data.stat().st_uid if self.primary.server.data else 0
         unprivileged.own(target, uid)
         subprocess.run(
@@ -135,26 +135,31 @@ class Pair:
             ],
             check=True,
             capture_output=True,
-            cwd=folder,
+            cwd=target.parent,
         )
-        self.standby = Postgres(
-            target,
-            {"hot_standby_feedback": "on", "sync_replication_slots": "on"},
-        )
+        standby = Postgres(target, {"hot_standby_feedback": "on", "sync_replication_slots": "on"})
         with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
             # the daemon is sent only what the standby has
             connection.execute("ALTER SYSTEM SET synchronized_standby_slots = 'standby'")
             # an acknowledged commit is one that the standby has
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             connection.execute("SELECT pg_reload_conf()")
+        return standby
 
     def dsn(self, database: str) -> str:
         """Return a DSN of both; a client takes the one that can be written."""
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in (self.primary, self.standby))
         return f"postgresql://postgres@{hosts}/{database}?target_session_attrs=read-write&connect_timeout=2"
 
-    def synchronized(self, slot: str) -> bool:
-        """Whether the standby could serve the slot if it took over now."""
+    def fail_over(self, slot: str) -> None:
+        """Kill the primary and promote the standby, as soon as it could serve the slot."""
+        if not come_true(lambda: self._synchronized(slot), _SYNCHRONIZED_S):
+            raise AssertionError(f"slot {slot} was not synchronized to the standby")
+        self.primary.kill()
+        with psycopg.connect(postgres.dsn(self.standby.server), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote(true, 30)")
+
+    def _synchronized(self, slot: str) -> bool:
         with psycopg.connect(postgres.dsn(self.standby.server), autocommit=True) as connection:
             row = connection.execute(
                 "SELECT synced AND NOT temporary AND invalidation_reason IS NULL FROM pg_replication_slots"
@@ -162,12 +167,6 @@ class Pair:
                 (slot,),
             ).fetchone()
         return row == (True,)
-
-    def fail_over(self) -> None:
-        """Kill the primary and promote the standby."""
-        self.primary.kill()
-        with psycopg.connect(postgres.dsn(self.standby.server), autocommit=True) as connection:
-            connection.execute("SELECT pg_promote(true, 30)")
 
     def stop(self) -> None:
         self._stop.set()

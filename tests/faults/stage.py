@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -96,8 +97,7 @@ class Stage:
             proxies=world.proxies if _PROXIED & set(kinds) else None,
             disk=disk,
             clock=clock,
-            pair=site.pair,
-            slot=name,
+            fail_over=partial(site.pair.fail_over, name) if site.pair is not None else None,
         )
         self._transactions = 0
 
