@@ -1,4 +1,4 @@
-# C signatures for compiled callers; the code is in putvalue.py.
+# C signatures for compiled callers; the code is in put_value.py.
 
 from tailrace.schemas.encode.buffer cimport Buffer
 

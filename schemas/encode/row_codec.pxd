@@ -1,4 +1,4 @@
-# C signatures for compiled callers; the code is in rowcodec.py.
+# C signatures for compiled callers; the code is in row_codec.py.
 
 from tailrace.schemas.encode.buffer cimport Buffer
 
