@@ -1,4 +1,4 @@
-# C signatures for compiled callers; the code is in rows.py.
+# C signatures for compiled callers; the code is in row_path.py.
 
 from tailrace.schemas.encode.encoder cimport TableEncoder
 from tailrace.sinks.kafka.outbox cimport Destination, Outbox

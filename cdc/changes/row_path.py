@@ -81,6 +81,11 @@ class RowPath:
         self._oid = -1
         self._toast: Any = None
         self._toast_size = _NEVER
+        self._encoder: Any = None
+        self._destination: Any = None
+        self._header = b""
+        self._index = 0
+        self._skip = -1
         self.open = False
         self.number = 0
         self.final_lsn = self.begin_us = self.xid = self.now_ms = 0

@@ -40,6 +40,8 @@ class Buffer:
         self.most = most
         self.room = 0
         self.size = 0
+        if cython.compiled:
+            self.at = cython.NULL
 
     @cython.cfunc
     @cython.exceptval(-1)
