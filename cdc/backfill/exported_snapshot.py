@@ -16,7 +16,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.records.layout import Layout
 from tailrace.schemas.relation import Relation
-from tailrace.snapshot.plan import TablePlan, check_condition, in_order, plan_table
+from tailrace.snapshot.plan import check_condition, in_order, plan_table
 from tailrace.snapshot.reader import SnapshotWorkers
 
 
@@ -54,7 +54,9 @@ class ExportedSnapshot:
                 self.workers.see(created.snapshot_name)
             finally:
                 exporter.finish()
-            self._plan(config, relations, keyless)
+            connection = self.workers.connections[0]
+            found = _describe(connection, config, relations)
+            plans = [plan_table(connection, _publications(config), each, config.snapshot) for each, _ in found]
         except BaseException as error:
             self.workers.close()
             if created is not None:
@@ -62,19 +64,8 @@ class ExportedSnapshot:
             if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.LockNotAvailable):
                 raise cannot_read(error) from None
             raise
-
-    def _plan(self, config: Config, relations: Sequence[Relation], keyless: Collection[str]) -> None:
-        """Ask for the tables once more: what was asked before the lock may have been altered since."""
-        publications = [config.source.publication, nokey_name(config.source.publication)]
-        self.relations: dict[str, Relation] = {}
-        self.layouts: dict[str, Layout] = {}
-        plans: list[TablePlan] = []
-        connection = self.workers.connections[0]
-        for each in relations:
-            found = describe(connection, publications, each.schema, each.name)
-            if found is not None:
-                self.relations[each.qualified_name], self.layouts[each.qualified_name] = found
-                plans.append(plan_table(connection, publications, found[0], config.snapshot))
+        self.relations: dict[str, Relation] = {relation.qualified_name: relation for relation, _ in found}
+        self.layouts: dict[str, Layout] = {relation.qualified_name: layout for relation, layout in found}
         self.plans = in_order(plans, keyless)
         self.chunks = [chunk for plan in self.plans for chunk in plan.chunks]
 
@@ -112,6 +103,18 @@ def condition_errors(
                 )
             )
     return errors
+
+
+def _describe(
+    connection: psycopg.Connection, config: Config, relations: Sequence[Relation]
+) -> list[tuple[Relation, Layout]]:
+    """Ask for the tables once more: what was asked before the lock may have been altered since."""
+    found = (describe(connection, _publications(config), each.schema, each.name) for each in relations)
+    return [each for each in found if each is not None]
+
+
+def _publications(config: Config) -> list[str]:
+    return [config.source.publication, nokey_name(config.source.publication)]
 
 
 def _drop(dsn: str, name: str) -> None:

@@ -13,8 +13,7 @@ from tailrace.cdc.backfill.snapshot_rows import RowSender
 from tailrace.cdc.changes.dead_letters import RefusedRow
 from tailrace.cdc.changes.delivery import Delivery
 from tailrace.cdc.postgres.connect import cannot_read
-from tailrace.cdc.tables.position import Progress
-from tailrace.cdc.tables.registry import FIRST_RUN, TableRegistry
+from tailrace.cdc.tables.registry import FIRST_RUN
 from tailrace.cdc.tables.shapes import CapturedTable, Tables
 from tailrace.schemas.errors import SourceError
 from tailrace.schemas.lsn import format_lsn
@@ -40,21 +39,13 @@ class _Open:
 class FirstSnapshot:
     """Sends what the workers read. `left` are the chunks that are not read, by table."""
 
-    def __init__(
-        self,
-        delivery: Delivery,
-        tables: Tables,
-        registry: TableRegistry,
-        progress: Progress,
-        exported: ExportedSnapshot,
-    ) -> None:
+    def __init__(self, delivery: Delivery, tables: Tables, exported: ExportedSnapshot) -> None:
         self._delivery = delivery
         self._tables = tables
-        self._registry = registry
-        self._progress = progress
+        self._registry = tables.registry
         self._exported = exported
         self._point = exported.consistent_point
-        self._sender = RowSender(delivery, progress.epoch, self._point - 1, 1, FIRST_RUN)
+        self._sender = RowSender(delivery, delivery.progress.epoch, self._point - 1, 1, FIRST_RUN)
         self._open: dict[Chunk, _Open] = {}
         self.left = {plan.relation.qualified_name: set(plan.chunks) for plan in exported.plans}
 
@@ -116,7 +107,7 @@ class FirstSnapshot:
             self._registry.copied(name)
         for name in self._exported.names - self._exported.relations.keys():
             self._registry.gone(name)
-        self._delivery.commit(self._progress.newest.here.position, self._point, 0, None)
+        self._delivery.commit(self._delivery.progress.newest.here.position, self._point, 0, None)
 
     def _take(self, chunk: Chunk, lines: Lines | None) -> int:
         """Send rows of a chunk, or take note of its end; return how many bytes came."""

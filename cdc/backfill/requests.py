@@ -11,13 +11,11 @@ from collections.abc import Callable
 import psycopg
 import structlog
 
-from tailrace.cdc.postgres.membership import NotCaptured
-from tailrace.cdc.tables.position import Progress
+from tailrace.cdc.postgres.source_catalog import SourceCatalog
 from tailrace.cdc.tables.registry import TableRegistry
 from tailrace.schemas.errors import StateError, TailraceError
 from tailrace.schemas.records.layout import Asked, TableStatus
 from tailrace.schemas.records.requests import Outcome, Request, RequestRecord
-from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation
 from tailrace.sinks.control.requests import RequestTail
 from tailrace.snapshot.plan import check_condition
@@ -26,30 +24,22 @@ log = structlog.get_logger()
 
 
 class SnapshotRequests:
-    """Answers the open requests; `send` puts a record on the topic of requests, `captured` asks for the tables."""
+    """Answers the open requests; `send` puts a record on the topic of requests."""
 
     def __init__(
         self,
         tail: RequestTail,
         send: Callable[[bytes, bytes | None], None],
-        topics: Topics,
-        connection: psycopg.Connection,
+        catalog: SourceCatalog,
         registry: TableRegistry,
-        progress: Progress,
-        captured: Callable[[], list[Relation]],
         set_aside: Callable[[Relation, TailraceError], None],
-        explain: Callable[[str], NotCaptured],
     ) -> None:
-        """`set_aside` parks a table; `explain` says why a table is not among the captured ones."""
+        """`set_aside` parks a table."""
         self._set_aside = set_aside
         self._tail = tail
         self._send = send
-        self._topics = topics
-        self._connection = connection
+        self._catalog = catalog
         self._registry = registry
-        self._progress = progress
-        self._captured = captured
-        self._explain = explain
         while tail.answered:
             send(tail.answered.pop(), None)  # whoever asked has read it, in an earlier life of the daemon
 
@@ -63,13 +53,13 @@ class SnapshotRequests:
 
     def _do(self, request: Request) -> list[Outcome]:
         if request.action == "start":
-            relations = {relation.qualified_name: relation for relation in self._captured()}
+            relations = {relation.qualified_name: relation for relation in self._catalog.relations()}
             return [
                 self._start(relations[name], request) if name in relations else self._not_captured(name)
                 for name in request.tables or relations
             ]
         if request.action in ("park", "unpark", "leave out"):
-            relations = {relation.qualified_name: relation for relation in self._captured()}
+            relations = {relation.qualified_name: relation for relation in self._catalog.relations()}
             do = {"park": self._park, "unpark": self._unpark, "leave out": self._leave_out}[request.action]
             return [
                 do(relations[name]) if name in relations else self._not_captured(name) for name in request.tables
@@ -110,7 +100,7 @@ class SnapshotRequests:
         return Outcome(name, "left out")
 
     def _not_captured(self, name: str) -> Outcome:
-        found = self._explain(name)
+        found = self._catalog.why_not_captured(name)
         return Outcome(name, f"not captured, {found.reason}", refused=True, hint=found.hint)
 
     def _is_read(self, name: str) -> bool:
@@ -134,17 +124,16 @@ class SnapshotRequests:
         if request.where is not None and (error := self._error_in(relation, request.where)):
             return _refused(name, f"the condition is refused: {error}")
         whole = name not in self._registry.incomplete
-        offsets = self._progress.newest.here.offsets.get(self._topics.table(relation.schema, relation.name), [])
         since = asked.since if asked is not None else None
         if request.reconcile and since is None:
-            since = tuple(offsets)
+            since = self._registry.ends(relation)
         where = request.where if whole else None
         return Outcome(name, "started", self._registry.ask(relation, Asked(whole, where, request.rate, since=since)))
 
     def _error_in(self, relation: Relation, where: str) -> str:
         """Return what the server has against a condition, nothing if it takes it."""
         try:
-            check_condition(self._connection, relation, where)
+            check_condition(self._catalog.connection, relation, where)
         except psycopg.errors.OperationalError:
             raise
         except psycopg.Error as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import psycopg
@@ -19,13 +19,11 @@ from tailrace.cdc.backfill.reconcile import Deletes, Reconcile
 from tailrace.cdc.backfill.snapshot_rows import RowSender
 from tailrace.cdc.changes.assembler import Assembler
 from tailrace.cdc.changes.delivery import Delivery
-from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.connect import cannot_read, connect_to_read
 from tailrace.cdc.postgres.layouts import describe, survey
 from tailrace.cdc.postgres.rights import Denials, lacking_grants
+from tailrace.cdc.postgres.source_catalog import SourceCatalog
 from tailrace.cdc.tables.catalog_watch import CatalogWatch
-from tailrace.cdc.tables.position import Progress
-from tailrace.cdc.tables.registry import TableRegistry
 from tailrace.cdc.tables.shapes import CapturedTable, Tables
 from tailrace.cdc.wal import pgoutput
 from tailrace.schemas.config.model import Config, Snapshot
@@ -76,11 +74,9 @@ class Windows:
     def __init__(
         self,
         config: Config,
-        publications: Sequence[str],
+        catalog: SourceCatalog,
         delivery: Delivery,
         tables: Tables,
-        registry: TableRegistry,
-        progress: Progress,
         assembler: Assembler,
         ask_for_wal_end: Callable[[], None],
         watch: CatalogWatch,
@@ -92,8 +88,7 @@ class Windows:
         self._topics = Topics(config.kafka.prefix)
         self._delivery = delivery
         self._tables = tables
-        self._registry = registry
-        self._progress = progress
+        self._registry = tables.registry
         self._assembler = assembler
         self._ask_for_wal_end = ask_for_wal_end
         self._closed: Window | None = None
@@ -103,7 +98,7 @@ class Windows:
         self._denials = Denials()
         dsn = config.source.dsn.get_secret_value()
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
-        capture_set = CaptureSet(config.source.tables)
+        publications, capture_set = catalog.publications.names, catalog.capture_set
         self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
         self._reader = WindowReader(
             lambda: connect_to_read(dsn, application_name="tailrace window"),
@@ -252,13 +247,13 @@ class Windows:
         self._reader.delivered(xid)
         opened, self._opened = self._opened, None
         if opened is not None:
-            self._begin_empty(opened, Position(self._progress.epoch, commit_lsn, PARTS_PER_CHANGE - 1))
+            self._begin_empty(opened, Position(self._delivery.progress.epoch, commit_lsn, PARTS_PER_CHANGE - 1))
         window, self._closed = self._closed, None
         if window is None:
             self._between()
             return
         # the mark itself is the only change of its transaction
-        self._close(window, Position(self._progress.epoch, commit_lsn, PARTS_PER_CHANGE - 1))
+        self._close(window, Position(self._delivery.progress.epoch, commit_lsn, PARTS_PER_CHANGE - 1))
 
     def _between(self) -> None:
         """Between transactions, windows without marks open and close."""
@@ -387,7 +382,7 @@ class Windows:
         assert read.plan is not None
         if self._asked(read.plan.table).paused:
             return
-        keys = reconcile.step(self._progress.newest, pending=self._delivery.sink.pending)
+        keys = reconcile.step(self._delivery.progress.newest, pending=self._delivery.sink.pending)
         if keys is None:
             self._copied(read)
         elif keys:

@@ -17,7 +17,8 @@ from typing import Final
 
 import structlog
 
-from tailrace.cdc.tables.shapes import CapturedTable, Tables, record_limit
+from tailrace.cdc.tables.destinations import Destinations, record_limit
+from tailrace.cdc.tables.shapes import CapturedTable
 from tailrace.cdc.wal.copydata import XLOGDATA
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.encode.refused import ColumnRefused
@@ -50,11 +51,11 @@ class RefusedRow:
 class Refusals:
     """What becomes of refused changes. `report` says how many there were; values are never logged."""
 
-    def __init__(self, config: Config, outbox: Outbox, tables: Tables) -> None:
+    def __init__(self, config: Config, outbox: Outbox, destinations: Destinations) -> None:
         self._outbox = outbox
         self._limit = record_limit(config.kafka)
         topic = Topics(config.kafka.prefix).dead
-        self._dead = tables.beside(topic) if config.source.on_table_error == "divert" else None
+        self._dead = destinations.beside(topic) if config.source.on_table_error == "divert" else None
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._reported_at = 0.0
 

@@ -10,7 +10,6 @@ import structlog
 
 from tailrace.cdc.changes.dead_letters import Refusals
 from tailrace.cdc.tables.position import Progress
-from tailrace.cdc.tables.registry import TableRegistry
 from tailrace.cdc.tables.shapes import Tables
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import Position, format_lsn
@@ -37,23 +36,16 @@ class Delivery:
     """One Kafka transaction after the other; `on_flushed` is told the LSN that Kafka holds after each."""
 
     def __init__(
-        self,
-        config: Config,
-        sink: KafkaSink,
-        tables: Tables,
-        registry: TableRegistry,
-        progress: Progress,
-        stop: threading.Event,
+        self, config: Config, sink: KafkaSink, tables: Tables, progress: Progress, stop: threading.Event
     ) -> None:
         self.sink = sink
-        self.refusals = Refusals(config, sink.outbox, tables)
+        self.refusals = Refusals(config, sink.outbox, tables.destinations)
         self.slot = config.source.slot
         self.stop = stop
         self.on_flushed: Callable[[int], None] = lambda lsn: None
         self._limits = config.delivery
         self._tables = tables
-        self._registry = registry
-        self._progress = progress
+        self.progress = progress
         self._dead_topic = Topics(config.kafka.prefix).dead
         self._committed_at = time.monotonic()
         self._rest_s = 0.0
@@ -88,7 +80,7 @@ class Delivery:
         began = time.monotonic()
         share = self.sink.pending_bytes / _MANY_BYTES * _LONGEST_REST
         counts = self.sink.flush()
-        record = self._progress.record(
+        record = self.progress.record(
             position=position,
             flushed_lsn=flushed_lsn,
             commit_us=commit_us,
@@ -96,8 +88,8 @@ class Delivery:
             counts=counts,
             diverted=counts.get(self._dead_topic, 0),
             destinations=self._tables.destinations,
-            incomplete=self._registry.incomplete | self._registry.unsettled,
-            parked=self._registry.parked,
+            incomplete=self._tables.registry.incomplete | self._tables.registry.unsettled,
+            parked=self._tables.registry.parked,
         )
         value = record.to_json()
         self.sink.commit(position_key(self.slot), value)
@@ -113,4 +105,4 @@ class Delivery:
         rest_s = max(rest * (self._committed_at - began), len(value) / _PROGRESS_BYTES_PER_S, rest_s)
         self._rest_s = min(rest_s, self._limits.max_transaction_ms / 1000)
         self._tables.toast.commit(record.here)
-        self.on_flushed(self._progress.acknowledged(record))
+        self.on_flushed(self.progress.acknowledged(record))

@@ -57,7 +57,7 @@ class Messages:
         key_id = self._tables.schema_id(f"{self._topic}-key", KEY_SCHEMA)
         value_id = self._tables.schema_id(f"{self._topic}-value", VALUE_SCHEMA)
         self._outbox.send(
-            self._tables.destination(self._topic),
+            self._tables.destinations.of(self._topic),
             message_key(key_id, message.prefix),
             message_value(value_id, message.prefix, message.content, source, rows.now_ms),
             rows.position(ordinal),

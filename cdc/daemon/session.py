@@ -16,16 +16,14 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from tailrace.cdc.backfill.exported_snapshot import ExportedSnapshot
 from tailrace.cdc.daemon.outage import KafkaOutage, RegistryOutage
-from tailrace.cdc.daemon.pipeline import Pipeline
+from tailrace.cdc.daemon.pipeline import Held, Pipeline
 from tailrace.cdc.daemon.stream import Stream
 from tailrace.cdc.health.health import Health
 from tailrace.cdc.postgres import slot
-from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.connect import connect
-from tailrace.cdc.postgres.layouts import survey
 from tailrace.cdc.postgres.lock_policy import tables_locked
 from tailrace.cdc.startup import recovery
-from tailrace.cdc.startup.captured import capture
+from tailrace.cdc.startup.captured import Captured, capture
 from tailrace.cdc.startup.cut_topics import check_cut
 from tailrace.cdc.startup.decide import EPOCH, Found, Start, decide
 from tailrace.cdc.startup.observe import look
@@ -34,7 +32,6 @@ from tailrace.cdc.tables.registry import states_before_slot
 from tailrace.cdc.tables.schema_ids import check_registry
 from tailrace.cdc.tables.stored_reads import StoredReads, stored_reads
 from tailrace.cdc.wal.connection import Wal
-from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import StateError, TailraceError
 from tailrace.schemas.records.layout import Asked
@@ -58,13 +55,19 @@ class Session:
         self._config = config
         self._stop = stop
         self._health = health or Health(config.source.slot)
-        self._columns = ColumnOptions(config.source)
         self._connection = connect(config.source.dsn.get_secret_value())
-        self._found: Found
-        self.wal: Wal | None = None
+        self._wal: Wal | None = None
         self._sink: KafkaSink | None = None
         self._opened = ExitStack()
+        self._pipeline: Pipeline | None = None
+        self._stream: Stream | None = None
         self.begun = False
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is between slot and producer, from `start` on."""
+        assert self._pipeline is not None
+        return self._pipeline
 
     def start(self) -> None:
         """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot.
@@ -74,139 +77,125 @@ class Session:
         # the catalog's views lock the tables that they show
         self._connection.execute("SET lock_timeout = '2s'")
         try:
-            self._start()
+            slot.begin_start(self._connection, self._config.source.slot)
+            try:
+                self._stream = Stream(self._go_on())
+            except StateError as error:
+                self._stream = self._mend(error)
         except psycopg.errors.LockNotAvailable:
             raise tables_locked(self._connection) from None
         self._connection.execute("RESET lock_timeout")
         self.begun = True
 
-    def _start(self) -> None:
-        slot.begin_start(self._connection, self._config.source.slot)
-        try:
-            self._go_on()
-        except StateError as error:
-            self._mend(error)
-
-    def _mend(self, error: StateError) -> None:
+    def _mend(self, error: StateError) -> Stream:
         """Recover from what a person has seen, and has asked to mend; else raise it."""
         if not recovery.is_mended(self._config, error):
             raise error
         log.warning("a new slot, all tables read again: a person says so", code=error.code, error=error.message)
         self._let_go()
-        self._recover()
-        self.stream = Stream(self.pipeline)
+        return Stream(self._recover())
 
-    def _go_on(self) -> None:
+    def _go_on(self) -> Pipeline:
         """Go on from what slot and topics hold, or begin. StateError if they do not fit together."""
-        start = self._decide(owned=False)
-        if self._found.slot is None:
+        found, start = self._decide(owned=False)
+        if found.slot is None:
             _log_notes(start)
-            self.first_start()
-        else:
-            publications = self._found.publications
-            # without one we shall not go on
-            self.own_slot(publications.names if publications else [self._config.source.publication])
-            self._fence()
-            start = self._decide(owned=True)
-            assert start.origin is not None
-            _log_notes(start)
-            self._captured = capture(self._config, self._connection, self._columns, first=False)
-            self._open(start.origin, stored_reads(self._config))
-        self.stream = Stream(self.pipeline)
+            return self._first_start(found)
+        # without one we shall not go on
+        self._own_slot(found.publications.names if found.publications else [self._config.source.publication])
+        self._fence()
+        found, start = self._decide(owned=True)
+        assert start.origin is not None
+        _log_notes(start)
+        captured = capture(self._config, self._connection, found, first=False)
+        return self._open(captured, start.origin, stored_reads(self._config))
 
-    def _decide(self, *, owned: bool) -> Start:
+    def _decide(self, *, owned: bool) -> tuple[Found, Start]:
         """Look at what there is and decide. StateError if it has to be refused.
 
         With several brokers it has to be so for a while: one that has just come back may not know of all topics yet.
         """
+        seen: list[Found] = []
 
         def settled(state: RetryCallState) -> bool:
-            return self._found.brokers == 1 or stop_after_delay(_SETTLED_S)(state)
+            return seen[-1].brokers == 1 or stop_after_delay(_SETTLED_S)(state)
+
+        def look_and_decide() -> tuple[Found, Start]:
+            seen[:] = [look(self._config, self._connection, owned=owned)]
+            return seen[-1], decide(seen[-1])
 
         again = Retrying(retry=retry_if_exception_type(StateError), stop=settled, wait=wait_fixed(0.5), reraise=True)
+        return again(look_and_decide)
 
-        def look_and_decide() -> Start:
-            self._found = look(self._config, self._connection, owned=owned)
-            return decide(self._found)
-
-        start: Start = again(look_and_decide)
-        return start
-
-    def first_start(self) -> None:
+    def _first_start(self, found: Found) -> Pipeline:
         """Make the slot and copy all tables as of its consistent point."""
         config = self._config
         check_registry(config)
-        self._captured = capture(config, self._connection, self._columns, first=True)
-        origin = self._origin(self._found.identity.lsn)
+        captured = capture(config, self._connection, found, first=True)
         topics, name = Topics(config.kafka.prefix), config.source.slot
-        send_alone(config.kafka, topics.progress, {position_key(name): before_slot(origin).to_json()})
-        there = survey(self._connection, self._captured.publications.names, CaptureSet(config.source.tables))
-        states = states_before_slot(there, self._columns)
+        origin = before_slot(_origin(captured, found.identity.lsn))
+        send_alone(config.kafka, topics.progress, {position_key(name): origin.to_json()})
+        states = states_before_slot(captured.catalog.survey(), captured.columns)
         send_alone(config.kafka, topics.tables, {table_key(name, each): states[each].to_json() for each in states})
-        keyless = self._captured.without_key
+        keyless = captured.without_key
         together = config.snapshot.mode == "exported"
-        with self._new_slot([r for r in self._captured.relations if together or r.qualified_name in keyless]) as made:
-            point, exported = made
-            registry = self._open(self._origin(point), StoredReads(states)).registry
-            for relation in self._captured.relations:
-                if not together and relation.qualified_name not in keyless:
-                    registry.want(relation)
-            self._copy(point, exported)
+        exported = [each for each in captured.relations if together or each.qualified_name in keyless]
+        with self._new_slot(found, captured, exported) as (point, snapshot):
+            pipeline = self._open(captured, _origin(captured, point), StoredReads(states))
+            for relation in captured.relations:
+                if relation not in exported:
+                    pipeline.registry.want(relation)
+            self._copy(pipeline, point, snapshot)
+        return pipeline
 
     @contextmanager
-    def _new_slot(self, relations: Sequence[Relation]) -> Iterator[tuple[int, ExportedSnapshot | None]]:
+    def _new_slot(
+        self, found: Found, captured: Captured, relations: Sequence[Relation]
+    ) -> Iterator[tuple[int, ExportedSnapshot | None]]:
         """Make and own a slot; give its consistent point, and the snapshot of `relations` at it if there are any."""
-        server, keyless = self._found.server, self._captured.without_key
-        point, exported = recovery.make_slot(self._config, server, relations, keyless)
+        point, exported = recovery.make_slot(self._config, found.server, relations, captured.without_key)
         try:
-            self.own_slot(self._captured.publications.names)
+            self._own_slot(captured.catalog.publications.names)
             self._fence()
             yield point, exported
         finally:
             if exported is not None:
                 exported.workers.close()
 
-    def _recover(self) -> None:
+    def _recover(self) -> Pipeline:
         """Make the slot anew behind a gap: tables with a key are reconciled, the topics of others are filled anew."""
-        config, found = self._config, self._found
-        slot.end_start(self._connection, config.source.slot)
-        slot.begin_start(self._connection, config.source.slot)
+        config, connection = self._config, self._connection
+        found = look(config, connection, owned=False)
+        slot.end_start(connection, config.source.slot)
+        slot.begin_start(connection, config.source.slot)
         if found.stored is not None:
             hint = recovery.copy_anew(found.prefix, found.slot_name if found.slot else None)
             check_cut(found.stored.here, Topics(found.prefix), found.tables, found.topics, hint)
-        self._captured = capture(config, self._connection, self._columns, first=False)
-        recovery.drop(self._connection, config.source.slot)
-        keyless = self._captured.without_key
-        refilled = [relation for relation in self._captured.relations if relation.qualified_name in keyless]
-        with self._new_slot(refilled) as (point, exported):
-            self._found = look(config, self._connection, owned=True)
-            stored, origin = self._found.stored, self._origin(point)
-            pipeline = self._open(origin_behind_gap(stored, origin) if stored else origin, stored_reads(config))
-            for relation in self._captured.relations:
-                if relation.qualified_name not in keyless:
+        captured = capture(config, connection, found, first=False)
+        recovery.drop(connection, config.source.slot)
+        keyless = captured.without_key
+        refilled = [relation for relation in captured.relations if relation.qualified_name in keyless]
+        with self._new_slot(found, captured, refilled) as (point, exported):
+            found = look(config, connection, owned=True)
+            stored, origin = found.stored, _origin(captured, point)
+            if stored is not None:
+                origin = origin_behind_gap(stored, origin)
+            pipeline = self._open(captured, origin, stored_reads(config))
+            for relation in captured.relations:
+                if relation not in refilled:
                     topic = Topics(config.kafka.prefix).table(relation.schema, relation.name)
-                    ends = tuple(bounds.end for bounds in self._found.topics.get(topic, ()))
+                    ends = tuple(bounds.end for bounds in found.topics.get(topic, ()))
                     pipeline.registry.ask(relation, Asked(since=ends))
             position = pipeline.progress.newest.here.position
             recovery.empty_topics(pipeline.sink.outbox, pipeline.tables, refilled, position)
-            self._copy(point, exported)
+            self._copy(pipeline, point, exported)
+        return pipeline
 
-    def _origin(self, consistent_point: int) -> PositionRecord:
-        identity = self._found.identity
-        return new_origin(
-            EPOCH,
-            consistent_point,
-            identity.system_identifier,
-            identity.timeline,
-            self._captured.publications.oids,
-            [relation.qualified_name for relation in self._captured.relations],
-        )
-
-    def own_slot(self, publications: list[str]) -> None:
+    def _own_slot(self, publications: list[str]) -> None:
         """Start streaming from the slot: from here on nobody else can."""
         source = self._config.source
-        self.wal = Wal(source.dsn.get_secret_value(), source.slot, publications, streaming=source.streaming)
-        self._opened.callback(self.wal.close)
+        self._wal = Wal(source.dsn.get_secret_value(), source.slot, publications, streaming=source.streaming)
+        self._opened.callback(self._wal.close)
         slot.end_start(self._connection, source.slot)
 
     def _fence(self) -> None:
@@ -217,40 +206,29 @@ class Session:
         self._sink = KafkaSink(kafka, name, Topics(kafka.prefix).progress, config.memory.queue_bytes)
         self._opened.callback(self._sink.abandon)
 
-    def _open(self, stored: PositionRecord, reads: StoredReads) -> Pipeline:
-        assert self.wal is not None
+    def _open(self, captured: Captured, stored: PositionRecord, reads: StoredReads) -> Pipeline:
+        assert self._wal is not None
         assert self._sink is not None
-        self.pipeline = Pipeline(
-            self._config,
-            self._connection,
-            self._found,
-            self._captured,
-            self._columns,
-            self.wal,
-            self._sink,
-            self._health,
-            self._stop,
-            self._opened,
-            stored,
-            reads,
-        )
-        return self.pipeline
+        held = Held(self._wal, self._sink, self._opened)
+        self._pipeline = Pipeline(self._config, captured, held, self._health, self._stop, stored, reads)
+        return self._pipeline
 
-    def _copy(self, point: int, exported: ExportedSnapshot | None) -> None:
+    def _copy(self, pipeline: Pipeline, point: int, exported: ExportedSnapshot | None) -> None:
         self.begun = True
-        self.pipeline.copy(point, exported)
+        pipeline.copy(point, exported)
 
     def run(self) -> None:
         """Read, send, commit, confirm until told to stop."""
+        assert self._stream is not None
         try:
-            self.stream.run()
+            self._stream.run()
         except StateError as error:
-            self._mend(error)
-            self.stream.run()
+            self._stream = self._mend(error)
+            self._stream.run()
 
     def outlast(self, error: TailraceError) -> None:
         """When Kafka or the registry has failed, keep the slot until it answers; what was on its way is given up."""
-        if self._sink is None or self.wal is None:
+        if self._sink is None or self._wal is None:
             return
         self._health.end()
         self._sink.abandon()
@@ -271,7 +249,20 @@ class Session:
         """Close all but the connection."""
         self._health.end()
         self._opened.close()
-        self.wal = self._sink = None
+        self._wal = self._sink = None
+
+
+def _origin(captured: Captured, consistent_point: int) -> PositionRecord:
+    """Return the position of a slot from which nothing has been read."""
+    identity = captured.identity
+    return new_origin(
+        EPOCH,
+        consistent_point,
+        identity.system_identifier,
+        identity.timeline,
+        captured.catalog.publications.oids,
+        [relation.qualified_name for relation in captured.relations],
+    )
 
 
 def _log_notes(start: Start) -> None:

@@ -14,9 +14,6 @@ from tailrace.cdc.changes.logical_messages import Messages
 from tailrace.cdc.changes.reread import Reread
 from tailrace.cdc.changes.toast_completion import Unchanged
 from tailrace.cdc.daemon.pipeline import Pipeline
-from tailrace.cdc.postgres import publication
-from tailrace.cdc.postgres.capture_set import CaptureSet
-from tailrace.cdc.postgres.membership import explain
 from tailrace.cdc.startup.unfinished import take_up
 from tailrace.cdc.tables.catalog_watch import CatalogWatch
 from tailrace.cdc.wal.spool import Spool
@@ -46,19 +43,17 @@ class Stream:
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Make ready; nothing is read from the slot yet."""
-        config, connection, captured = pipeline.config, pipeline.connection, pipeline.captured
+        config, captured, catalog = pipeline.config, pipeline.captured, pipeline.captured.catalog
         progress, registry, tables = pipeline.progress, pipeline.registry, pipeline.tables
-        topics = Topics(config.kafka.prefix)
-        capture_set = CaptureSet(config.source.tables)
         self._wal, self._sink, self._health, self._stop = pipeline.wal, pipeline.sink, pipeline.health, pipeline.stop
         self._progress, self._delivery = progress, pipeline.delivery
         self._idle_at = self._asked_at = self._looked_at = 0.0
         self._unsettled: frozenset[str] = frozenset()  # as of the last commit
         opened = pipeline.opened
-        self._unchanged = Unchanged(Reread(connection), progress, tables.want)
+        self._unchanged = Unchanged(Reread(catalog.connection), progress, tables.want)
         opened.callback(self._unchanged.report, now=True)
         spool = Spool(Path(config.source.spool_dir or tempfile.gettempdir()), config.memory.spool_bytes)
-        self._in_progress = InProgress(spool, parallel=self._wal.parallel, captures=capture_set.captures)
+        self._in_progress = InProgress(spool, parallel=self._wal.parallel, captures=catalog.capture_set.captures)
         opened.callback(self._in_progress.close)
         self.assembler = Assembler(
             tables,
@@ -66,38 +61,21 @@ class Stream:
             progress,
             self._unchanged,
             self._in_progress,
-            Messages(config, pipeline.found.server.database, tables, self._sink.outbox),
+            Messages(config, catalog.database, tables, self._sink.outbox),
             self._delivery.refusals,
         )
         self._wal.confirm(progress.flushed_lsn)
         self._registry = registry
-        self._watch = CatalogWatch(connection, captured.publications.names, capture_set, registry, tables.past)
+        self._watch = CatalogWatch(catalog, registry, tables.past)
         self._windows = Windows(
-            config,
-            captured.publications.names,
-            self._delivery,
-            tables,
-            registry,
-            progress,
-            self.assembler,
-            self._wal.ask,
-            self._watch,
+            config, catalog, self._delivery, tables, self.assembler, self._wal.ask, self._watch
         )
         opened.callback(self._windows.close)
         take_up(captured, pipeline.reads, registry, self._windows)
         tail = RequestTail(config.kafka, config.source.slot)
         opened.callback(tail.close)
-        self._requests = SnapshotRequests(
-            tail,
-            partial(self._sink.send_plain, topics.requests),
-            topics,
-            connection,
-            registry,
-            progress,
-            lambda: publication.relations(connection, captured.publications, capture_set)[0],
-            self.assembler.set_aside,
-            partial(explain, connection, captured.publications, capture_set),
-        )
+        answer = partial(self._sink.send_plain, Topics(config.kafka.prefix).requests)
+        self._requests = SnapshotRequests(tail, answer, catalog, registry, self.assembler.set_aside)
         # what happened to tables meanwhile, or to the publication
         self._watch.look()
 

@@ -11,14 +11,18 @@ import structlog
 
 from tailrace.cdc.backfill.exported_snapshot import CONDITION_NOT_CAPTURED, condition_errors
 from tailrace.cdc.changes.dead_letters import make_dead_topic
-from tailrace.cdc.postgres import catalog, publication
+from tailrace.cdc.postgres import publication
 from tailrace.cdc.postgres.capture_set import CaptureSet
+from tailrace.cdc.postgres.catalog import permanent_tables, row_security_errors
 from tailrace.cdc.postgres.keys import NOT_CAPTURED, Keys
 from tailrace.cdc.postgres.membership import missing_tables, shown, statements
 from tailrace.cdc.postgres.publication import Publications
 from tailrace.cdc.postgres.rights import lacking_rights
+from tailrace.cdc.postgres.source_catalog import SourceCatalog
+from tailrace.cdc.postgres.timeline import Identity
 from tailrace.cdc.startup import recovery
-from tailrace.cdc.tables.shapes import make_topics
+from tailrace.cdc.startup.decide import Found
+from tailrace.cdc.tables.destinations import make_topics
 from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError, StateError, TailraceError, all_of
@@ -31,25 +35,29 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """`partitions` are those of every topic; `keyed` are the tables on whose topics there are records with keys."""
+    """`identity` is the server's, `columns` the options of columns, `partitions` those of every topic; `keyed` are the
+    tables on whose topics there are records with keys.
+    """
 
-    publications: Publications
+    catalog: SourceCatalog
+    identity: Identity
     relations: list[Relation]
-    keys: Keys
+    columns: ColumnOptions
     partitions: dict[str, int]
-    keyed: frozenset[str] = frozenset()
+    keyed: frozenset[str]
 
     @property
     def without_key(self) -> set[str]:
-        return {relation.qualified_name for relation in self.relations if not self.keys.of(relation)}
+        return {relation.qualified_name for relation in self.relations if not self.catalog.keys.of(relation)}
 
 
-def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptions, *, first: bool) -> Captured:
+def capture(config: Config, connection: psycopg.Connection, found: Found, *, first: bool) -> Captured:
     """Make the publications and topics that are missing. TailraceError for what cannot be captured as asked.
 
     `first`: nothing is on the topics yet. Later, patterns whose tables are gone do not keep a pipeline from its work.
     """
     source = config.source
+    columns = ColumnOptions(source)
     capture_set = CaptureSet(source.tables)
     check_patterns(connection, source.publication, capture_set, first=first)
     publications = publication.ensure(connection, source.publication, capture_set, source.publish)
@@ -68,7 +76,9 @@ def capture(config: Config, connection: psycopg.Connection, columns: ColumnOptio
     partitions = make_topics(config.kafka, captured, keys, keyed)
     if source.on_table_error == "divert":
         make_dead_topic(config)
-    return Captured(publications, captured, keys, partitions, frozenset(name for name in keyed if keyed[name]))
+    catalog = SourceCatalog(connection, found.server.database, publications, capture_set, keys)
+    with_keys = frozenset(name for name in keyed if keyed[name])
+    return Captured(catalog, found.identity, captured, columns, partitions, with_keys)
 
 
 def _keyed(config: Config, relations: Sequence[Relation]) -> dict[str, bool]:
@@ -105,7 +115,7 @@ def _refuse_all(
     first: bool,
 ) -> None:
     """Refuse what cannot be captured as asked, all of it in one error."""
-    errors: list[TailraceError] = [*catalog.row_security_errors(connection, captured)]
+    errors: list[TailraceError] = [*row_security_errors(connection, captured)]
     if first and (lacking := lacking_rights(connection, captured)) is not None:
         errors.append(lacking.error())
     for each in (*keys.errors(captured), *condition_errors(connection, config, captured)):
@@ -126,7 +136,7 @@ def _refuse_all(
 def check_patterns(connection: psycopg.Connection, name: str, capture_set: CaptureSet, *, first: bool) -> None:
     """Refuse patterns that are none and, before the first start, those that fit no table; later, log them."""
     found = publication.find(connection, name)
-    tables = {*catalog.permanent_tables(connection), *(publication.published(connection, found) if found else ())}
+    tables = {*permanent_tables(connection), *(publication.published(connection, found) if found else ())}
     names = sorted(f"{schema}.{table}" for schema, table in tables)
     capture_set.check(names)
     if first:

@@ -15,13 +15,10 @@ of the server's time); `rest_s` keeps it below a tenth of the time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, LiteralString
 
-import psycopg
-
-from tailrace.cdc.postgres.capture_set import CaptureSet
-from tailrace.cdc.postgres.layouts import survey
+from tailrace.cdc.postgres.source_catalog import SourceCatalog
 from tailrace.cdc.tables.decision import Action, TopicPast
 from tailrace.cdc.tables.registry import TableRegistry
 from tailrace.snapshot.window import Found, Look
@@ -71,17 +68,11 @@ class CatalogWatch:
     """The looks at the catalog of one stream. Memory: two looks, each bounded by the number of captured tables."""
 
     def __init__(
-        self,
-        connection: psycopg.Connection,
-        publications: Sequence[str],
-        capture_set: CaptureSet,
-        registry: TableRegistry,
-        past: Callable[[str, str], TopicPast],
+        self, catalog: SourceCatalog, registry: TableRegistry, past: Callable[[str, str], TopicPast]
     ) -> None:
         """`past` says what a table's topic has held."""
-        self._connection = connection
-        self._publications = publications
-        self._capture_set = capture_set
+        self._catalog = catalog
+        self._connection = catalog.connection
         self._registry = registry
         self._past = past
         self._since: str | None = None
@@ -103,7 +94,7 @@ class CatalogWatch:
             news |= self._is_news()
         if news or self._wants_look:
             self._wants_look = False
-            self.add(survey(self._connection, self._publications, self._capture_set))
+            self.add(self._catalog.survey())
         self._judge()
         self.rest_s = (time.monotonic() - began) * (_SHARE - 1)
 

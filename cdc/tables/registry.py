@@ -252,7 +252,7 @@ class TableRegistry:
         if action is Action.REFILL:
             asked = replace(asked, since=None) if asked is not None else None
         elif action is Action.RECONCILE and (asked is None or asked.since is None):
-            asked = replace(asked or Asked(), since=self._ends(relation))
+            asked = replace(asked or Asked(), since=self.ends(relation))
         self._store(
             name,
             TableState(
@@ -272,7 +272,7 @@ class TableRegistry:
         self._relations[name] = relation
         log.info("table to be read", table=name, run=state.run + 1, action=action.value)
 
-    def _ends(self, relation: Relation) -> tuple[int, ...]:
+    def ends(self, relation: Relation) -> tuple[int, ...]:
         """Return the offsets of a table's topic from which on a record is newer than the read that begins."""
         topic = self._topics.table(relation.schema, relation.name)
         return tuple(self._progress.newest.here.offsets.get(topic, ()))

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
-import psycopg
 import structlog
 
-from tailrace.cdc.postgres.capture_set import CaptureSet
-from tailrace.cdc.postgres.catalog import Types
-from tailrace.cdc.postgres.keys import Keys
 from tailrace.cdc.postgres.layouts import when_visible
+from tailrace.cdc.postgres.source_catalog import SourceCatalog
 from tailrace.cdc.tables.decision import TopicPast
+from tailrace.cdc.tables.destinations import Destinations, record_limit
 from tailrace.cdc.tables.registry import Subjects, TableRegistry, is_full
 from tailrace.cdc.tables.schema_ids import SchemaIds
 from tailrace.cdc.toast.facade import Toast
 from tailrace.cdc.toast.table_cache import TableToast
 from tailrace.schemas.avro import key_schema, value_schema
 from tailrace.schemas.config.columns import ColumnOptions, is_excluded
-from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.config.model import Config
 from tailrace.schemas.encode.encoder import Names, TableEncoder
 from tailrace.schemas.encode.refused import ColumnRefused, RecordTooLarge
 from tailrace.schemas.error_codes import parks_table
-from tailrace.schemas.errors import ConfigError, DecodeError, SourceError, StateError, TailraceError
+from tailrace.schemas.errors import DecodeError, SourceError, StateError, TailraceError
 from tailrace.schemas.evolution import key_column_names
 from tailrace.schemas.records.layout import Layout
-from tailrace.schemas.records.topics import LONGEST, REQUESTS, Topics, compacted, kept, messages
+from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation
 from tailrace.schemas.types import Column, type_name, value_type
 from tailrace.sinks.http.registry import Refusal, SchemaRefused
-from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tailrace.sinks.kafka.outbox import Destination
 
 log = structlog.get_logger()
-
-_OVERHEAD_BYTES = 1024
-
 
 _LARGE = frozenset({"text", "varchar", "bpchar", "bytea", "json", "jsonb", "xml", "hstore", "tsvector"})
 """Types of which a single value may be too large for a record."""
@@ -121,55 +115,32 @@ class Tables:
 
     def __init__(
         self,
-        kafka: Kafka,
-        connection: psycopg.Connection,
-        database: str,
+        config: Config,
+        catalog: SourceCatalog,
+        options: ColumnOptions,
         schema_ids: SchemaIds,
         registry: TableRegistry,
-        layout_of: Callable[[int], Layout | None],
-        partitions: dict[str, int],
-        offsets: dict[str, list[int]],
-        relations: Iterable[Relation],
-        keys: Keys,
-        options: ColumnOptions,
+        destinations: Destinations,
         toast: Toast,
-        capture_set: CaptureSet,
-        *,
-        stops: bool,
     ) -> None:
-        """`layout_of` asks the catalog how a table lies now. `partitions` are those of all topics there are, `offsets`
-        those of the cut that we go on from, `relations` the tables that are captured by now. `stops`: an error of one
-        table stops all.
-        """
-        self._options = options
+        self.registry = registry
+        self.destinations = destinations
         self.toast = toast
-        self._kafka = kafka
-        self._topics = Topics(kafka.prefix)
-        self._keys = keys
-        self._types = Types(connection)
-        self._database = database
+        self._catalog = catalog
+        self._options = options
         self._schema_ids = schema_ids
-        self._registry = registry
-        self._layout_of = layout_of
-        self._partitions = partitions
-        self._offsets = offsets
+        self._kafka = config.kafka
+        self._topics = Topics(config.kafka.prefix)
+        self._stops = config.source.on_table_error == "stop"
         self._seen: dict[int, tuple[Relation, int]] = {}
         self._by_oid: dict[int, CapturedTable] = {}
-        self._destinations: dict[str, Destination] = {}
-        self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
-        self._names = {(relation.schema, relation.name) for relation in relations}
-        self._capture_set = capture_set
         self._outside: set[int] = set()  # by the name of their newest Relation message
-        self._stops = stops
-
-    @property
-    def destinations(self) -> Iterable[Destination]:
-        return self._destinations.values()
+        self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
 
     def for_record(self, oid: int) -> CapturedTable:
         """Return the table for a record that is about to be sent. Raises what `adopt` does."""
         table = self._by_oid.get(oid)
-        if table is None or self._registry.must_be_emptied(table.name):
+        if table is None or self.registry.must_be_emptied(table.name):
             return self.adopt(oid)
         return table
 
@@ -181,7 +152,7 @@ class Tables:
         if self.is_ignored(oid):
             if oid in self._outside:
                 # what it was captured as lacks this change
-                self._registry.left(self._seen[oid][0])
+                self.registry.left(self._seen[oid][0])
             return None
         try:
             return self.for_record(oid)
@@ -192,7 +163,7 @@ class Tables:
 
     def is_ignored(self, oid: int) -> bool:
         """Return whether nothing of a table is sent: its name is outside the capture set, or it is parked."""
-        return oid in self._outside or (oid in self._seen and self._registry.is_parked(self._seen[oid][0]))
+        return oid in self._outside or (oid in self._seen and self.registry.is_parked(self._seen[oid][0]))
 
     def park(self, oid: int, error: TailraceError, lsn: int) -> bool:
         """Park a table for an error that is about it alone; False if it is not, or if the daemon is to stop for it."""
@@ -206,7 +177,7 @@ class Tables:
         table = self._by_oid.pop(relation.oid, None)
         if table is not None and table.toast is not None:
             table.toast.clear()
-        self._registry.park(relation, error, lsn)
+        self.registry.park(relation, error, lsn)
 
     def see(self, relation: Relation, commit_lsn: int = 0) -> None:
         """Note a table's shape as of `commit_lsn`.
@@ -216,7 +187,7 @@ class Tables:
         self._seen[relation.oid] = relation, commit_lsn
         log.debug("shape", table=relation.qualified_name, oid=relation.oid, columns=len(relation.columns))
         self._by_oid.pop(relation.oid, None)
-        if self._capture_set.captures(relation.schema, relation.name):
+        if self._catalog.capture_set.captures(relation.schema, relation.name):
             self._outside.discard(relation.oid)
         else:
             self._outside.add(relation.oid)
@@ -227,10 +198,10 @@ class Tables:
 
     def want(self, relation: Relation) -> None:
         """Have a table read again."""
-        self._registry.want(relation)
+        self.registry.want(relation)
 
     def has_key(self, relation: Relation) -> bool:
-        return bool(self._keys.of(relation))
+        return bool(self._catalog.keys.of(relation))
 
     def key_schema(self, table: CapturedTable) -> tuple[int, str]:
         """Return the id and the schema of a table's keys; it must have one."""
@@ -259,38 +230,36 @@ class Tables:
         key_subject, value_subject = f"{topic}-key", f"{topic}-value"
         old_key, old_value = self._schema_ids.newest(key_subject), self._schema_ids.newest(value_subject)
         old = Subjects(old_key or "", old_value) if old_value else None
-        now = when_visible(partial(self._layout_of, oid), relation)
+        now = when_visible(partial(self._catalog.layout, oid), relation)
         keys = self._key_of(relation, commit_lsn, now, old)
         self._check_generation(relation, topic, keys, old)
-        if topic not in self._partitions:
-            # it came into the publication while we run
-            self._partitions |= make_topics(self._kafka, [relation], self._keys)
+        self.destinations.ensure(relation)
         typed = self._options.applied(relation, keys)
         new = Subjects(
-            key_schema([typed.columns[i] for i in keys], self._types, topic) if keys else "",
-            value_schema(typed, self._types, topic),
+            key_schema([typed.columns[i] for i in keys], self._catalog.types, topic) if keys else "",
+            value_schema(typed, self._catalog.types, topic),
         )
         emptied = False
         if keys:
             past = self.past(relation.schema, relation.name)
-            emptied = self._registry.adopt(relation, commit_lsn, now, old, new, past)
+            emptied = self.registry.adopt(relation, commit_lsn, now, old, new, past)
         else:
-            self._registry.adopt_events(relation, old, new)
+            self.registry.adopt_events(relation, old, new)
         key_id, value_id = self._ids(relation, topic, new)
         table = CapturedTable(
             relation,
             keys,
-            self.destination(topic),
+            self.destinations.of(topic),
             TableEncoder(
-                Names(version("tailrace"), self._kafka.prefix, self._database, relation.schema, relation.name),
-                [value_type(column, self._types) for column in typed.columns],
+                Names(version("tailrace"), self._kafka.prefix, self._catalog.database, relation.schema, relation.name),
+                [value_type(column, self._catalog.types) for column in typed.columns],
                 keys,
                 key_id,
                 value_id,
                 record_limit(self._kafka),
             ),
             typed.columns,
-            tuple(type_name(column, self._types) for column in relation.columns),
+            tuple(type_name(column, self._catalog.types) for column in relation.columns),
             self.toast.table(relation, topic, keys, typed.columns),
         )
         self._by_oid[oid] = table
@@ -316,16 +285,16 @@ class Tables:
 
     def _key_of(self, relation: Relation, commit_lsn: int, now: Layout | None, old: Subjects | None) -> list[int]:
         """Return the indexes of the key's columns. Under FULL the WAL does not name them: they stay what they were."""
-        frozen = old is not None and old.key and is_full(relation) and not self._keys.is_declared(relation)
-        if old is not None and frozen and not self._registry.key_changed(relation, commit_lsn, now):
+        frozen = old is not None and old.key and is_full(relation) and not self._catalog.keys.is_declared(relation)
+        if old is not None and frozen and not self.registry.key_changed(relation, commit_lsn, now):
             index = {column.name: i for i, column in enumerate(relation.columns)}
             names = key_column_names(old.key)
             if all(name in index for name in names):
                 return [index[name] for name in names]
-        return self._keys.of(relation)
+        return self._catalog.keys.of(relation)
 
     def _check_generation(self, relation: Relation, topic: str, keys: Sequence[int], old: Subjects | None) -> None:
-        """A topic's records have a key or have none; and no other table may have sent to it."""
+        """A topic's records have a key or have none."""
         if old is not None and bool(old.key) != bool(keys):
             raise StateError(
                 "TR-406",
@@ -336,76 +305,7 @@ class Tables:
                 + f'prefix = "{self._kafka.prefix}_2"  # under [kafka], with another slot: copies all tables again\n'
                 f"       tailrace table leave-out {relation.qualified_name}  # or without this table",
             )
-        if (relation.schema, relation.name) not in self._names:
-            self._names.add((relation.schema, relation.name))
-            refuse_clashes(self._topics, self._names)
-
-    def destination(self, topic: str) -> Destination:
-        """Return one of the topics that there are; what is sent to it counts in the cut."""
-        if topic not in self._destinations:
-            known = self._offsets.get(topic, [])
-            self._destinations[topic] = Destination(topic, known + [0] * (self._partitions[topic] - len(known)))
-        return self._destinations[topic]
-
-    def beside(self, topic: str) -> Destination:
-        """Return a topic of one partition beside those of the tables; it counts in the cut as they do."""
-        return self._destinations.setdefault(topic, Destination(topic, list(self._offsets.get(topic, [0]))))
 
     def schema_id(self, subject: str, schema: str) -> int:
         """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""
         return self._schema_ids.id_of(subject, schema)
-
-
-def record_limit(kafka: Kafka) -> int:
-    """Return how many bytes of key and value a record may have: the rest of a message is what stands beside them."""
-    return kafka.max_message_bytes - _OVERHEAD_BYTES
-
-
-def make_topics(
-    kafka: Kafka, relations: Collection[Relation], keys: Keys, keyed: Mapping[str, bool] | None = None
-) -> dict[str, int]:
-    """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each.
-
-    `keyed` says of tables on whose topics there are records whether these have keys: a table that has got or lost its
-    key since is refused when its next record comes, alone. ConfigError if two tables cannot have a topic each.
-    """
-    topics = Topics(kafka.prefix)
-    refuse_clashes(topics, {(relation.schema, relation.name) for relation in relations})
-    by_key = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
-    events = kept(kafka.max_message_bytes)
-    specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas, topics.tables)]
-    specs.append(TopicSpec(topics.requests, 1, REQUESTS))
-    specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
-    for relation in relations:
-        topic = topics.table(relation.schema, relation.name)
-        has_key = bool(keys.of(relation))
-        if (keyed or {}).get(relation.qualified_name, has_key):
-            specs.append(TopicSpec(topic, kafka.partitions, by_key))
-        else:
-            # without a key, an update or a truncate finds its place only in the order of the whole table
-            specs.append(TopicSpec(topic, 1, events))
-    return ensure_topics(kafka, specs)
-
-
-def refuse_clashes(topics: Topics, tables: Collection[tuple[str, str]]) -> None:
-    """ConfigError if two tables would have one topic, or a table one of ours, or one that Kafka does not take."""
-    for clash in topics.clashes(tables):
-        alone = len(clash) == 1
-        raise ConfigError(
-            "TR-125",
-            f'table "{clash[0]}" would have a topic of Tailrace\'s own'
-            if alone
-            else f'tables "{clash[0]}" and "{clash[1]}" would have the same topic',
-            detail="In the name of a topic all but letters, digits, _ and - is written as _xHH, and Kafka takes a dot"
-            " for an underscore.",
-            hint=f'Rename it, or leave it out: tables = [..., "!{clash[-1]}"]',
-        )
-    for schema, table in tables:
-        topic = topics.table(schema, table)
-        if len(topic) > LONGEST:
-            raise ConfigError(
-                "TR-126",
-                f'table "{schema}.{table}" would have a topic with too long a name',
-                detail=f"It has {len(topic)} characters; Kafka takes {LONGEST}.",
-                hint=f'Rename it, or leave it out: tables = [..., "!{schema}.{table}"]',
-            )

@@ -15,27 +15,36 @@ from pathlib import Path
 import structlog
 
 from tailrace.cdc.daemon.allocator import settle
+from tailrace.cdc.daemon.pipeline import Pipeline
 from tailrace.cdc.daemon.session import Session
+from tailrace.cdc.startup.decide import Found
 from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
+
+
+class Clocked(Session):
+    """A session that notes in `clock` what its first start takes: imports are no part of it."""
+
+    def __init__(self, config: Config, stop: threading.Event) -> None:
+        super().__init__(config, stop)
+        self.clock: dict[str, float] = {}
+
+    def _first_start(self, found: Found) -> Pipeline:
+        clock = self.clock
+        clock["start"], clock["cpu"], clock["main"] = time.monotonic(), _cpu(), time.thread_time()
+        pipeline = super()._first_start(found)
+        clock["end"], clock["cpu"] = time.monotonic(), _cpu() - clock["cpu"]
+        clock["main"] = time.thread_time() - clock["main"]
+        return pipeline
 
 
 def main(config_path: str) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     config = load(Path(config_path))
     settle()
-    session = Session(config, threading.Event())
-    clock: dict[str, float] = {}
-    first_start = session.first_start
-
-    # imports, the publication and the topics are no part of the clock: it runs from before the slot is made
-    def timed() -> None:
-        clock["start"], clock["cpu"], clock["main"] = time.monotonic(), _cpu(), time.thread_time()
-        first_start()
-        clock["end"], clock["cpu"] = time.monotonic(), _cpu() - clock["cpu"]
-        clock["main"] = time.thread_time() - clock["main"]
-
-    session.first_start = timed  # type: ignore[method-assign]
+    session = Clocked(config, threading.Event())
     session.start()
+    clock = session.clock
     here = session.pipeline.progress.newest.here
     print(
         json.dumps(

@@ -36,9 +36,9 @@ from tailrace.cdc.postgres import publication
 from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.keys import Keys
 from tailrace.cdc.postgres.layouts import layout
+from tailrace.cdc.tables.destinations import make_topics
 from tailrace.cdc.tables.position import Progress, new_origin
 from tailrace.cdc.tables.registry import TableRegistry
-from tailrace.cdc.tables.shapes import make_topics
 from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import parse_lsn

@@ -19,26 +19,45 @@ from typing import Any
 import structlog
 
 from tailrace.cdc.daemon.allocator import settle
+from tailrace.cdc.daemon.pipeline import Pipeline
 from tailrace.cdc.daemon.session import Session
+from tailrace.cdc.daemon.stream import Stream
 from tailrace.cdc.wal.copydata import XLOGDATA
 from tailrace.schemas.config.file import load
+from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import parse_lsn
 
 _SAMPLE = 20_000
 
 
+class Clocked(Session):
+    """A session that notes in `clock` when it began to stream: imports and connections are no part of what is timed."""
+
+    def __init__(self, config: Config, stop: threading.Event) -> None:
+        super().__init__(config, stop)
+        self.clock: dict[str, float] = {}
+
+    def _own_slot(self, publications: list[str]) -> None:
+        self.clock |= {"start": time.monotonic(), "cpu": _cpu()}
+        super()._own_slot(publications)
+
+    def stages(self) -> Stages:
+        """Have the stages timed from now on."""
+        assert self._stream is not None
+        return Stages(self.pipeline, self._stream)
+
+
 class Stages:
     """CPU time of the main thread by stage, in seconds; taken once a batch, so that taking it costs nothing."""
 
-    def __init__(self, session: Session) -> None:
-        assert session.wal is not None
+    def __init__(self, pipeline: Pipeline, stream: Stream) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.sample: list[bytes] = []
-        self._session = session
-        wal, assembler = session.wal, session.stream.assembler
+        self._tables = pipeline.tables
+        wal, assembler, delivery = pipeline.wal, stream.assembler, pipeline.delivery
         wal.read = self._timed("read", wal.read)  # type: ignore[method-assign]
         assembler.feed = self._timed("feed", assembler.feed)  # type: ignore[method-assign]
-        session.pipeline.delivery.commit = self._timed("commit", session.pipeline.delivery.commit)  # type: ignore[method-assign]
+        delivery.commit = self._timed("commit", delivery.commit)  # type: ignore[method-assign]
 
     def _timed(self, stage: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:
@@ -55,10 +74,9 @@ class Stages:
     def encode(self) -> float:
         """Return the CPU seconds of decoding and encoding one change, by those of the sample."""
         rows = [m for m in self.sample if m[XLOGDATA] in b"IUD"]
-        tables = self._session.pipeline.tables
         began = time.thread_time()
         for message in rows:
-            encoder = tables.for_record(int.from_bytes(message[XLOGDATA + 1 : XLOGDATA + 5], "big")).encoder
+            encoder = self._tables.for_record(int.from_bytes(message[XLOGDATA + 1 : XLOGDATA + 5], "big")).encoder
             if message[XLOGDATA] == 73:
                 encoder.insert(message, XLOGDATA + 6, 1, 1)
             elif message[XLOGDATA] == 85:
@@ -74,18 +92,9 @@ def main(config_path: str, target: str) -> None:
     config = load(Path(config_path))
     goal = parse_lsn(target)
     settle()
-    session = Session(config, stop)
-    # imports and connections are no part of the clock: it runs from START_REPLICATION
-    own_slot = session.own_slot
-    clock: dict[str, float] = {}
-
-    def timed_own_slot(publications: list[str]) -> None:
-        clock["start"] = time.monotonic()
-        clock["cpu"] = _cpu()
-        own_slot(publications)
-
-    session.own_slot = timed_own_slot  # type: ignore[method-assign]
+    session = Clocked(config, stop)
     session.start()
+    clock = session.clock
     acknowledged = session.pipeline.progress.acknowledged
 
     def watched(record: object) -> int:
@@ -96,7 +105,7 @@ def main(config_path: str, target: str) -> None:
         return lsn
 
     session.pipeline.progress.acknowledged = watched  # type: ignore[method-assign]
-    stages = Stages(session)
+    stages = session.stages()
     main_thread = time.thread_time()
     session.run()
     main_thread = time.thread_time() - main_thread

@@ -157,9 +157,6 @@ class Chain:
         names = tuple(column.name for column in relation.columns)
         self._tables[relation.oid] = CapturedTable(relation, keys, destination, encoder, relation.columns, names)
 
-    def beside(self, topic: str) -> Any:
-        return self._form["tailrace.sinks.kafka.outbox"].Destination(topic, [0])
-
     def park(self, *_: object) -> bool:
         return False
 
@@ -171,6 +168,11 @@ class Chain:
             # a relation that the mutation has taken away: as Tables says it
             raise self._form["tailrace.cdc.changes.row_path"].DecodeError(f"change of relation {oid}", 1, 1, 0)
         return self._tables[oid]
+
+    # what `Destinations` is to it
+
+    def beside(self, topic: str) -> Any:
+        return self._form["tailrace.sinks.kafka.outbox"].Destination(topic, [0])
 
     # what `Reread` is to it
 

@@ -18,6 +18,7 @@ import pytest
 from psycopg import sql
 
 from tailrace.cdc.backfill.exported_snapshot import ExportedSnapshot
+from tailrace.cdc.daemon.pipeline import Pipeline
 from tailrace.cdc.daemon.session import Session
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.tables.stored_reads import stored_reads
@@ -42,7 +43,7 @@ class Watched(Session):
         super().__init__(config, stop)
         self.seen: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
 
-    def _copy(self, point: int, exported: ExportedSnapshot | None) -> None:
+    def _copy(self, pipeline: Pipeline, point: int, exported: ExportedSnapshot | None) -> None:
         assert exported is not None
         row = exported.workers.connections[0].execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
@@ -50,7 +51,7 @@ class Watched(Session):
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(row[0])))
             self.seen = {table: source_rows(connection, table) for table in TABLES}
-        super()._copy(point, exported)
+        super()._copy(pipeline, point, exported)
 
 
 def test_exact_at_its_lsn(

@@ -10,7 +10,8 @@ import fastavro
 import pytest
 
 from tailrace.cdc.changes.dead_letters import Refusals
-from tailrace.cdc.tables.shapes import CapturedTable, Tables
+from tailrace.cdc.tables.destinations import Destinations
+from tailrace.cdc.tables.shapes import CapturedTable
 from tailrace.cdc.wal.copydata import XLOGDATA
 from tailrace.schemas.avro import value_schema
 from tailrace.schemas.config.columns import ColumnOptions
@@ -58,7 +59,7 @@ class _Outbox:
         self.sent.append((key, json.loads(value)))
 
 
-class _Tables:
+class _Destinations:
     def beside(self, topic: str) -> Destination:
         return Destination(topic, [0])
 
@@ -83,7 +84,7 @@ def captured(keys: list[int]) -> CapturedTable:
 def refusals(outbox: _Outbox, on_error: str = "divert", max_message_bytes: int = 2**24) -> Refusals:
     source = Source.model_validate(_SOURCE | {"on_table_error": on_error})
     config = Config(source=source, kafka=Kafka(prefix="p", max_message_bytes=max_message_bytes))
-    return Refusals(config, cast("Outbox", outbox), cast("Tables", _Tables()))
+    return Refusals(config, cast("Outbox", outbox), cast("Destinations", _Destinations()))
 
 
 def diverted(table: CapturedTable, change: bytes) -> tuple[list[Record], bytes, dict[str, Any]]:
