@@ -10,7 +10,7 @@ from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
 _COMPILED = (
-    *(f"tailrace.schemas.encode.{name}" for name in ("values", "varint", "buffer", "put_value", "interpreted")),
+    *(f"tailrace.schemas.encode.{name}" for name in ("values", "varint", "buffer", "put_value")),
     *(f"tailrace.schemas.encode.{name}" for name in ("row_codec", "partition", "encoder")),
     "tailrace.sinks.kafka.direct",
     "tailrace.sinks.kafka.outbox",

@@ -25,7 +25,6 @@ if cython.compiled:
     from cython.cimports.tailrace.schemas.encode.row_codec import RowCodec
 else:
     from tailrace.schemas.encode.buffer import Buffer, digits_of
-    from tailrace.schemas.encode.interpreted import InterpretedEncoder
     from tailrace.schemas.encode.row_codec import RowCodec
 
 
@@ -92,8 +91,6 @@ class TableEncoder:
         self.table = b"".join(map(_string, (names.database, names.schema, names.table)))
         self.current = _NO_TRANSACTION
         self.transaction = self.sequence = self.now = b""
-        if not cython.compiled:
-            self.plain = InterpretedEncoder(columns, self.key_columns, self.key_frame, self.value_frame)
 
     @cython.ccall
     @cython.exceptval(-1)
@@ -129,8 +126,6 @@ class TableEncoder:
         out.put_long(now_ms)
         self.now = out.whole()
         self.current = number
-        if not cython.compiled:
-            self.plain.begin(self.transaction, self.sequence, self.now)
         return 0
 
     @cython.ccall
@@ -138,10 +133,6 @@ class TableEncoder:
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
         """Encode the Insert whose TupleData is at `pos`."""
-        if not cython.compiled:
-            records = self.plain.insert(message, pos, lsn, ordinal, _CREATE)
-            if records is not None:
-                return records
         self.put_insert(message, pos, lsn, ordinal)
         return [(0, self.key_out.whole(), self.out.whole())]
 
@@ -188,11 +179,6 @@ class TableEncoder:
         old_key: bytes = b""
         mark: cython.int = self._mark(message, pos)
         full: cython.bint = mark == 79
-        if not cython.compiled and (mark == 78 or full):
-            encode = self.plain.change if full else self.plain.insert
-            records = encode(message, pos + 1, lsn, ordinal, _UPDATE)
-            if records is not None:
-                return records
         if mark == 75 or full:
             pos = self._old_image(message, pos)
             old_key = self._key(self.old, self.old_out)
@@ -233,10 +219,6 @@ class TableEncoder:
         mark: cython.int = self._mark(message, pos)
         if mark != 75 and mark != 79:
             raise DecodeError("Delete's old tuple", pos, 1, 0)
-        if not cython.compiled:
-            records = self.plain.remove(message, pos + 1, lsn, ordinal, _DELETE)
-            if records is not None:
-                return records
         end: cython.Py_ssize_t = self._old_image(message, pos)
         # an Update's new tuple may follow: of a row that is gone by now
         if end == len(message) or message[end] != 78:
@@ -261,10 +243,6 @@ class TableEncoder:
 
     def snapshot(self, line: bytes, ordinal: int) -> tuple[bytes, bytes]:
         """Encode a snapshot row, a line of COPY's text format, after `begin_snapshot`. Returns key and value."""
-        if not cython.compiled:
-            record = self.plain.snapshot(line, ordinal, _READ)
-            if record is not None:
-                return record
         self.put_snapshot(line, ordinal)
         return self.key_out.whole(), self.out.whole()
 
@@ -310,8 +288,6 @@ class TableEncoder:
             ]
         )
         self.now = b"\x02" + _long(now_ms)
-        if not cython.compiled:
-            self.plain.begin(self.transaction, b"", self.now)
 
     def row_key(self, fields: Sequence[bytes | None]) -> bytes:
         """Return the framed key of a row given as texts, whatever its other columns hold. Raises ColumnRefused."""

@@ -137,7 +137,7 @@ class Outbox:
     def send_encoded(
         self, to: Destination, key: Buffer, value: Buffer, position: bytes, ordinal: cython.longlong, run: bytes
     ) -> cython.int:
-        """Put the record in those buffers on the partition of its key, without making objects of it; if `direct` only.
+        """Put the record in those buffers on the partition of its key; compiled, without an object for it.
 
         Its headers are `position`, which has 12 bytes, and the ordinal; on a snapshot row the 4 bytes of `run`, too.
         """
@@ -161,7 +161,7 @@ class Outbox:
             slot.value.clear()
             slot.value.put_from(value, 0, value.size)
             return self._keep(to, partition, 0, slot)
-        return 0
+        return self.send(to, key.whole(), value.whole(), position + ordinal.to_bytes(8, "big") + run)
 
     @cython.cfunc
     @cython.exceptval(-1)

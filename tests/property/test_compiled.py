@@ -240,23 +240,6 @@ def test_edges_of_places(number: int) -> None:
     _agree_on("insert", _tuple((b"1",)), 0, number, min(number, 2**62), columns=_COLUMNS[:1])
 
 
-@pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.name)
-def test_plain_rows_take_the_short_way(kind: Kind) -> None:
-    """Else the tests above would compare the long one with itself."""
-    good = b"7 t 1.5 2.5 t 1.500 2024-05-06 07:08:09 TS TZ \\x00 {1} 1=>2 [1] m h e".split(b" ")
-    texts: list[bytes | None] = list(good)
-    texts[8], texts[9], texts[12] = b"2024-05-06 07:08:09.5", b"2024-05-06 07:08:09+00", b'"a"=>"b"'
-    column = next(i for i, each in enumerate(_COLUMNS) if each.kind is kind)
-    encoder = _encoder(_PLAIN_ENCODER, [_COLUMNS[0], _COLUMNS[column]]).plain
-    for text in (texts[column], None):
-        row = _tuple((b"1", text))
-        assert encoder.insert(row, 0, 1, 2, b"") is not None
-        assert encoder.change(row + b"N" + row, 0, 1, 2, b"") is not None
-        assert encoder.remove(row, 0, 1, 2, b"") is not None
-        assert encoder.snapshot(_copy_line([b"1", text]), 2, b"") is not None
-    assert encoder.insert(_tuple((b"1", False)), 0, 1, 2, b"") is None
-
-
 @given(st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=5))
 def test_copy_lines(fields: list[bytes | None]) -> None:
     assert split_copy(_copy_line(fields)) == fields
