@@ -1,7 +1,7 @@
-"""Why a Spark job failed, in words: from the chain of causes in the JVM, or from what a task in Python has printed.
+"""Explain why a Spark job failed, from the JVM's chain of causes or a Python task's traceback.
 
-A text is shown only if it cannot hold values of rows: of file systems, networks, catalogs, Kafka. Of what Spark says of
-data only the name of its error condition is.
+Only messages that cannot contain row values are shown: those about file systems, networks, catalogs and Kafka. Of
+other Spark errors, only the name of the error condition is shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.schemas.errors import SinkError, TailraceError
 from tailrace.schemas.reasons import reason, without_classes
 
 _CHAIN: Final = 20
-"""Causes that are looked at: a chain may be a circle."""
+"""Maximum number of causes to inspect: a chain of causes can be circular."""
 
 _ABOUT_NO_ROWS: Final = (
     *("java.net.", "java.nio.file.", "java.sql.", "java.io.IOException", "java.io.FileNotFoundException"),
@@ -28,7 +28,7 @@ _ABOUT_NO_ROWS: Final = (
     *("org.sqlite.", "org.postgresql.", "com.mysql.", "org.mariadb.", "org.apache.iceberg.", "org.apache.hadoop."),
     *("org.apache.kafka.common.errors.", "software.amazon.awssdk."),
 )
-"""What messages of these classes are about: names, paths, addresses, offsets."""
+"""Classes (by prefix) whose messages contain only names, paths, addresses and offsets."""
 
 _OURS: Final = re.compile(r"ERROR  (TR-\d{3})  ([^\n]*)(?:\nDETAIL ([^\n]*))?(?:\nHINT   ([^\n]*))?")
 
@@ -38,7 +38,7 @@ NO_DRIVER: Final = "No suitable driver"
 
 
 def job_failed(error: Exception) -> TailraceError:
-    """Return the error that says why a job failed which an exception of another library has ended."""
+    """Return our error for a Spark job that failed with `error`, an exception of another library."""
     if is_jvm_gone(error):
         return _gone()
     try:
@@ -49,7 +49,7 @@ def job_failed(error: Exception) -> TailraceError:
             hint="The whole of it may hold values of rows, so it is printed only with TAILRACE_TRACE=1 set.",
         )
     except Exception:
-        # what was thrown is in the JVM, which has ended meanwhile
+        # The exception is an object in the JVM, which has ended in the meantime.
         return _gone()
 
 
@@ -63,7 +63,7 @@ def _gone() -> SinkError:
 
 
 def cause(error: Exception) -> str:
-    """Return the innermost cause that can be shown, as a sentence without the name of a class."""
+    """Return the message of the innermost cause that can be shown, without class names."""
     thrown = list(_thrown(error))
     if not thrown:
         return _in_python(error)
@@ -76,7 +76,10 @@ def cause(error: Exception) -> str:
 
 
 def is_jvm_gone(error: BaseException) -> bool:
-    """Whether an error came of it that the JVM has ended, or ends: nothing can be done in this process any more."""
+    """Whether the JVM has ended or is ending, by `error` or by its state.
+
+    This process can then do no more work.
+    """
     from py4j.protocol import Py4JNetworkError
     from pyspark import SparkContext
 
@@ -87,14 +90,14 @@ def is_jvm_gone(error: BaseException) -> bool:
         process = getattr(SparkContext._gateway, "proc", None)
         return isinstance(error, Py4JNetworkError) or (process is not None and process.poll() is not None)
     try:
-        # A signal has the JVM stop it first: for a while what runs there fails for that reason alone.
+        # On a signal, the JVM first stops its Spark context: until the JVM ends, jobs fail for that reason alone.
         return bool(context._jsc.sc().isStopped())
     except Exception:
         return True
 
 
 def _thrown(error: Exception) -> Iterator[Any]:
-    """Give what was thrown in the JVM, from the outermost inwards."""
+    """Yield the exceptions thrown in the JVM, from the outermost to the innermost."""
     at = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     for _ in range(_CHAIN):
         if at is None:
@@ -104,7 +107,7 @@ def _thrown(error: Exception) -> Iterator[Any]:
 
 
 def _condition(thrown: Any) -> str | None:
-    """Return Spark's name for an error, if it is one of Spark's."""
+    """Return the name of Spark's error condition; None for other errors and legacy conditions."""
     try:
         found = thrown.getCondition()
     except Exception:
@@ -113,7 +116,7 @@ def _condition(thrown: Any) -> str | None:
 
 
 def _from_a_task(error: Exception) -> TailraceError | None:
-    """Return our own error if a task in Python ended with one: it arrives as the text of a traceback."""
+    """Return our own error if a Python task raised one; it arrives as the text of a traceback."""
     texts = [str(each.getMessage() or "") for each in _thrown(error)] or [str(error)]
     found = next((match for match in map(_OURS.search, texts) if match), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""The jobs' log on standard error, in the daemon's form, and one form for their errors."""
+"""The jobs' log on standard error, in the daemon's format, and conversion of their errors."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from tailrace.spark_jobs.causes import job_failed
 
 
 class _Log:
-    """Which records are written; a job has one log, whatever its threads."""
+    """The lowest level that is written; all threads of a job share one log."""
 
     least = LEVELS["info"]
 
 
 def line(**values: Any) -> None:
-    """Log one record; `event` says what has happened, `level` is info if not given."""
+    """Log one record; `event` names the event, `level` defaults to info."""
     level = values.pop("level", "info")
     if LEVELS[level] < _Log.least:
         return
-    # in one piece: several views are maintained at once
+    # One write for each record: several views are maintained at the same time.
     print(rendered(level, values, terminal=sys.stderr.isatty()) + "\n", end="", file=sys.stderr, flush=True)
 
 
 def result(text: str) -> None:
-    """Print a result on standard output; a reader that has gone (`| head`) is no error."""
+    """Print a result on standard output; a closed pipe (`| head`) is not an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # escaped like on standard error, if the locale's encoding does not have it
+        # Escape characters that the locale's encoding lacks, as on standard error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # The interpreter flushes once more at its end.
+        # The interpreter flushes standard output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def set_level(level: str) -> None:
-    """Write records from `level` (`log.level`) on."""
+    """Write only records of `level` (`log.level`) or higher."""
     _Log.least = LEVELS[level]
 
 
 def configure() -> None:
-    """Let libraries that log by the standard library write records of the same form."""
+    """Write records of libraries that use the `logging` module in the same format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -60,16 +60,16 @@ def configure() -> None:
             ],
         )
     )
-    # Py4J logs through the root logger, with its traceback, what it raises, too.
+    # Py4J raises this error and also logs it, with its traceback, through the root logger.
     handler.addFilter(lambda record: record.getMessage() != "Exception while sending command.")
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    # These two raise what they log, and log each retry with its traceback.
+    # These two log errors that they also raise, and each retry with its traceback.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("opensearch").setLevel(logging.ERROR)
 
 
 def named(error: Exception) -> TailraceError:
-    """Return our own error as it is; of any other its cause, as far as its text cannot hold values of rows."""
+    """Return our own error unchanged; for any other error, one with its cause but no row values."""
     if isinstance(error, TailraceError):
         return error
     if tracing():
@@ -78,5 +78,5 @@ def named(error: Exception) -> TailraceError:
 
 
 def tracing() -> bool:
-    """Whether everything is to be printed as it comes, values of rows included."""
+    """Whether TAILRACE_TRACE requests unfiltered output, including row values."""
     return bool(os.environ.get("TAILRACE_TRACE"))

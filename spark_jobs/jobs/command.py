@@ -1,4 +1,4 @@
-"""What the jobs share: arguments, the session, how they end."""
+"""Common code of the jobs: arguments, shared resources, signals and exit."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def run(main: Callable[[Config], None], path: Path | None, *, service: bool = False) -> int:
-    """Run a job and return its exit code; an error is printed once, in PostgreSQL's form.
+    """Run a job and return its exit code; an error is printed once, in PostgreSQL's format.
 
-    Off a terminal that of a service, which logs for as long as it runs, is one more record of its log.
+    Without a terminal, the error of a `service`, which logs while it runs, is one more record of its log.
     """
-    # under spark-submit the file's own folder stands first on the path: our `command`, our `session` for everybody
+    # Under spark-submit, this file's folder is first on the path: our modules `command`, `session` would shadow others.
     sys.path[:] = [folder for folder in sys.path if Path(folder).absolute() != Path(__file__).parent]
     end_with_parent()
     configure()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # A job that is not told to stop in order ends as by SIGTERM, without a traceback; nothing is half committed.
+        # A job without an orderly stop ends as on SIGTERM, without a traceback; no commit is partial.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         config = load(path)
-        if service:  # what others write is shown as progress by the command
+        if service:  # the command shows the records of other jobs as progress
             set_level(config.log.level)
         main(config)
     except KeyboardInterrupt:
@@ -68,14 +68,17 @@ def run(main: Callable[[Config], None], path: Path | None, *, service: bool = Fa
 
 @contextmanager
 def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
-    """Give what all views share, and end it in order; what `views` are kept in is looked at before anything starts."""
+    """Yield the resources that all views share, and close them in order.
+
+    The targets of `views` are checked before anything starts.
+    """
     from tailrace.sinks.control.views_topic import ViewsTopic
     from tailrace.sinks.kafka.groups import Groups
     from tailrace.spark_jobs.topics.cuts import Cuts
 
     chosen = [view for name in views if (view := config.views.get(name)) is not None]
     check_targets(config, chosen)
-    # Kafka is asked first: it answers in milliseconds, Spark starts in seconds.
+    # Kafka comes first: it answers in milliseconds, whereas Spark takes seconds to start.
     views_topic = ViewsTopic(config.kafka, Topics(config.kafka.prefix))
     with Cuts(config) as cuts:
         cuts.look()
@@ -90,13 +93,13 @@ def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
                 check_catalog(session, config.warehouse)
             yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, Groups(config.kafka))
         finally:
-            # Without its JVM a session cannot be stopped, and need not be; why it has ended is said already.
+            # Without its JVM, a session cannot be stopped and need not be; the cause has been reported already.
             with suppress(Py4JError, OSError):
                 session.stop()
 
 
 def check_targets(config: Config, views: Collection[View]) -> None:
-    """ConfigError or SinkError if the warehouse or the index that these views need cannot be reached or used."""
+    """Raise ConfigError or SinkError if these views' warehouse or search engine cannot be reached or used."""
     if config.warehouse is not None and any(map(_in_warehouse, views)):
         catalog.check(config.warehouse)
     if config.search is not None and any(view.target == "search" or view.shape == "percolate" for view in views):
@@ -104,9 +107,9 @@ def check_targets(config: Config, views: Collection[View]) -> None:
 
 
 def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
-    """Have the JVM open the catalog and the file system of its tables: it has the drivers, or lacks them.
+    """Check that the JVM can open the catalog and the file system of its tables, and has the drivers.
 
-    ConfigError (TR-515) for a driver or a file system that is not there, SinkError (TR-513) for what does not answer.
+    ConfigError (TR-515) for a missing driver or an unusable file system, SinkError (TR-513) for an unusable catalog.
     """
     try:
         session.sql(f"SHOW NAMESPACES IN {quote(warehouse.catalog)}").limit(1).collect()
@@ -142,14 +145,14 @@ def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
 
 
 def _in_warehouse(view: View) -> bool:
-    # The tables that a query reads are there, whatever its target is.
+    # The base tables of a query are there, whatever its target is.
     return view.target == "warehouse" or view.query is not None
 
 
 def stopping() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set; a second one ends the process at once.
+    """Return an event that SIGTERM and SIGINT set; a second signal ends the process at once.
 
-    Not within two seconds: a signal to the whole group of processes comes to us, and again from who started us.
+    Within two seconds it is ignored: a signal to the process group arrives directly, and again from the parent.
     """
     event = threading.Event()
     first = 0.0

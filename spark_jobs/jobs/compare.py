@@ -1,7 +1,7 @@
 """Compare the live generation of a view with the staged one, key by key, both as of the same cut.
 
-Both are brought to one cut under the lease and pinned there (a snapshot, a point in time); `follow` goes on while they
-are compared. What comes to the driver are counts, and as many keys as the listing is long.
+Both are brought to one cut under the lease and pinned there (a snapshot, a point in time); `follow` continues during
+the comparison. The driver receives only counts and the keys to list.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 
 _SAME_CUT_WAIT_S: Final = 30.0
 _SLICES: Final = 8
-"""Parts of an index that are compared by themselves."""
+"""Number of slices of an index that are compared separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison found; columns that only one generation has are named and not compared."""
+    """Result of a comparison; columns that only one generation has are listed, but not compared."""
 
     view: str
     lsn: str
@@ -54,7 +54,7 @@ class Comparison:
         return {**asdict(self), "different": self.different}
 
     def lines(self) -> Iterator[str]:
-        """Say it to a person."""
+        """Yield the result as lines of text."""
         counts = self.counts
         yield f"{self.view}: generation {self.live} (live) and {self.staged} (staged), both at {self.lsn}"
         yield f"rows             {counts.live} and {counts.staged}"
@@ -106,7 +106,7 @@ def compare(shared: Shared, view: KeptView, limit: int) -> Comparison:
 
 
 def _level(shared: Shared, view: KeptView, staged: Applied) -> tuple[Applied, Applied]:
-    """Bring both to the newest cut; the live one only if it is of this configuration."""
+    """Bring both generations to the newest cut; the live one only if it is of the configured definition."""
     live, level_ms = view.load()
     assert live is not None
     seen = shared.cuts.wait(view.declared)
@@ -129,7 +129,10 @@ def _apart(view: KeptView, live: Applied, staged: Applied) -> StateError:
 
 
 def _check_begin(view: KeptView, live: Applied, staged: Applied) -> None:
-    """What one of them has from before the other begins is no difference."""
+    """Raise StateError (TR-574) if the two histories begin at different LSNs.
+
+    Rows from before the later beginning are not differences.
+    """
     if live.history_from != staged.history_from:
         both = (format_lsn(each.history_from.lsn) if each.history_from else "none" for each in (live, staged))
         detail = f"Their histories begin at different LSNs: {' and '.join(both)}."
@@ -165,7 +168,7 @@ def _alone(live: Sequence[str], staged: Sequence[str]) -> tuple[tuple[str, ...],
 
 @dataclass(frozen=True, slots=True)
 class _Indexes:
-    """Two indexes at points in time; each of Spark's tasks compares a slice of them."""
+    """Two indexes at points in time; each Spark task compares one slice of them."""
 
     shared: Shared
     points: Points
@@ -199,7 +202,7 @@ class _Tables:
             found.get("only staged", 0),
             found.get("different", 0),
         )
-        # A key that stands twice on one side is joined twice with that of the other.
+        # A key that occurs twice on one side is joined twice with that of the other.
         joined = counts.changed + found.get("same", 0)
         counts.repeated = 2 * joined + counts.only_live + counts.only_staged - counts.live - counts.staged
         rows = marked.where("what <> 'same'").take(limit) if counts.total else []
@@ -212,7 +215,7 @@ class _Tables:
         return counts, keys
 
     def _marked(self) -> DataFrame:
-        """Return each key once, with what is the matter and in which columns."""
+        """Return the joined keys, each with its kind of difference and the columns that differ."""
         columns = [name for name in self.live.columns if name in self.staged.columns]
         sides = [
             frame.select(

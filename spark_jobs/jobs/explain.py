@@ -1,8 +1,8 @@
-"""Show how changes in its tables reach a view that is a query; needs Kafka for the tables' columns.
+"""Show how changes in its tables reach a query view; reads the tables' columns from Kafka.
 
     python -m tailrace.spark_jobs.jobs.explain [--config tailrace.toml] [--json] [--check] VIEW
 
-Spark is started only with --check, to analyse all of it: it knows what its functions take.
+Spark is started only with --check, to analyze the query and its steps: only Spark knows its functions' arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tailrace.spark_jobs.views import Declared
 from tailrace.spark_jobs.views import declare as declare_view
 
 _LISTED: Final = 100
-"""Parked queries that are shown."""
+"""Maximum number of parked queries to show."""
 
 _CHECKED: Final = "Spark has analysed the query and all of these steps: it takes them."
 _UNCHECKED: Final = "Spark has not analysed it: --check has it do so, which takes as long as Spark takes to start."
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def explain_percolate(config: Config, view: Declared, *, as_json: bool) -> str:
-    """Say what matches what, where the matches go, and which stored queries are parked."""
+    """Describe the changes and queries that are matched, the topic of matches, and parked queries."""
     assert config.search is not None  # `declare` has checked it
     topic = Topics(config.kafka.prefix).matches(view.name)
     count, parked = StoredQueries(config.search, view.name, "").parked(_LISTED)
@@ -89,7 +89,7 @@ def explain_percolate(config: Config, view: Declared, *, as_json: bool) -> str:
 
 
 def _check(config: Config, view: Declared, query: DeclaredQuery, stored: list[StoredSchema]) -> None:
-    """ConfigError (TR-550) if Spark refuses the query, or what maintains it."""
+    """Raise ConfigError (TR-550) if Spark refuses the query, or a step that maintains it."""
     from tailrace.spark_jobs.jobs.session import open_session
     from tailrace.spark_jobs.maintain.analysis import Analysis
 
@@ -101,7 +101,7 @@ def _check(config: Config, view: Declared, query: DeclaredQuery, stored: list[St
 
 
 def queries_below(config: Config, view: Declared, stored: list[StoredSchema]) -> Iterator[tuple[str, DeclaredQuery]]:
-    """Give the queries of all views below one, by name."""
+    """Yield the queries of all views below a view, by name."""
     for name in view.views:
         lower = declare_view(config, name)
         if lower.text is not None:
@@ -110,7 +110,7 @@ def queries_below(config: Config, view: Declared, stored: list[StoredSchema]) ->
 
 
 def declared_query(config: Config, view: Declared, stored: list[StoredSchema]) -> DeclaredQuery:
-    """Return a view's query, read with the columns that its tables have now."""
+    """Return a view's query, parsed with the present columns of its tables."""
     topics = Topics(config.kafka.prefix)
     found = {table: table_of(topics, table, stored) for table in view.tables}
     found |= {lower: _info(config, lower, stored) for lower in view.views}
@@ -121,7 +121,7 @@ def declared_query(config: Config, view: Declared, stored: list[StoredSchema]) -
 
 
 def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | None:
-    """Return the columns and the key of a view as its query gives them now."""
+    """Return the present columns and key of a view, by its table or query."""
     view = declare_view(config, name)
     if view.text is None:
         table = table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)

@@ -1,8 +1,8 @@
-"""Keep views up to date, all in one Spark session, until SIGTERM; ends at the end of a batch.
+"""Maintain views, all in one Spark session, until SIGTERM; the job ends at the end of a batch.
 
     python -m tailrace.spark_jobs.jobs.follow [--config tailrace.toml] [--until-lsn LSN] [VIEW ...]
 
-spark-submit takes the file, too. Prints one JSON line per batch on stderr.
+spark-submit accepts this file, too. Prints one JSON line per batch on stderr.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tailrace.spark_jobs.views.lower import in_order
 _SAME_MOMENT_S: Final = 2.0
 
 _SLICE_S: Final = 0.1
-"""How soon it is noticed that a batch has ended, a view waits no longer, or a signal has come."""
+"""Polling interval, in seconds, for batches that have ended, views that no longer wait, and signals."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
                 line(event="following", views=names)
                 follow(shared, views, stop, given.until_lsn)
         except Exception as error:
-            # A signal to the whole group of processes ends the JVM as well, in mid-batch: what it had not committed
-            # the next start does again. It may have come to the JVM a moment before it came to us.
+            # A signal to the process group ends the JVM as well, in mid-batch: the next start repeats uncommitted work.
+            # The signal may have reached the JVM a moment before it reaches us.
             if not stop.wait(_SAME_MOMENT_S if is_jvm_gone(error) else 0):
                 raise
             line(event="ended in mid-batch", level="warning", error=named(error).message)
@@ -63,13 +63,13 @@ def main(arguments: Sequence[str]) -> int:
 def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
     """Apply to each view each new state cut of its tables; with `until`, end once all are at or past it.
 
-    In a round all of them are from one look at the progress topic: views of which no table is incomplete get one cut,
-    and what they read of a topic is read once. The others stand still. A view is in no round while its batch of an
-    earlier one still runs: `spark_jobs.maintain.lanes` says how long the others wait for it.
+    All cuts of a round are from one look at the progress topic: views without an incomplete table get the same cut,
+    and share the records that they read. The others do not advance. A view is in no round while its batch of an
+    earlier one still runs: `spark_jobs.maintain.lanes` describes how long the others wait for it.
     """
     interval = shared.config.spark.trigger_interval_ms / 1000
     views = [view for level in in_levels(views) for view in level]
-    # a batch of few changes is planned and committed for longer than it runs: another uses what it leaves idle
+    # Planning and committing a small batch takes longer than running it: other batches use the idle cores.
     lanes = Lanes(shared.records, shared.config.spark.views_at_once, lambda turn: take(shared, turn, stop))
     with lanes, UpkeepThread(Upkeep(shared), shared.session) as upkeep:
         while not stop.is_set():
@@ -89,8 +89,8 @@ def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, unt
 
 
 def _place(turn: Turn) -> tuple[object, ...]:
-    """Older cuts first: what is done for them is on the way of the others; then those that are quick."""
-    # they would wait longer for the others than the others for them
+    """Return the sort key of a turn: older cuts first, as newer ones need their work; then quick ones."""
+    # Quick ones would wait longer for the others than the others for them.
     view, seen = turn.view, turn.seen
     if seen is None:
         return (), 0, view.took_ms
@@ -100,7 +100,7 @@ def _place(turn: Turn) -> tuple[object, ...]:
 
 
 def take(shared: Shared, turn: Turn, stop: threading.Event) -> bool:
-    """Run one batch of a view, or say what it waits for; return whether there was anything to do."""
+    """Run one batch of a view, or log what it waits for; return whether there was work to do."""
     view, seen = turn.view, turn.seen
     if stop.is_set() or view.parked:
         return False
@@ -115,7 +115,7 @@ def take(shared: Shared, turn: Turn, stop: threading.Event) -> bool:
 
 
 def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
-    """Return the views, each in a list behind those of the views that it reads; these come first in `views`."""
+    """Return the views by level, each after those that it reads; `views` must be in such an order."""
     at: dict[str, int] = {}
     levels: dict[int, list[KeptView]] = defaultdict(list)
     for view in views:
@@ -126,9 +126,10 @@ def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
 
 
 def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> bool:
-    """Run one batch of a view and say what it did; return whether it did anything. A failure parks this view alone.
+    """Run one batch of a view and log it; return whether it did anything. A failure parks this view alone.
 
-    What reads a view that is parked waits for it. With `stop` set, or without a JVM, it is raised: this job ends.
+    Views that read a parked view wait for it. If `stop` is set or the JVM has ended, the failure is raised instead,
+    and the job ends.
     """
     report, before = Report(), view.applied
     try:
@@ -162,7 +163,7 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> 
 
 
 def said(view: KeptView, error: Waiting) -> None:
-    """Say, once, what a view waits for."""
+    """Log once what a view waits for."""
     if view.wait(error):
         line(event="waiting", level="warning", view=view.declared.name, error=str(error))
 

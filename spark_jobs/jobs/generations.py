@@ -1,8 +1,8 @@
-"""Compare, swap, roll back, drop generations of a view, beside a running `follow`.
+"""Compare, swap, roll back or drop generations of a view, even while `follow` runs.
 
     python -m tailrace.spark_jobs.jobs.generations compare|swap|rollback|drop [--config tailrace.toml] [--json] VIEW
 
-Prints its result on stdout, what it does meanwhile as JSON lines on stderr.
+Prints its result on stdout and its log as JSON lines on stderr.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def swap(shared: Shared, view: KeptView) -> Applied:
-    """Make the staged generation the live one, brought to the newest cut first: no reader sees an older state.
+    """Bring the staged generation to the newest cut and make it live: no reader sees an older state.
 
-    StateError (TR-571) if none is staged; TR-526, TR-548 and others if it cannot be brought forward any more.
+    StateError (TR-571) if none is staged; TR-526, TR-548 and others if it can no longer be brought forward.
     """
     with alone(shared, view):
         found = view.batch.target.generations()
@@ -74,9 +74,9 @@ def swap(shared: Shared, view: KeptView) -> Applied:
 
 
 def rollback(shared: Shared, view: KeptView) -> Applied:
-    """Go back to the generation that was live before, as it stands; `follow` brings it forward from there.
+    """Make the previous generation live again, at its own cut; `follow` brings it forward from there.
 
-    The generation that was live stays beside it, for `swap`. StateError (TR-572) if there is none to go back to.
+    The generation that was live stays beside it, for `swap`. StateError (TR-572) if there is no previous one.
     """
     target = view.batch.target
     with alone(shared, view), held(view):
@@ -88,9 +88,9 @@ def rollback(shared: Shared, view: KeptView) -> Applied:
 
 
 def drop(shared: Shared, view: KeptView, generation: int | None, confirmed: str | None) -> list[int]:
-    """Drop one generation beside the live one, or, `confirmed` with the view's name, all; return which.
+    """Drop one generation beside the live one, or all if `confirmed` is the view's name.
 
-    Of a percolate view the topic stays: what was forwarded is others' by now.
+    Returns the numbers of the dropped ones. The topic of a percolate view stays: other programs may use its matches.
     """
     name, target = view.declared.name, view.batch.target
     with alone(shared, view), held(view):

@@ -1,6 +1,6 @@
-"""Start the JVM so that what it prints goes into our log: without the noise of its start, in the form of all else.
+"""Start the JVM so that its output goes into our log, in the log's format and without startup noise.
 
-Under spark-submit the JVM has started us, and prints where it likes.
+Under spark-submit, the JVM has started this process, and its output is not redirected.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NOISE: Final = re.compile(
     r"^(WARNING: (Using incubator modules|(A|Use|Please|sun|An) )|Setting default log level|To adjust logging level|"
     r"Using Spark's|Picked up |OpenJDK 64-Bit Server VM warning|\s*$|\s+at |\s+\.\.\. \d+ more)"
 )
-"""Said at each start, or the places in Java's code of what was said before."""
+"""Messages of each start, and Java stack traces of earlier messages."""
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process with these settings of Spark, unless there is one."""
+    """Start the JVM of this process with these Spark settings, unless it is running."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None:
         return
     given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
@@ -55,7 +55,10 @@ def _pass_on(descriptor: int) -> None:
 
 
 def recorded(text: str) -> dict[str, Any] | None:
-    """Return the record for a line that the JVM has printed; None for noise. `log4j2.properties` prints JSON."""
+    """Return the log record of a line of JVM output; None for noise.
+
+    `log4j2.properties` configures JSON lines.
+    """
     if _NOISE.match(text):
         return None
     try:

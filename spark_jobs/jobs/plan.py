@@ -1,4 +1,4 @@
-"""What a rebuild will read, and about how long that takes; asks Kafka alone, so it is known before Spark starts."""
+"""Estimate the input and the duration of a rebuild; needs only Kafka, so it works before Spark starts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from tailrace.sinks.kafka.options import client_options
 from tailrace.spark_jobs.views import Declared, declare
 
 _SAMPLED: Final = 500
-"""Records of a partition, from its middle, whose mean size stands for all."""
+"""Records from the middle of a partition whose mean size represents all."""
 _SAMPLE_S: Final = 3.0
 
 _RECORDS_PER_S: Final = {"warehouse": 100_000, "search": 12_000}
-"""Narrow rows on two cores; `tests/bench/rebuild.py` measures it."""
+"""Throughput for narrow rows on two cores; `tests/bench/rebuild.py` measures it."""
 _START_S: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSize:
-    """A topic up to a cut: `records` counts offsets, so what the cleaner has dropped is in it; `bytes` is sampled."""
+    """A topic's size up to a cut.
+
+    `records` counts offsets, so it includes records that compaction has dropped; `bytes` is estimated from a sample.
+    """
 
     topic: str
     records: int
@@ -36,7 +39,7 @@ class TopicSize:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the rebuild of a view would do."""
+    """Estimate for the rebuild of a view."""
 
     view: str
     target: str
@@ -53,14 +56,14 @@ class Plan:
 
     @property
     def seconds(self) -> int:
-        """From the prompt to the end; rough, for it does not know the rows nor what a query makes of them."""
+        """Total duration, start included; a rough value, because it ignores the rows and the cost of a query."""
         return _START_S + round(self.records / _RECORDS_PER_S[self.target])
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "records": self.records, "bytes": self.bytes, "seconds": self.seconds}
 
     def lines(self) -> Iterator[str]:
-        """Say it to a person."""
+        """Yield the plan as lines of text."""
         yield f"{self.view}: into the {self.target}, from offset 0 to {self.lsn}"
         for topic in self.topics:
             yield f"  {topic.topic}  at most {topic.records} records, some {topic.bytes / 1e6:.1f} MB"
@@ -68,14 +71,14 @@ class Plan:
 
 
 def plan(config: Config, name: str, cut: Cut) -> Plan:
-    """Return what a rebuild of a view up to the cut reads. ConfigError if the view cannot be kept."""
+    """Return the plan for a rebuild of a view up to the cut. ConfigError if it cannot be maintained."""
     view = declare(config, name)
     sizes = tuple(_size(config.kafka, topic, cut) for topic in view.topics)
     return Plan(name, view.target, format_lsn(cut.flushed_lsn), sizes)
 
 
 def records_up_to(kafka: Kafka, view: Declared, cut: Cut) -> int:
-    """Return how many records at most a rebuild of a view reads."""
+    """Return the maximum number of records that a rebuild of a view reads."""
     return sum(sum(end - low for low, end in _spans(kafka, topic, cut)) for topic in view.topics)
 
 
@@ -86,7 +89,7 @@ def _size(kafka: Kafka, topic: str, cut: Cut) -> TopicSize:
 
 
 def _spans(kafka: Kafka, topic: str, cut: Cut) -> list[tuple[int, int]]:
-    """Return first offset and end by partition."""
+    """Return the first and the end offset of each partition."""
     ends = cut.offsets.get(topic, [])
     consumer = _consumer(kafka)
     try:

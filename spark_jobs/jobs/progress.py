@@ -1,4 +1,4 @@
-"""How far a rebuild is: a JSON line every few seconds, from what Spark knows of its running stages."""
+"""Log the progress of a rebuild: a JSON line every few seconds, from the statistics of Spark's stages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tailrace.spark_jobs.maintain.batch import Report
 
 EVERY_S: Final = 5.0
 _FIRST_S: Final = 1.0
-"""A person who waits sees sooner that something moves; then the pauses double, up to `EVERY_S`."""
+"""First pause, so that a waiting person soon sees progress; then the pauses double, up to `EVERY_S`."""
 _TELLING: Final = 0.01
-"""Of less than this nobody can tell how long the rest takes."""
+"""Minimum share that must be done for an estimate of the time left."""
 
 
 @contextmanager
 def progress(session: SparkSession, view: str, records: int, report: Report) -> Iterator[None]:
-    """Say while the block runs how many of `records` are read, then which share of the writing is done."""
+    """Log, while the block runs, how many of `records` are read, then the share of writing that is done."""
     ended = threading.Event()
     thread = threading.Thread(target=_tell, args=(session, view, records, report, ended), name="progress", daemon=True)
     thread.start()
@@ -48,7 +48,7 @@ def _tell(session: SparkSession, view: str, records: int, report: Report, ended:
 
 
 def told(view: str, stage: str, rows: int, share: float, elapsed_s: float) -> dict[str, Any]:
-    """Return the values of a line; the time left is that of the stage, if it goes on as it has so far."""
+    """Return the values of a line; the time left is that of the stage, at its average rate so far."""
     share = round(share, 3)
     left = round(elapsed_s * (1 - share) / share) if share >= _TELLING else None
     return {
@@ -62,7 +62,7 @@ def told(view: str, stage: str, rows: int, share: float, elapsed_s: float) -> di
 
 
 def _running(session: SparkSession) -> tuple[int, float]:
-    """Return the records that the running stages have read, and the share of their tasks that are done."""
+    """Return the number of records that running stages have read, and the share of their tasks done."""
     stages = session.sparkContext._jsc.sc().statusStore().activeStages()
     found = [stages.apply(number) for number in range(stages.length())]
     tasks = sum(each.numTasks() for each in found)

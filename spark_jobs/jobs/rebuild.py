@@ -1,8 +1,8 @@
-"""Build views anew from offset 0 beside the live ones, then swap; `follow` may run meanwhile.
+"""Rebuild views from offset 0 beside the live ones, then swap; `follow` may run meanwhile.
 
     python -m tailrace.spark_jobs.jobs.rebuild [--config tailrace.toml] [--no-swap | --dry-run [--json]] VIEW ...
 
-spark-submit takes the file, too. Prints JSON lines on stderr: one per batch, and how far the long ones are.
+spark-submit accepts this file, too. Prints JSON lines on stderr: one per batch, and the progress of long batches.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def foretell(config: Config, names: Iterable[str], *, as_json: bool) -> None:
 
 
 def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
-    """Fill a new generation, catch up, and swap under the lease; return what is live then, or without `swap` staged.
+    """Fill a new generation, catch up, swap under the lease; return it, live or (without `swap`) staged.
 
-    Until the swap nothing of it is seen; killed at any moment, it leaves only what the next rebuild drops. The first
-    generation of all is live at once: there is nothing that it could stand beside.
+    Readers see nothing of it before the swap; if killed at any moment, it leaves only data that the next rebuild drops.
+    The first generation of all is live at once, because there is no other one.
     """
     with alone(shared, view):
         target = view.batch.target
@@ -81,7 +81,7 @@ def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
         if isinstance(view.batch, PercolateBatch):
             return _go_on(shared, view, view.batch)
         with held(view):
-            # What was staged, or was rolled back from, gives way.
+            # Generations that were staged or rolled back from are replaced by the new one.
             target.keep([number for number in target.generations() if number < live.generation])
         columns, key = view.batch.layout()
         generation = target.stage(columns, key)
@@ -96,7 +96,7 @@ def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
 
 
 def _first(shared: Shared, view: KeptView) -> Applied:
-    """There is nothing to stand beside: the same as the first batch of follow."""
+    """Build the first generation, like the first batch of `follow`: there is no live one to build beside."""
     with held(view):
         live, level_ms = view.load()
         if live is None:
@@ -107,7 +107,10 @@ def _first(shared: Shared, view: KeptView) -> Applied:
 
 
 def _go_on(shared: Shared, view: KeptView, batch: PercolateBatch) -> Applied:
-    """Matches are of changes that the topics forget: a view that cannot go on from its cut goes on from now."""
+    """Continue a percolate view from its cut, or from the newest cut if that is impossible.
+
+    Its matches are of changes that the topics do not retain, so they cannot be rebuilt.
+    """
     with held(view):
         live, level_ms = view.load()
         assert live is not None

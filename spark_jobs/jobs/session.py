@@ -1,4 +1,4 @@
-"""The Spark session of all jobs: settings that the guarantees rest on, then what the config adds."""
+"""The Spark session of all jobs: settings that guarantees depend on, then those of the configuration."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tailrace.spark_jobs.jobs.jvm import start_jvm
 from tailrace.spark_jobs.log import tracing
 
 _SETTINGS: Final = {
-    # Values are compared with the source's, which is read under UTC.
+    # Values are compared with those of the source, which is read in UTC.
     "spark.sql.session.timeZone": "UTC",
-    # PostgreSQL tells "Id" from "id".
+    # PostgreSQL distinguishes "Id" from "id".
     "spark.sql.caseSensitive": "true",
     # A cast that does not fit is an error, never NULL.
     "spark.sql.ansi.enabled": "true",
@@ -27,32 +27,32 @@ _SETTINGS: Final = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.ui.enabled": "false",
-    # Plans are written out for that page all the same, at each step of each query: in the shorter form.
+    # Plans are formatted for the UI even if it is off, at each step of each query; this is the shorter format.
     "spark.sql.ui.explainMode": "simple",
     "spark.ui.showConsoleProgress": "false",
-    # What has ended is kept for that page all the same, by default a thousand of each: of the batches of a few queries
-    # that is most of the heap.
+    # What has ended is retained for the UI even if it is off, by default a thousand of each: with the batches of a few
+    # queries, that is most of the heap.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "40",
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "10",
-    # On, each column that is made is five more calls into Java, to say in an error from which of our lines it came.
+    # If on, each new column makes five more calls into Java, so that errors name the line that created it.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # On, each persist() clones its session to turn it off (`sinks.spark.one_task`); no table is bucketed as Hive's are.
+    # If on, each persist() clones its session to turn it off (`sinks.spark.one_task`); no table has Hive's buckets.
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
-    # The 100 classes of the default are fewer than one round of six views compiles: each batch would compile all anew.
+    # The default of 100 classes is less than one round of six views compiles: each batch would recompile all.
     "spark.sql.codegen.cache.maxEntries": "2000",
-    # Each view's jobs are in a pool of their own (`lanes`): a core that becomes free takes a task of the one
-    # that has the fewest running. By default the tasks of a large job come before those of all that started later.
+    # Each view's jobs are in a pool of their own (`lanes`): a free core takes a task of the pool with the fewest
+    # running tasks. By default, the tasks of a large job come before those of all later jobs.
     "spark.scheduler.mode": "FAIR",
-    # Each span of a topic is read by consumers of its own, which are not used again, nor is what they fetched ahead: of
-    # five minutes, as by default, that is a hundred MiB.
+    # Each span of a topic is read by its own consumers, which are not reused, nor are the data that they prefetched.
+    # With the default of five minutes, that is a hundred MiB.
     "spark.kafka.consumer.cache.timeout": "10s",
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "10s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "10s",
-    # Each sort and each aggregation begins with a page, by default one of 16 MiB of this heap: a batch of few rows is
-    # dozens of them, and half of its garbage.
+    # Each sort and each aggregation begins with a page, by default one of 16 MiB for this heap: a small batch has
+    # dozens of them, and they are half of its garbage.
     "spark.buffer.pageSize": "2m",
 }
 
@@ -60,20 +60,20 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # How far a rebuild is, is known no sooner.
+    # The progress of a rebuild is known no sooner.
     "spark.executor.heartbeatInterval": "2s",
 }
 """With everything in one process, few partitions are faster and nothing need listen beyond loopback."""
 
 
 def open_session(config: Config, master: str | None = None) -> SparkSession:
-    """Return the session; `master` is for tests, spark-submit gives its own."""
-    # Workers in this process's environment have our libraries; `python3` on the path need not.
+    """Return the session; `master` is for tests, and spark-submit provides its own."""
+    # Workers in this process's environment have our libraries; those of `python3` on the path may not.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     found = {
         "spark.app.name": f"tailrace {config.kafka.prefix}",
-        # Made with the session, empty; by default it would be in the working directory. Not `as_uri()`: Hadoop's paths
-        # have no escapes, "%20" would be the name of another folder.
+        # Created with the session, empty; by default, it is in the working directory. Not `as_uri()`: Hadoop's paths
+        # have no escapes, so "%20" would name another folder.
         "spark.sql.warehouse.dir": f"file:{lease_folder(config) / 'spark'}",
         **({} if master is None else {"spark.master": master}),
         **settings(config, local=(master or config.spark.master).startswith("local")),
@@ -85,10 +85,10 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     assert session._jvm is not None
-    # PySpark names this class alone for each list of columns: Java then looks through all jars, package by package.
+    # PySpark uses this class by its bare name for each list of columns: Java would search all jars, package by package.
     java_import(session._jvm, "org.apache.spark.api.python.PythonUtils")
     session.sparkContext.setLogLevel("ERROR")
-    # It prints what is raised as well, with what may be values.
+    # It also prints errors that are raised, which may contain row values.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = not tracing()
     return session
 
@@ -101,7 +101,7 @@ def _create_catalog_folder(warehouse: Warehouse | None) -> None:
 
 
 def settings(config: Config, *, local: bool) -> dict[str, str]:
-    """Return all Spark settings; those of ``[spark.conf]`` are laid over ours."""
+    """Return all Spark settings; those of ``[spark.conf]`` override ours."""
     catalog = _catalog(config.warehouse) if config.warehouse is not None else {}
     return {**_SETTINGS, **(_LOCAL if local else {}), **catalog, **config.spark.conf}
 
@@ -119,6 +119,6 @@ def _catalog(warehouse: Warehouse) -> dict[str, str]:
         f"{name}.type": kind,
         f"{name}.uri": uri,
         f"{name}.warehouse": warehouse.location,
-        # A cached table would hide what another session or process has committed.
+        # A cached table would hide commits of other sessions and processes.
         f"{name}.cache-enabled": "false",
     }

@@ -1,4 +1,4 @@
-"""Settings for spark-submit in files of mode 600: whatever is on a command line, `ps` shows to every user."""
+"""Pass settings to spark-submit in files of mode 600: `ps` shows command lines to every user."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 @contextmanager
 def submit_files(settings: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Give the arguments that have spark-submit read `settings`; the files are deleted with the block.
+    """Yield the arguments that make spark-submit read `settings`; the files are deleted after the block.
 
-    Java options are in a file as well, which the `java` launcher reads: they may be passwords of a trust store.
+    Java options are in a file as well, which the `java` launcher reads: they may contain trust store passwords.
     """
     folder = Path(tempfile.mkdtemp(prefix="tailrace-"))  # of mode 700
     try:
@@ -26,7 +26,7 @@ def submit_files(settings: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
             options = _written(folder / "java_options", "".join(f"{_quoted(each)}\n" for each in shlex.split(given)))
             settings[_JAVA_OPTIONS] = f"@{options}"
         lines = "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
-        # Those of spark-defaults.conf would else be left out.
+        # Otherwise, spark-submit would ignore spark-defaults.conf.
         yield "--properties-file", str(_written(folder / "spark.conf", lines)), "--load-spark-defaults"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -45,7 +45,7 @@ def _quoted(option: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape a name or a value as java.util.Properties reads it."""
+    """Escape a name or a value in the format of java.util.Properties."""
     return "".join(_escape(character) for character in text)
 
 

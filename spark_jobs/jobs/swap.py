@@ -1,4 +1,4 @@
-"""From one generation of a view to another: catch up, swap under the lease, keep as many old ones as configured."""
+"""Replace a view's live generation: catch up, swap under the lease, retain old ones as configured."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from tailrace.spark_jobs.maintain.kept_view import LEASE_WAIT_S, KeptView, Share
 from tailrace.spark_jobs.topics.cuts import SeenCut
 
 _CATCH_UPS: Final = 3
-"""Each is shorter than the one before; what is left is done under the lease, while follow waits."""
+"""Maximum passes, each shorter than the last; the remainder is applied under the lease, while `follow` waits."""
 
 
 @contextmanager
 def alone(shared: Shared, view: KeptView) -> Iterator[None]:
-    """Be the only process on this host that makes, compares or swaps generations of a view. StateError if one does."""
+    """Be the only process on this host that builds, compares or swaps generations of a view.
+
+    StateError (TR-528) if another one is doing so.
+    """
     name = view.declared.name
     only_one = Lease(lease_folder(shared.config), f"{shared.config.kafka.prefix}.{name}.rebuild")
     with only_one.held(0) as mine:
@@ -41,14 +44,14 @@ def alone(shared: Shared, view: KeptView) -> Iterator[None]:
 
 @contextmanager
 def held(view: KeptView) -> Iterator[None]:
-    """Hold the view's lease: a running `follow` waits, and asks the target anew afterwards."""
+    """Hold the view's lease: a running `follow` waits, and reads the target again afterwards."""
     with view.lease.held(LEASE_WAIT_S) as mine:
         if not mine:
             raise not_free(view)
         try:
             yield
         finally:
-            # In this process, too: its own lease does not tell it that another generation is live.
+            # In this process, too: its own lease does not show that another generation is live.
             view.forget()
 
 
@@ -74,7 +77,7 @@ def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenC
 
 
 def catch_up(shared: Shared, view: KeptView, applied: Applied) -> Applied:
-    """Bring a generation beside the live one near the newest cut, while `follow` goes on."""
+    """Bring a generation beside the live one close to the newest cut, while `follow` continues."""
     for _ in range(_CATCH_UPS):
         before = applied
         applied = advance(shared, view, applied, shared.cuts.wait(view.declared), applied.generation)
@@ -84,7 +87,7 @@ def catch_up(shared: Shared, view: KeptView, applied: Applied) -> Applied:
 
 
 def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
-    """Bring a generation to the live one's cut at least, so that no reader sees an older state, and swap."""
+    """Bring a generation at least to the live one's cut, so that no reader sees an older state, and swap."""
     target = view.batch.target
     with held(view):
         live, _ = view.load()
@@ -95,7 +98,7 @@ def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
         target.swap(applied.generation, target.key(applied.generation))
         swapped = target.live()
         assert swapped is not None
-        # The cut may have moved past the last commit; the record says so, and on which snapshot it rests.
+        # The cut may be past the last commit; the record has both the cut and the snapshot that it is based on.
         applied = replace(swapped, cut=applied.cut)
         view.publish(applied, seen.level_ms)
     lsn = format_lsn(applied.cut.flushed_lsn)
@@ -104,7 +107,7 @@ def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
 
 
 def keep(shared: Shared, view: KeptView, previous: int) -> None:
-    """After a swap: keep the generation that was live before, and older ones, as many as configured."""
+    """After a swap, retain the previously live generation and older ones, as many as configured."""
     target, count = view.batch.target, shared.config.views[view.declared.name].keep_generations
     with held(view):
         live = target.live()
@@ -114,10 +117,10 @@ def keep(shared: Shared, view: KeptView, previous: int) -> None:
 
 
 def staged_of(view: KeptView, found: Mapping[int, Applied], live: Applied) -> Applied:
-    """Return the generation that waits for its swap. StateError (TR-571) if there is none."""
+    """Return the staged generation. StateError (TR-571) if there is none."""
     return staged_in(view.declared.name, found, live)
 
 
 def live_of(view: KeptView) -> Applied:
-    """Return what is live. StateError (TR-512) if nothing is."""
+    """Return the live generation. StateError (TR-512) if there is none."""
     return live_in(view.declared.name, view.batch.target.live())

@@ -1,6 +1,6 @@
-"""Spark's own analysis of a query and of all that maintains it, over empty tables: functions, types, ambiguities.
+"""Spark's own analysis of a query and its steps over empty tables: functions, types, ambiguities.
 
-Our reading of a query knows names and structure, not what Spark's functions take. Nothing is read or written here.
+Our parser checks names and structure, but not the arguments of Spark's functions. No data is read or written here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STATES: Final = ("old", "new", "before", "after")
 
 
 class Analysis:
-    """Analyses the queries of one configuration; `read` gives a view's query as declared."""
+    """Analyzes the queries of one configuration; `stored` are the schemas of the pipeline."""
 
     def __init__(self, session: SparkSession, config: Config, stored: Sequence[StoredSchema]) -> None:
         self._session = session
@@ -38,7 +38,7 @@ class Analysis:
         self._stored = stored
 
     def check(self, view: Declared, query: DeclaredQuery, lower: Mapping[str, DeclaredQuery]) -> None:
-        """ConfigError (TR-550) if Spark refuses the query, or a step that follows changes of one of its tables.
+        """Raise ConfigError (TR-550) if Spark refuses the query or a step for changes in one of its tables.
 
         `lower` are the queries of the views below it, by name.
         """
@@ -79,11 +79,11 @@ class Analysis:
 
 
 def run(session: SparkSession, sql: str, view: str) -> DataFrame:
-    """Return what a statement gives, analysed. ConfigError (TR-550) if Spark refuses it."""
+    """Return the analyzed result of a statement. ConfigError (TR-550) if Spark refuses it."""
     try:
         return session.sql(sql)
     except AnalysisException as error:
-        # Analysis knows the query and the columns, no values.
+        # The message can be shown: analysis knows the query and the columns, but no values.
         raise ConfigError(
             "TR-550",
             f'view "{view}": Spark cannot run its query [{error.getCondition()}]',

@@ -1,7 +1,7 @@
-"""Base tables: each captured table that a query reads, as it was at every cut that its views have stood at.
+"""Base tables: copies of captured tables that queries read, with a state for each cut of their views.
 
-They live in the namespace ``_base`` of the warehouse, one for each topic, and are kept as single-table views are. Their
-snapshots are the states that queries are computed over: the topics do not keep the old image of a row.
+They are in the namespace ``_base`` of the warehouse, one for each topic, and are maintained like single-table views.
+Queries are computed over their snapshots, because the topics do not retain the old image of a row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMESPACE: Final = "_base"
 
 
 class BaseTables:
-    """The base tables that the views of one job share, as one of these views sees them."""
+    """The base tables that the views of one job share, as used by one of these views."""
 
     def __init__(self, shared: Shared, view: Declared) -> None:
         self._shared = shared
@@ -32,13 +32,14 @@ class BaseTables:
         self._table_of = dict(zip(view.topics, view.captured, strict=True))
 
     def advance(self, topics: Iterable[str], seen: SeenCut) -> list[Applied]:
-        """Bring the base tables of `topics` to the cut; return where they are then: some may be further."""
+        """Bring the base tables of `topics` to the cut; return their states, some of which may be newer."""
         return [self.step(self._kept(topic), seen) for topic in topics]
 
     def renew(self, topics: Iterable[str], seen: SeenCut) -> None:
-        """Bring base tables to the cut, too; one that cannot go on from where it stands is made anew.
+        """Bring base tables to the cut, like `advance`; recreate those that cannot continue.
 
-        With the same columns it keeps its old states. Other views that need one that is gone say so (TR-551).
+        With the same columns, a recreated one retains its old states. Other views that need a missing state raise
+        TR-551.
         """
         for base in map(self._kept, topics):
             try:
@@ -50,7 +51,7 @@ class BaseTables:
                     self.step(base, seen)
 
     def step(self, base: KeptView, seen: SeenCut) -> Applied:
-        """Bring a base table to the cut, unless it is there."""
+        """Bring a base table to the cut, unless it is there already."""
         applied = base.applied
         if applied is not None and applied.cut.order == seen.cut.order:
             return applied
@@ -58,7 +59,7 @@ class BaseTables:
             applied = base.step(seen, Report(), LEASE_WAIT_S)
         except RebuildError as error:
             base.forget()
-            # No command takes the name of a base table: it is rebuilt with any of the views that read it.
+            # No command accepts the name of a base table: it is rebuilt with any view that reads it.
             raise error.by_rebuilding(self._view) from None
         except Exception:
             base.forget()
@@ -68,9 +69,9 @@ class BaseTables:
         return applied
 
     def _make_anew(self, base: KeptView, seen: SeenCut) -> bool:
-        """Fill a base table from offset 0; False if another process has written it since it could not go on here.
+        """Recreate a base table from offset 0; False if another process has written it since it failed here.
 
-        That one may have made it anew, at a newer cut than ours: views that stand there would lose their state.
+        That process may have recreated it at a newer cut than ours: views at that cut would lose their state.
         """
         with base.lease.held(LEASE_WAIT_S) as mine:
             if not mine:
@@ -89,7 +90,7 @@ class BaseTables:
             return True
 
     def target(self, topic: str) -> IcebergTarget:
-        """Return the table of a topic; its lineage is never broken, so it is asked for a cut without more."""
+        """Return the base table of a topic; its lineage is never broken, so a cut alone finds a snapshot."""
         target = self._kept(topic).batch.target
         assert isinstance(target, IcebergTarget)
         return target
@@ -100,7 +101,7 @@ class BaseTables:
 
 
 def _open(shared: Shared, topic: str, table: str) -> KeptView:
-    # Kafka takes a dot and an underscore in a topic's name for the same, so no two tables share this one.
+    # Kafka does not distinguish a dot and an underscore in topic names, so no two tables get the same name here.
     declared = Declared(f"{NAMESPACE}.{topic}", "warehouse", (topic,), None, captured=(table,))
 
     def open_batch(session: SparkSession) -> Batch:

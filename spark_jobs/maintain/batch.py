@@ -1,4 +1,4 @@
-"""One batch of one view: from what it has applied to a cut. Rebuild is the same with nothing applied."""
+"""One batch of one view: from its applied state to a cut. A rebuild is the same with nothing applied."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tailrace.spark_jobs.topics.shapes import TableShapes
 from tailrace.spark_jobs.views import Declared, check_shapes
 
 _NEWER_CUTS = 5
-"""How often a batch that took longer than the compaction lag starts over with a newer cut."""
+"""Maximum number of cuts that a batch reads up to, if reading takes longer than the compaction lag."""
 
 FEW_ROWS = 10_000
-"""Up to so many changed rows cost less than the tasks that they could be spread over."""
+"""Up to this many changed rows, more tasks would cost more than the rows do."""
 
 R = TypeVar("R")
 
 
 @dataclass(slots=True)
 class Report:
-    """What a batch did, for the line that it prints."""
+    """Results and timings of a batch, for its log record."""
 
     rows: int = 0
     late: int = 0
@@ -44,7 +44,7 @@ class Report:
     _at: float = field(default_factory=time.monotonic)
 
     def stage(self, name: str) -> None:
-        """Note that the stage `name` ends here."""
+        """Record the end of the stage `name` and its duration."""
         now = time.monotonic()
         self.milliseconds[name] = round((now - self._at) * 1000)
         self._at = now
@@ -52,7 +52,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All that a batch of one view needs. `session` is the view's own, `newest_cut` gives the newest state cut."""
+    """Batches of one view. `session` is the view's own, `newest_cut` returns the newest state cut."""
 
     view: Declared
     target: Target
@@ -66,7 +66,7 @@ class Batch:
     ) -> Applied:
         """Bring a generation from `applied` to the cut; a cut at or before it changes nothing.
 
-        With nothing applied, the whole state is read: into `generation`, or into a new one that is then live.
+        With nothing applied, the whole state is read: into `generation`, or into a new one, which becomes live.
         """
         if applied is not None:
             check_definition(self.view, applied)
@@ -108,7 +108,7 @@ class Batch:
         return fill(self.target, shapes.columns, rows, shapes.key, cut, into)
 
     def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
-        """Return the view's columns and key as the schemas have them now."""
+        """Return the view's columns and key by the newest schemas."""
         shapes = self.records.newest_shapes(self.view.topics[0])
         return shapes.columns, shapes.key
 
@@ -124,7 +124,10 @@ class Batch:
 
 
 def settled(view: Declared, target: Target, applied: Applied, cut: Cut) -> Applied | None:
-    """Return what stands at the cut if there is nothing to read up to it; None if there is. StateError as below."""
+    """Return the applied state if the cut adds no records, else None.
+
+    StateError (TR-525) if the topics are not those that the view was built from.
+    """
     _check_same_log(view, applied.cut, cut)
     if not advanced(applied, cut):
         return applied
@@ -141,7 +144,7 @@ def fill(
     cut: Cut,
     generation: int | None,
 ) -> Applied:
-    """Make `rows` the whole content of a generation: of this one, or of a new one that is then live."""
+    """Make `rows` the whole content of `generation`, or of a new one, which becomes live."""
     if generation is not None:
         return target.replace(generation, rows, key, cut)
     done = target.replace(target.stage(columns, key), rows, key, cut)
@@ -150,7 +153,7 @@ def fill(
 
 
 def own_cut(view: Declared, seen: SeenCut) -> Cut:
-    """The cut with the view's topics only: it is stored with every batch, and there may be many topics."""
+    """Return the cut with the view's topics only: each batch stores it, and there may be many topics."""
     offsets = {topic: seen.cut.offsets[topic] for topic in view.topics if topic in seen.cut.offsets}
     return replace(seen.cut, offsets=offsets)
 
@@ -162,10 +165,11 @@ def read_whole(
     seen: SeenCut,
     read: Callable[[SeenCut], tuple[Cut, R]],
 ) -> tuple[Cut, R]:
-    """Read up to the cut, or to a newer one where the cleaner may have been at the cut's records.
+    """Read up to the cut, or to a newer one if compaction may have removed records of the cut.
 
-    It drops a record only for one that is older than the compaction lag: a younger cut is whole, and so is one that
-    nothing has come after. `Waiting` if there is no newer cut, because a table is incomplete.
+    Compaction drops a record only in favor of one that is older than the compaction lag: a younger cut is complete,
+    and so is one that no record follows. `Waiting` if there is no newer cut, because a table is incomplete;
+    StateError (TR-524) if reading takes longer than the lag each time.
     """
     for _ in range(_NEWER_CUTS):
         cut, found = read(seen)
@@ -186,7 +190,7 @@ def read_whole(
 
 
 def check_whole(view: Declared, kafka: Kafka, seen: SeenCut) -> None:
-    """Raise `Waiting` if the cleaner may have been at the cut's records, and no newer cut can be a state yet."""
+    """Raise `Waiting` if compaction may have removed records of the cut and no newer state is possible."""
     if seen.waits_for and not seen.is_end and now_ms() - seen.level_ms >= kafka.min_compaction_lag_ms:
         raise waits_for_tables(
             view.name,
@@ -197,7 +201,7 @@ def check_whole(view: Declared, kafka: Kafka, seen: SeenCut) -> None:
 
 
 def check_definition(view: Declared, applied: Applied) -> None:
-    """Refuse to go on in what was built from another query, or of another shape."""
+    """Raise RebuildError (TR-548) if the state was built from another query or key, or of another shape."""
     if applied.definition != view.definition:
         raise RebuildError(
             "TR-548",
@@ -209,7 +213,7 @@ def check_definition(view: Declared, applied: Applied) -> None:
 
 
 def _check_same_log(view: Declared, applied: Cut, cut: Cut) -> None:
-    """Refuse to go on over topics that are not the ones which the view was made from."""
+    """Raise StateError (TR-525) if the topics are not those that the view was built from."""
     same = (applied.system_identifier, applied.position.epoch) == (cut.system_identifier, cut.position.epoch)
     shrunk = cut.order > applied.order and any(
         now < before

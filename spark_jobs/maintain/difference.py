@@ -1,4 +1,4 @@
-"""What must change in a view so that some of its rows become others."""
+"""Compute the changes that turn some rows of a view into others."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ TIMES: Final = "tailrace_times"
 
 
 def difference(before: DataFrame, after: DataFrame, key: Sequence[str], *, counted: bool = False) -> DataFrame:
-    """Return the rows of `after` that are not in `before`, and the keys that are only there, with `DELETED`.
+    """Return the rows of `after` that `before` lacks, and the keys that only `before` has, with `DELETED`.
 
-    If `counted`, `TIMES` says how often a row's key stands in `after`, and all rows of one that does twice are given.
+    If `counted`, `TIMES` is the number of rows in `after` with a row's key, and all rows of a repeated key are
+    returned.
     """
     times = F.count("*").over(Window.partitionBy(*map(quote, key))) if counted else F.lit(1)
     sides = [
@@ -60,7 +61,10 @@ def difference(before: DataFrame, after: DataFrame, key: Sequence[str], *, count
 
 
 def comparable(value: Column, kind: DataType) -> Column:
-    """Return what is equal for equal values only, and can be compared: maps cannot, and 0.0 is equal to -0.0."""
+    """Return a comparable expression that is equal for identical values only.
+
+    Maps cannot be compared, and 0.0 is equal to -0.0.
+    """
     if isinstance(kind, FloatType | DoubleType):
         return value.cast("string")
     if isinstance(kind, ArrayType):
@@ -75,7 +79,7 @@ def comparable(value: Column, kind: DataType) -> Column:
 
 
 def not_unique(key: Sequence[str], view: str) -> StateError:
-    """Return the error for a key that stands twice."""
+    """Return the error for a key that several rows have."""
     return StateError(
         "TR-549",
         f'view "{view}": its key ({", ".join(key)}) is not unique in the rows of its query',

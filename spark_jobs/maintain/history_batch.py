@@ -1,7 +1,8 @@
-"""Batches of views that keep what was: shape `history` (every version of a row) and `log` (every change).
+"""Batches of views that retain the past: shapes `history` (all row versions) and `log` (all changes).
 
-They read every record between two cuts, not the newest of each key, and compaction forgets. So they go on only while
-the cleaner cannot have been at what they have not read yet, and a rebuild goes on from a copy of the live generation.
+They read every record between two cuts, not only the newest of each key, and compaction removes records. So they
+continue only while compaction cannot have removed unread records, and a rebuild continues from a copy of the live
+generation.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _LOG: Final[dict[str, DataType]] = {
 
 @dataclass(slots=True)
 class KeepingBatch(ABC):
-    """All that a batch of one such view needs; `session` is the view's own."""
+    """Batches of one `history` or `log` view; `session` is the view's own."""
 
     view: Declared
     target: IcebergTarget
@@ -68,23 +69,23 @@ class KeepingBatch(ABC):
 
     @abstractmethod
     def key(self, shapes: TableShapes) -> tuple[str, ...]:
-        """Return the columns that tell the rows of the view apart."""
+        """Return the key columns of the view."""
 
     @abstractmethod
     def begun(self, found: DataFrame, every: Every | None, shapes: TableShapes, begins: int) -> DataFrame:
-        """Return all rows of a view that begins at the LSN `begins`, of the events of a whole topic."""
+        """Return all rows of a view that begins at the LSN `begins`, from the events of a whole topic."""
 
     @abstractmethod
     def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, cut: Cut) -> Applied:
-        """Commit what the events of a span add."""
+        """Commit the rows that the events of a span add."""
 
     def advance(
         self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
     ) -> Applied:
         """Bring a generation from `applied` to the cut; a cut at or before it changes nothing.
 
-        With nothing applied: from a copy of the live generation, if there is one that can be gone on with, else from
-        the earliest LSN that the topic still has all versions behind. StateError where versions would be missing.
+        With nothing applied, begin with a copy of the live generation, if there is one that can be continued, else at
+        the earliest LSN from which the topic still has all versions. StateError if versions would be missing.
         """
         topic, cut = self.view.topics[0], own_cut(self.view, seen)
         try:
@@ -120,7 +121,7 @@ class KeepingBatch(ABC):
             report.stage("apply")
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
-        """Return the columns and the key of a rebuild: no column that the live generation has is given up."""
+        """Return the columns and key of a rebuild, which retains all columns of a continued generation."""
         shapes = self.shared.records.newest_shapes(self.view.topics[0])
         self._check_shapes(shapes, None)
         columns = {**shapes.columns, **self.own}
@@ -155,7 +156,7 @@ class KeepingBatch(ABC):
         return fill(self.target, columns, rows, self.key(shapes), cut, generation)
 
     def _from(self, least: int) -> int:
-        """Return where the view begins: where it is told to, else as early as can be."""
+        """Return the LSN at which the view begins: the configured one, else the earliest possible, `least`."""
         wanted = self.view.history_from
         if wanted is not None and wanted < least:
             raise ConfigError(
@@ -167,7 +168,7 @@ class KeepingBatch(ABC):
         return least if wanted is None else wanted
 
     def _continued(self) -> Applied | None:
-        """Return the live generation if it is to be gone on with: of this shape, and not told to begin later."""
+        """Return the live generation if it can be continued: of this shape, not configured to begin later."""
         live = self.target.live()
         if live is None or live.definition != self.view.definition or live.history_from is None:
             return None
@@ -175,7 +176,10 @@ class KeepingBatch(ABC):
         return None if wanted is not None and wanted > live.history_from.lsn else live
 
     def _copied(self, live: Applied, generation: int) -> Applied:
-        """Copy the live generation at its cut; a view nobody has kept may have missed deletes that are gone by now."""
+        """Copy the live generation at its cut.
+
+        StateError (TR-560) if the view was not maintained for so long that it may have missed deletes.
+        """
         kafka = self.shared.config.kafka
         record = read_views(kafka, Topics(kafka.prefix)).get(self.view.name)
         level_ms = record.current_ms if record else live.cut.commit_ts_us // 1000
@@ -187,7 +191,10 @@ class KeepingBatch(ABC):
         return self.target.replace(generation, rows, self.key(shapes), live.cut)
 
     def _check_lag(self, applied: Applied, every: Every) -> None:
-        """Asked when all is read: the cleaner drops a version only for one that is older than the lag."""
+        """Raise StateError (TR-560) if compaction may have removed versions; call it after reading all.
+
+        Compaction drops a version only in favor of one that is older than the compaction lag.
+        """
         if self.shared.records.shapes(self.view.topics[0]).keys and (
             now_ms() - every.facts.oldest_ms >= self.shared.config.kafka.min_compaction_lag_ms
         ):
@@ -222,7 +229,7 @@ class KeepingBatch(ABC):
 
 @dataclass(slots=True)
 class HistoryBatch(KeepingBatch):
-    """A row for each version of a row, with the span in which it stood; the open one has no end."""
+    """One row for each version of a row, with its validity; the open version has no end."""
 
     own: ClassVar[Mapping[str, DataType]] = _VERSION
 
@@ -252,7 +259,7 @@ class HistoryBatch(KeepingBatch):
 
 @dataclass(slots=True)
 class LogBatch(KeepingBatch):
-    """A row for each change, in front the rows that stood where the log begins, with op r."""
+    """One row for each change, preceded by the rows that were valid at the log's start, with op r."""
 
     own: ClassVar[Mapping[str, DataType]] = _LOG
 
@@ -262,7 +269,7 @@ class LogBatch(KeepingBatch):
     def begun(self, found: DataFrame, every: Every | None, shapes: TableShapes, begins: int) -> DataFrame:
         changed = _logged(each_once(found, bool(shapes.keys)))
         if not shapes.keys:
-            # Which rows of such a table stood at some LSN, nothing tells; and nothing is ever compacted.
+            # Without a key, the rows valid at an LSN are unknown; and such a topic is never compacted.
             return changed
         stood = _since(found, every, shapes, begins).where(standing_at(begins))
         names = {FROM_LSN: "commit_lsn", FROM_ORDINAL: "ordinal", VALID_FROM: "committed_at"}
@@ -277,7 +284,7 @@ class LogBatch(KeepingBatch):
 
 
 def _since(found: DataFrame, every: Every | None, shapes: TableShapes, begins: int) -> DataFrame:
-    """Return the versions that stood at `begins` and all later ones."""
+    """Return the versions that were valid at `begins` and all later ones."""
     truncated = every is not None and every.facts.truncated
     truncates = found.where(F.col(OP) == "t") if truncated else None
     rows = versions(found.where(F.col(OP) != "t"), None, truncates, shapes.key, shapes.columns)

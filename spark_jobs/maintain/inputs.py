@@ -1,7 +1,7 @@
-"""What a query reads: base tables of captured tables, and other views, all at one cut.
+"""The inputs of a query: base tables of captured tables, and other views, all at one cut.
 
-A batch brings its inputs forward before it computes anything. So whoever keeps a view keeps those below it, too, in
-this process or beside another one that does; the lease of each decides.
+A batch brings its inputs forward before it computes anything. So a process that maintains a view also maintains those
+below it, even if another process maintains them, too; the lease of each decides.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ class ViewLayout:
 
 
 class Inputs:
-    """The inputs of one view; the views among them are open."""
+    """The inputs of one view; the views among them are already open."""
 
     def __init__(self, shared: Shared, view: Declared) -> None:
         self._shared: Final = shared
         self._view: Final = view
         self._bases: Final = BaseTables(shared, view)
         self._reached: dict[str, Applied] = {}
-        """Where the views that are read were at the last `advance`: they may have moved on by now."""
+        """Applied states of the input views at the last `advance`: they may be further by now."""
 
     def advance(self, seen: SeenCut) -> SeenCut:
         """Bring all inputs to one cut, this one or a newer one, and return it.
 
-        `Waiting` if a view does not go on; or if an input is past the cut already, and no newer one can be a state of
-        all inputs yet: then one table is incomplete, and others' views have gone on.
+        `Waiting` if a view cannot continue; or if an input is past the cut already, and no newer one can be a state of
+        all inputs yet: then one table is incomplete, and views of other tables have advanced.
         """
         while True:
             self._reached = {name: self.step(self._lower(name), seen) for name in self._view.views}
             reached = [*self._reached.values(), *self._bases.advance(self._view.topics_read, seen)]
-            # Another process may have gone further; none of them goes back.
+            # Another process may have advanced an input further; an input never goes back.
             furthest = max(applied.cut.order for applied in reached)
             if furthest <= seen.cut.order:
                 return seen
@@ -66,23 +66,23 @@ class Inputs:
                 seen = self._shared.cuts.newest(self._view, wait=1.0) or seen
 
     def renew(self, seen: SeenCut) -> SeenCut:
-        """Do the same; a base table that cannot go on from where it stands is made anew."""
+        """Bring all inputs to one cut, like `advance`; recreate base tables that cannot continue."""
         self._bases.renew(self._view.topics_read, seen)
         return self.advance(seen)
 
     def generations(self) -> dict[str, int]:
-        """Return the generation of each view that is read, as of the last `advance`."""
+        """Return the generation of each input view, as of the last `advance`."""
         return {name: self._stands(name).generation for name in self._view.views}
 
     def follow_on(self, applied: Applied) -> bool:
-        """Whether the states that `applied` was computed over can still be read, of all views that are read.
+        """Whether the states of all input views that `applied` was computed over can still be read.
 
-        Not so once a view was rebuilt or rolled back, or where its snapshot has expired.
+        They cannot once a view was rebuilt or rolled back, or its snapshot has expired.
         """
         return applied.inputs == self.generations() and all(self.snapshot(v, applied.cut) for v in self._view.views)
 
     def rebuilt(self) -> Waiting:
-        """Return the error for a batch in whose midst `follow_on` has become false."""
+        """Return the error for a batch during which `follow_on` has become false."""
         return Waiting(
             "TR-583",
             f'view "{self._view.name}": a view that it reads was rebuilt while its batch was under way',
@@ -90,11 +90,11 @@ class Inputs:
         )
 
     def snapshot(self, name: str, cut: Cut) -> int | None:
-        """Return the snapshot of an input at a cut at which it stood; None if it does not go so far back."""
+        """Return the snapshot of an input at a cut that it has had; None if it does not go back that far."""
         return self._target(name).snapshot_at(cut, self._stands(name) if is_view(name) else None)
 
     def at(self, name: str, cut: Cut) -> str:
-        """Return what stands for an input as of `cut` in FROM. StateError if it does not go so far back."""
+        """Return the FROM item of an input as of `cut`. RebuildError (TR-551) if that state is missing."""
         target, snapshot = self._target(name), self.snapshot(name, cut)
         if snapshot is None:
             what = "It was rebuilt" if is_view(name) else "Its base table was made anew"
@@ -107,20 +107,20 @@ class Inputs:
         return f"{target.table()} VERSION AS OF {snapshot}"
 
     def pin(self, generation: int, cut: Cut) -> None:
-        """Keep the states at a cut from expiring until this generation of the view is live, for a day at most."""
+        """Protect the states at a cut from expiry until this generation is live, for at most a day."""
         for name in (*self._view.tables, *self._view.views):
             if snapshot := self.snapshot(name, cut):
                 self._target(name).tag(rebuild_pin(self._view.name, generation), snapshot, _PIN_DAYS)
 
     @property
     def are_small(self) -> bool:
-        """Whether each can well be gone through in one task."""
+        """Whether each input is small enough to be scanned in one task."""
         return all(self._target(name).is_small for name in (*self._view.tables, *self._view.views))
 
     def layout(self, view: str) -> ViewLayout:
-        """Return the columns and the key of a view that is read."""
+        """Return the columns and the key of an input view."""
         target = self._target(view)
-        target.live()  # without it the target does not know where a generation is
+        target.live()  # needed first: it tells the target the location of its generations
         return ViewLayout(target.columns(), target.key(self._stands(view).generation))
 
     def _target(self, name: str) -> IcebergTarget:
@@ -137,7 +137,7 @@ class Inputs:
         return self._reached[name]
 
     def step(self, lower: KeptView, seen: SeenCut) -> Applied:
-        """Bring a view that others read to the cut, unless it is there."""
+        """Bring an input view to the cut, unless it is there already."""
         applied = lower.applied
         if applied is not None and applied.cut.order == seen.cut.order:
             return applied

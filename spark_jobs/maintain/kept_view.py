@@ -1,4 +1,4 @@
-"""A view that is being kept: its lease, what it has applied, and what it tells the views topic."""
+"""A view that is maintained: its lease, its applied state, and its record on the views topic."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tailrace.spark_jobs.views import Declared
 _FIRST_PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 300.0
 LEASE_WAIT_S: Final = 600.0
-"""How long a rebuild waits for the batch that follow is in, and a batch for who brings one of its inputs forward."""
+"""Maximum wait in seconds: of a rebuild for a batch of `follow`, of a batch for a process that advances an input."""
 
 HELD: Final = "TR-529"
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all views of a job use."""
+    """Resources that all views of a job share."""
 
     config: Config
     session: SparkSession
@@ -45,9 +45,9 @@ class Shared:
     views_topic: ViewsTopic
     groups: Groups
     bases: dict[str, KeptView] = field(default_factory=dict)
-    """The base tables that this job keeps, by topic (`spark_jobs.maintain.base_tables`)."""
+    """The base tables that this job maintains, by topic (`spark_jobs.maintain.base_tables`)."""
     views: dict[str, KeptView] = field(default_factory=dict)
-    """The views that this job keeps, or brings forward for those that read them."""
+    """The views that this job maintains, or brings forward for views that read them, by name."""
 
 
 def not_free(view: KeptView) -> StateError:
@@ -61,7 +61,7 @@ def not_free(view: KeptView) -> StateError:
 
 
 class ViewBatch(Protocol):
-    """What brings one view forward: `batch` for a table, `query_batch` for a query, and so on."""
+    """Interface of a view's batches: `batch` for a table, `query_batch` for a query, and so on."""
 
     @property
     def target(self) -> Target: ...
@@ -74,7 +74,10 @@ class ViewBatch(Protocol):
 
 
 class KeptView:
-    """One view with its state between batches; `open_batch` asks the target, so it is called for the first one."""
+    """One view with its state between batches.
+
+    `open_batch` queries the target, so it is called only before the first batch.
+    """
 
     def __init__(self, shared: Shared, declared: Declared, open_batch: Callable[[SparkSession], ViewBatch]) -> None:
         self._shared = shared
@@ -90,7 +93,7 @@ class KeptView:
         self._said: str | None = None
         self._stands_for: tuple[str, ...] = ()
         self.took_ms = 0
-        """By the last batch, without its reading: that is done once for all views of a topic."""
+        """Duration of the last batch in ms, without reading, which is done once for all views of a topic."""
         self._group_failed: str | None = None
 
     @property
@@ -106,27 +109,28 @@ class KeptView:
     def parked(self) -> bool:
         """Whether the last batch failed and it is too early to try again.
 
-        Once another process has had the lease it is not: the generation is another one, or a person has asked for it.
+        Once another process has had the lease, it is not: the generation is a different one, or a person has
+        intervened.
         """
         return time.monotonic() < self._next_try and not self.lease.was_taken
 
     @property
     def error(self) -> str | None:
-        """What the views topic says of why it stands still; None if it goes on."""
+        """The error on the views topic that explains why the view does not advance; None if it does."""
         return self._said
 
     @property
     def batch(self) -> ViewBatch:
-        """What runs this view's batches."""
+        """The object that runs this view's batches."""
         if self._batch is None:
-            # A session of its own: the snapshot properties are session settings.
+            # A separate session: the snapshot properties are session settings.
             self._batch = self._open_batch(self._shared.session.newSession())
         return self._batch
 
     def step(self, seen: SeenCut, report: Report, wait_s: float = 0) -> Applied | None:
-        """Bring the view to the cut, under the lease; None if another process holds it for longer than `wait_s`.
+        """Bring the view to the cut under its lease; None if another process holds it beyond `wait_s`.
 
-        Of several threads that ask, one does it, the others find it done.
+        If several threads call this, one runs the batch, and the others find it done.
         """
         with self._lock, self.lease.held(wait_s) as mine:
             if not mine:
@@ -139,9 +143,10 @@ class KeptView:
             self.batch.target.level_ms = seen.level_ms
             applied = self._applied = self.batch.advance(before, seen, report)
             self.took_ms = report.milliseconds.get("apply", self.took_ms)
-            # Not now: while a table that it reads is incomplete, its topics go on and the view does not.
+            # Not the present time: while one of its tables is incomplete, the view's topics advance, but the view does
+            # not.
             self._current_ms = max(self._current_ms, seen.level_ms)
-            # Said aloud only when there is something new to say.
+            # Publish only news.
             if before is None or before.cut.order != applied.cut.order or self._said:
                 self.publish(applied, self._current_ms)
                 report.stage("publish")
@@ -150,7 +155,10 @@ class KeptView:
         return applied
 
     def load(self) -> tuple[Applied | None, int]:
-        """Ask the target for what is live; the views topic may know a later cut that changed no row."""
+        """Return the live state, from the target, and a time (ms) at which it was level with the topics.
+
+        The views topic may have a later cut that changed no row.
+        """
         live = self.batch.target.live()
         record = read_views(self._shared.config.kafka, Topics(self._shared.config.kafka.prefix)).get(self.declared.name)
         if live is None:
@@ -162,7 +170,10 @@ class KeptView:
         return replace(live, cut=record.cut), record.current_ms
 
     def publish(self, applied: Applied, level_ms: int) -> None:
-        """Tell the views topic what is applied, and when nothing was after it on the view's topics."""
+        """Publish the applied state on the views topic, and commit its offsets to the view's consumer group.
+
+        `level_ms` is a time, in ms since 1970, at which the view's topics had no record after the state.
+        """
         self._current_ms = level_ms
         self._shared.views_topic.publish(
             ViewRecord(
@@ -183,7 +194,7 @@ class KeptView:
                 line(event="lag not shown", level="warning", view=self.declared.name, error=why)
 
     def park(self, error: TailraceError) -> float:
-        """Put the view aside for a while, longer each time; return for how many seconds. Others go on."""
+        """Park the view for a while, longer each time; return the seconds. Other views continue."""
         self._pause_s = min(max(self._pause_s * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
         self._next_try = time.monotonic() + self._pause_s
         self.forget()
@@ -191,14 +202,14 @@ class KeptView:
         return self._pause_s
 
     def wait(self, error: Waiting) -> bool:
-        """Say, once, what the view waits for; return whether that is news. It is tried again in the next round."""
+        """Publish once what the view waits for; return whether that is news. The next round retries it."""
         news = self._said != str(error)
         if news:
             self._say(str(error))
         return news
 
     def stands_for(self, tables: tuple[str, ...]) -> bool:
-        """Note for which incomplete tables the view stands still; return whether that is news, and there are any."""
+        """Record the incomplete tables that hold the view back; return whether they are new and not none."""
         news = tables != self._stands_for and bool(tables)
         self._stands_for = tables
         return news
@@ -206,12 +217,12 @@ class KeptView:
     def _say(self, error: str) -> None:
         self._said = error
         nothing = ViewRecord(self.declared.name, self.declared.target, 0, None, 0)
-        # With Kafka gone there is nobody to tell; the line on stderr says it.
+        # If Kafka is unavailable, the log on standard error alone has the error.
         with suppress(SinkError):
             self._shared.views_topic.publish(replace(self._on_topic() or nothing, error=error))
 
     def forget(self) -> None:
-        """Ask the target again for what is applied: it may have committed before a failure."""
+        """Discard the known state, so that the target is read again: it may have committed before a failure."""
         self._applied = None
 
     def _on_topic(self) -> ViewRecord | None:
@@ -219,7 +230,11 @@ class KeptView:
         return read_views(kafka, Topics(kafka.prefix)).get(self.declared.name)
 
     def check_tombstones(self, applied: Applied, level_ms: int, seen: SeenCut) -> None:
-        """A delete that came and went from the topic while nobody looked would leave its row in the view."""
+        """Raise RebuildError (TR-526) if the view may have missed deletes.
+
+        A delete that was added to and removed from the topic while the view was not maintained would leave its row in
+        the view.
+        """
         if not advanced(applied, seen.cut):
             return
         limit = self._shared.config.kafka.delete_retention_ms

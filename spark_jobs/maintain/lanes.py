@@ -1,10 +1,10 @@
-"""Lanes: which batches run at once, and which of them a view waits for before its next one.
+"""Lanes: which batches run at the same time, and which of them a view waits for before its next one.
 
-A round is all views that are ready when the progress topic is read, each with its newest cut. They share what they
-read. So a view that is done waits for the others of its round, but not for a batch that takes much longer than its own
-ones: that batch continues beside the next rounds, in which its view has no part until it has ended.
+A round is all views that are ready when the progress topic is read, each with its newest cut. They share the records
+that they read. So a view whose batch has ended waits for the others of its round, but not for a batch that takes much
+longer than its own: that batch continues during the next rounds, and its view joins none of them until it has ended.
 
-Memory is bounded by the number of lanes: `spark.views_at_once` and one more, which only opens for views that no longer
+Memory is bounded by the number of lanes: `spark.views_at_once` and one more, which is only for views that no longer
 wait for a long batch. A lane runs one batch at a time, and each round whose records are in Spark's cache has a batch
 in a lane, or is the newest.
 """
@@ -24,17 +24,17 @@ from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.records import Records, Spans
 
 PATIENCE_S: Final = 2.0
-"""For so long every view waits for a batch that runs."""
+"""Time in seconds that every view waits for a running batch."""
 
 MUCH_LONGER: Final = 3.0
-"""And for so many times as long as the shorter of its own last two batches took: one that was long is an exception."""
+"""A view waits as well for this multiple of the shorter of its last two batches: a single long one is an exception."""
 
 POOL: Final = "spark.scheduler.pool"
 
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """One batch of one view: up to the cut `seen`, or None if there is none yet."""
+    """One batch of one view, up to the cut `seen`; None if there is no cut yet."""
 
     view: KeptView
     seen: SeenCut | None
@@ -52,15 +52,15 @@ class _Round:
     spans: Spans = field(default_factory=Spans)
 
     def startable(self) -> Iterator[Turn]:
-        """Give the pending turns whose views read none of which the turn has yet to end."""
+        """Yield the pending turns whose views read no view with an unfinished turn in the round."""
         unended = {turn.name for turn in (*self.pending, *self.running)}
         return (turn for turn in tuple(self.pending) if unended.isdisjoint(turn.view.declared.views))
 
 
 class Lanes(Closes):
-    """Runs the turns of rounds; `work` does one, in a thread of its own, and returns whether there was anything to do.
+    """Runs the turns of rounds. `work` runs one in its own thread and returns whether it had work to do.
 
-    Its methods are for one thread. What `work` raises they raise.
+    The methods must be called from one thread. They raise the exceptions of `work`.
     """
 
     def __init__(self, records: Records, at_once: int, work: Callable[[Turn], bool]) -> None:
@@ -72,7 +72,7 @@ class Lanes(Closes):
         self.running: dict[Future[bool], tuple[_Round, Turn]] = {}
         self._ended = threading.Event()
         self._lasted_s: dict[str, tuple[float, ...]] = {}
-        """How long the last two batches of each view took that had something to do."""
+        """Durations in seconds of the last two batches of each view that had work to do."""
 
     @property
     def idle(self) -> bool:
@@ -80,50 +80,50 @@ class Lanes(Closes):
         return not self.running
 
     def ready(self, views: Sequence[KeptView]) -> list[KeptView]:
-        """Return the views that can be in a round that begins now, given in an order in which what is read comes first.
+        """Return the views that can be in a round that begins now; `views` lists each after those it reads.
 
-        Not those that wait for a batch that runs, or that read a view which is not ready; nor parked ones.
+        Left out are views that wait for a running batch, that read a view which is not ready, or that are parked.
         """
         if len(self.running) > self._at_once or any(any(this.startable()) for this in self._rounds):
             return []
         free, waits = {view.declared.name for view in views} - self._names(), set[str]()
         for view in views:
             name = view.declared.name
-            # one that reads a parked view says so
+            # Not for parked views: a view that reads one reports it.
             if name not in free or self._awaited(name) or not waits.isdisjoint(view.declared.views):
                 waits.add(name)
         return [view for view in views if view.declared.name not in waits and not view.parked]
 
     def begin(self, turns: Sequence[Turn]) -> None:
-        """Begin a round: its turns start in this order as lanes get free, each after those of the views that it reads.
+        """Begin a round: its turns start in this order as lanes become free, each after the views it reads.
 
-        Those of earlier rounds that have not started yet come first.
+        Pending turns of earlier rounds come first.
         """
         self._rounds.append(_Round(list(turns)))
         self._next()
 
     def wait(self, seconds: float) -> None:
-        """Wait for so long or until a batch ends; then start what can be."""
+        """Wait for up to `seconds` or until a batch ends; then start all turns that can start."""
         self._ended.wait(seconds)
         self._ended.clear()
         self._next()
 
     def end(self) -> None:
-        """Wait until the batches that run have ended; no other starts."""
+        """Wait until the running batches have ended; no other starts."""
         for this in self._rounds:
             this.pending.clear()
         while self.running:
             self.wait(1.0)
 
     def close(self) -> None:
-        """End without looking at how batches end."""
+        """Shut down the threads and ignore the results of batches."""
         self._pool.shutdown(cancel_futures=True)
 
     def _names(self) -> set[str]:
         return {turn.name for this in self._rounds for turn in (*this.pending, *this.running)}
 
     def _awaited(self, name: str) -> int:
-        """Return for how many of the batches that run a view waits."""
+        """Return the number of running batches that a view waits for."""
         patience = max(PATIENCE_S, MUCH_LONGER * min(self._lasted_s.get(name, (0.0,))))
         now = time.monotonic()
         return sum(now - turn.began < patience for _, turn in self.running.values())

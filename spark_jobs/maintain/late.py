@@ -1,7 +1,7 @@
-"""Rows that come later than their view's windows allow: they correct the windows all the same, and are listed here.
+"""List late rows: those later than their view's lateness allows. They still correct the windows.
 
-The listing is a table of the view's name in the namespace ``_late``: a row for each late change, by table, key and
-position. It is written before the batch is, and a row that is there already is not written again.
+The list is a table with the view's name in the namespace ``_late``: one row for each late change, by table, key and
+position. It is written before the batch, and a row that it has already is not listed twice.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ NAMESPACE: Final = "_late"
 _KEY: Final = ("table", "key", "commit_lsn", "ordinal")
 
 _FAR: Final = "9999-01-01"
-"""An event time at or behind it is infinity, or a mistake: it makes nothing late."""
+"""An event time from this date on is infinity, or a mistake: it makes no other row late."""
 
 
 class LateRows:
-    """The late rows of one view; `session` is the view's own, in which the states of the batch have their names."""
+    """The late rows of one view; `session` is the view's own, which has the batch's states by name."""
 
     def __init__(self, session: SparkSession, warehouse: Warehouse, view: str, lateness_s: float) -> None:
         self._session = session
@@ -41,10 +41,10 @@ class LateRows:
         self._target = IcebergTarget(session, warehouse.model_copy(update={"namespace": NAMESPACE}), view)
 
     def of(self, time: EventTime, key: Sequence[str]) -> DataFrame | None:
-        """Return key and event time of the rows of a table that came late in this batch; None if there is none.
+        """Return key, event time and its limit of a table's late rows in this batch; None if there are none.
 
-        Late is what is older, by more than the view's lateness, than the newest event time at the cut before: one
-        column of the table at that cut is read.
+        A row is late if it is older, by more than the view's lateness, than the newest event time at the previous cut.
+        One column of the table at that cut is read.
         """
         column = F.col(quote(time.column))
         usual = self._session.table(state(time.table, "old")).where(column < F.lit(_FAR).cast("timestamp"))
@@ -57,7 +57,7 @@ class LateRows:
         return late if late.take(1) else None
 
     def note(self, found: Mapping[EventTime, tuple[DataFrame, Every, TableShapes]], cut: Cut) -> int:
-        """List late rows with the positions that made them so; return how many there are."""
+        """Add late rows, with the positions of their changes, to the list; return their number."""
         parts = [self._positioned(time, *each) for time, each in found.items()]
         rows = reduce(DataFrame.unionByName, parts).persist()
         try:

@@ -1,4 +1,4 @@
-"""Open a declared view: its target, and what runs its batches."""
+"""Open a declared view: its target and its batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tailrace.spark_jobs.views import Declared, declare
 def open_view(shared: Shared, name: str) -> KeptView:
     """Return the view `name`, ready for its first batch, and open those that it reads.
 
-    ConfigError if it asks for what cannot be kept.
+    ConfigError if it cannot be maintained.
     """
     view = declare(shared.config, name)
     for lower in view.views:

@@ -1,9 +1,9 @@
-"""Batches of a percolate view: which stored queries each change matches, kept in a table and forwarded to a topic.
+"""Batches of a percolate view: match changes with stored queries, for a table and a topic of matches.
 
-A batch matches every change between two cuts (inserts and updates; a row that is read again has not changed) against
-the queries as they are at the later one, whose position each match names. Matches begin where the view is first kept.
-Committed first to the table, with the cut, then forwarded (`sinks.control.matches`): the publisher goes on
-from the table, so neither loses or repeats one, whatever ends between the two.
+A batch matches every change between two cuts (inserts and updates; a row that is read again has not changed) with
+the queries as of the later cut, whose LSN each match records. Matches begin at the first cut of the view. They are
+committed to the table first, with the cut, then forwarded to the topic (`sinks.control.matches`): the publisher
+continues from the table, so neither loses or repeats a match if a process ends between the two steps.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FOUND: Final[dict[str, DataType]] = {
     "ordinal": LongType(),
 }
 COLUMNS: Final[dict[str, DataType]] = {**_FOUND, "epoch": IntegerType(), "cut_lsn": LongType()}
-"""Of the table of matches; `query` and `key` are canonical keys, `query_version` is a position."""
+"""Columns of the table of matches; `query` and `key` are canonical keys, `query_version` is a position."""
 
 _ORDER: Final = ("epoch", "commit_lsn", "ordinal", "query")
 _CHANGES: Final = ("c", "u")
@@ -54,7 +54,7 @@ _CHANGES: Final = ("c", "u")
 
 @dataclass(slots=True)
 class PercolateBatch:
-    """All that a batch of one percolate view needs; `session` is the view's own."""
+    """Batches of one percolate view; `session` is the view's own."""
 
     view: Declared
     target: IcebergTarget
@@ -64,7 +64,7 @@ class PercolateBatch:
     publisher: Publisher
     _stored: StoredQueries | UsersQueries = field(init=False)
     _forwarded: bool = False
-    """Whether the topic has all that the table has; who has just started does not know."""
+    """Whether the topic has all matches of the table; not known, so False, after a start."""
 
     def __post_init__(self) -> None:
         queries = self.view.queries or ""
@@ -76,25 +76,28 @@ class PercolateBatch:
     def advance(
         self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
     ) -> Applied:
-        """Bring the view from `applied` to the cut and forward its matches; with nothing applied it begins there.
+        """Bring the view from `applied` to the cut and forward its matches; with nothing applied, begin there.
 
-        StateError where changes may be gone from the topic.
+        StateError if changes may be missing from the topic.
         """
         done = self._matched(applied, seen, report, generation)
         self._forward(done)
         return done
 
     def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
-        """Return the columns of the matches, and what tells them apart."""
+        """Return the columns and the key of the matches."""
         return COLUMNS, _ORDER
 
     def remove_queries(self) -> None:
-        """Drop the index that is ours; one of the user's own stays."""
+        """Drop the index of queries if it is ours; a user's own index stays."""
         if isinstance(self._stored, StoredQueries):
             self._stored.remove()
 
     def begin_anew(self, applied: Applied, seen: SeenCut) -> Applied:
-        """Go on from the cut without what lies between, with all queries read again; matches so far stay."""
+        """Continue from the cut without the changes before it, with all queries read again; matches stay.
+
+        StateError (TR-592) if the table was built from another definition, or is past the topics.
+        """
         cut = own_cut(self.view, seen)
         if applied.definition != self.view.definition or cut.position < applied.cut.position:
             raise StateError(
@@ -137,7 +140,7 @@ class PercolateBatch:
             report.stage("apply")
 
     def _append(self, applied: Applied, cut: Cut, found: DataFrame) -> Applied:
-        # At-least-once may bring again what is behind us, with its old position.
+        # At-least-once delivery may repeat an applied change, with its old position.
         newer = F.col(LSN) > applied.cut.position.commit_lsn
         changed = found.where(F.col(OP).isin(*_CHANGES) & newer)
         key = self.shared.records.shapes(self.view.topics[0]).key
@@ -162,7 +165,7 @@ class PercolateBatch:
             self._stored.close(queries)
 
     def _keep_queries(self, cut: Cut, every: Every | None = None, *, anew: bool = False) -> TableShapes:
-        """Bring the index of queries to the cut; return the shapes of the table whose rows they are about."""
+        """Bring the index of queries to the cut; return the shapes of the table whose rows are matched."""
         ids = every.facts.ids | every.facts.key_ids if every else frozenset()
         shapes = self.shared.records.shapes(self.view.topics[0], ids)
         check_shapes(self.view, shapes)
@@ -196,7 +199,7 @@ class PercolateBatch:
         return shapes
 
     def _newest_queries(self, topic: str, span: Every, cut: Cut) -> DataFrame:
-        """Return id, version and text of each query that has changed; text is null where it is no more."""
+        """Return id, version and text of each query that has changed; a deleted query's text is null."""
         shapes = self.shared.records.shapes(topic, span.facts.ids | span.facts.key_ids)
         column = self.view.queries or ""
         if not shapes.keys or column not in shapes.columns:
@@ -222,20 +225,20 @@ class PercolateBatch:
         return self.session.createDataFrame([], "id string, version string, text string")
 
     def _forward(self, applied: Applied) -> None:
-        """Forward what the table has and the topic has not. SinkError: it is not known what the topic has now."""
+        """Forward the matches that the topic lacks. After a SinkError, the topic's content is unknown."""
         if not self._forwarded:
             self.publisher.forward(self._page, applied.cut.position)
             self._forwarded = True
 
     def _page(self, mark: Mark | None, most: int) -> Sequence[Match]:
-        """Return the first matches of the table behind a mark."""
+        """Return the first matches of the table after a mark, `most` at most."""
         table = self.session.table(self.target.table())
         if mark is not None:
             at = mark.position
             behind = F.struct(*_ORDER) > _struct(
                 dict(zip(_ORDER, (at.epoch, at.commit_lsn, at.ordinal, mark.query), strict=True))
             )
-            # By the statistics of the files most are left out.
+            # The second condition skips most files, by their statistics.
             table = table.where(behind & ((F.col("epoch") > at.epoch) | (F.col("commit_lsn") >= at.commit_lsn)))
         return [
             Match(
@@ -255,7 +258,10 @@ class PercolateBatch:
         return self.session.createDataFrame([], _schema(COLUMNS))
 
     def _check_lag(self, applied: Applied, every: Every) -> None:
-        """Asked when all is read: the cleaner drops a record only for one that is older than the lag."""
+        """Raise StateError (TR-591) if compaction may have removed changes; call it after reading all.
+
+        Compaction drops a record only in favor of one that is older than the compaction lag.
+        """
         lag = self.shared.config.kafka.min_compaction_lag_ms
         if now_ms() - every.facts.oldest_ms < lag:
             return
@@ -273,13 +279,13 @@ def _schema(columns: dict[str, DataType]) -> StructType:
 
 
 def _struct(values: dict[str, int | str]) -> Column:
-    """Return what can be compared with a struct of these columns; all their numbers but epochs are long."""
+    """Return a literal to compare with a struct of these columns; all their numbers but epochs are long."""
     kinds = {name: COLUMNS.get(name, LongType()) for name in values}
     return F.struct(*(F.lit(value).cast(kinds[name]).alias(name) for name, value in values.items()))
 
 
 def _position(epoch: int) -> Column:
-    """Return a record's position as `Position` prints it."""
+    """Return a record's position in the text form of `Position`."""
     high, low = F.shiftrightunsigned(LSN, 32), F.col(LSN).bitwiseAND(F.lit(0xFFFFFFFF))
     lsn = F.concat(F.hex(high), F.lit("/"), F.hex(low))
     return F.concat_ws(":", F.lit(str(epoch)), lsn, F.col(ORDINAL).cast("string"))

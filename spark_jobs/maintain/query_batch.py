@@ -1,4 +1,4 @@
-"""One batch of a view that is a query: the units that changed, computed over what it reads at both cuts."""
+"""One batch of a query view: recompute the units that changed, over its inputs at both cuts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tailrace.spark_jobs.topics.shapes import TableShapes
 from tailrace.spark_jobs.views import Declared, check_shapes
 
 _FEW_UNITS = 100_000
-"""Up to so many are sent to each task that restricts a table to them."""
+"""Up to this many units are broadcast to the tasks that restrict a table to them."""
 
 
 @dataclass(slots=True)
 class QueryBatch:
-    """All that a batch of one query needs; `session` is the view's own, and so are the names in it."""
+    """Batches of one query view; `session` is the view's own, and so are its temporary views."""
 
     view: Declared
     target: Target
@@ -45,20 +45,20 @@ class QueryBatch:
     inputs: Inputs
     _cached: list[DataFrame] = field(default_factory=list)
     _found: tuple[Mapping[str, TableInfo], DeclaredQuery] | None = None
-    """What the query was last read with, and as."""
+    """The catalog that the query was last parsed with, and the result."""
 
     def advance(
         self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
     ) -> Applied:
         """Bring a generation from `applied` to the cut, or a newer one; a cut at or before it changes nothing.
 
-        With nothing applied, the whole query is computed: into `generation`, or into a new one that is then live.
+        With nothing applied, the whole query is computed: into `generation`, or into a new one, which becomes live.
         """
         since, staged = applied, generation
         if applied is not None:
             check_definition(self.view, applied)
             if advanced(applied, seen.cut):
-                # Without a change, too: they would look as if nobody had kept them (TR-526).
+                # Even without a change: otherwise the inputs would seem not to be maintained (TR-526).
                 seen = self._bring(seen, renew=False)
                 if not self.inputs.follow_on(applied):
                     since, generation = None, applied.generation
@@ -84,7 +84,7 @@ class QueryBatch:
             report.stage("apply")
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
-        """Return the columns and the key that the query gives over the tables as they are now."""
+        """Return the columns and the key of the query over its inputs as they are now."""
         seen = self.inputs.renew(self.shared.cuts.wait(self.view))
         query = self._declared(None)
         rows = self._whole(query, own_cut(self.view, seen))
@@ -96,9 +96,9 @@ class QueryBatch:
         return seen
 
     def _read(self, since: Applied | None, brought: SeenCut) -> tuple[Cut, dict[str, Latest]]:
-        """Return the cut to go to, and which keys of which topics have changed since `since`.
+        """Return the cut to advance to, and the changed keys since `since`, by topic.
 
-        It is the one that the inputs have been brought to, or a newer one if reading the changes takes too long.
+        The cut is the one that the inputs were brought to, or a newer one if reading the changes takes too long.
         """
 
         def read(seen: SeenCut) -> tuple[Cut, dict[str, Latest]]:
@@ -117,13 +117,13 @@ class QueryBatch:
 
         newest_cut = partial(self.shared.cuts.wait, self.view)
         cut, changed = read_whole(self.view, self.shared.config.kafka, newest_cut, brought, read)
-        # Documents of a batch that was cut short are in the index: only at its own cut is it known which they are.
+        # Documents of an interrupted batch are in the index: they are known only at that batch's own cut.
         return since.unfinished if since and since.unfinished else cut, changed
 
     def _declared(self, changed: Mapping[str, Latest] | None) -> DeclaredQuery:
-        """Read the query with the tables' present columns, at least those of what has changed; None: all may be new.
+        """Parse the query with the tables' present columns, at least those of `changed`; None: all may be new.
 
-        Another process may have brought a base table past a change of its columns, so reading that does not tell.
+        The columns do not come from the base tables: another process may have advanced one past a change of columns.
         """
         if changed is None:
             self.shared.records.forget_shapes()
@@ -156,12 +156,12 @@ class QueryBatch:
         if not tables and not views:
             return self.target.unchanged(applied, cut)
         if query.root is None:
-            # Computed again, the rows of the old cut may be others than those that the view holds.
+            # No difference: recomputed rows of the old cut may differ from those in the view.
             report.replaced = True
             return self.target.replace(applied.generation, self._rows(query, cut, report), query.key, cut)
         facts = [changed[topics[table]].facts for table in tables]
         few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
-        # documents of a batch that was cut short are ended at its own cut, with what has changed up to a newer one
+        # An interrupted batch is completed at its own cut, with changes that were read up to a newer one.
         beyond = applied.unfinished is not None
         with (
             in_one_task(self.session, few=few and inputs.are_small),
@@ -183,10 +183,9 @@ class QueryBatch:
         return self.target.merge(applied.generation, changes.drop(TIMES), query.key, cut, few=few)
 
     def _affected(self, steps: Sequence[Step], states: States, few: bool) -> tuple[DataFrame, DataFrame, bool]:
-        """Take the steps; return the affected rows before and after, and whether what has changed still is `few`.
+        """Run the steps; return the affected rows before and after, and whether the batch is still `few`.
 
-        Few units are sent to where they are looked for; rows are put in one partition, so that nothing has to be moved
-        to compare them.
+        A small number of units is broadcast; rows are put in one partition, so that comparing them needs no shuffle.
         """
         for step in steps[:-2]:
             found = self._sql(step.sql())
@@ -201,13 +200,13 @@ class QueryBatch:
         return (before.repartition(1), after.repartition(1), few) if few else (before, after, few)
 
     def _event_times(self, query: DeclaredQuery) -> tuple[EventTime, ...]:
-        """Return what lateness is told by; none if nobody has asked."""
+        """Return the event-time columns that lateness is measured by; none if the view has no lateness."""
         if self.view.lateness_s is None:
             return ()
         return event_times(query.whole, query.text, self.view.tables)
 
     def _note_late(self, query: DeclaredQuery, changed: Collection[str], before: Cut, cut: Cut) -> int:
-        """List the rows that came late in this batch; return how many there are."""
+        """List the late rows of this batch; return their number."""
         times = [time for time in self._event_times(query) if time.table in changed]
         warehouse, lateness_s = self.shared.config.warehouse, self.view.lateness_s
         if not times or warehouse is None or lateness_s is None:
@@ -220,14 +219,14 @@ class QueryBatch:
             rows = late.of(time, shapes.key)
             if rows is None:
                 continue
-            # Read again, for positions: batches do not keep them, and late rows are few.
+            # Read again for the positions: batches do not retain them, and late rows are rare.
             every = self.shared.records.every(topic, before.offsets.get(topic, []), cut.offsets[topic])
             if every is not None:
                 found[time] = (rows, every, shapes)
         return late.note(found, cut) if found else 0
 
     def _rows(self, query: DeclaredQuery, cut: Cut, report: Report) -> DataFrame:
-        """Compute the whole query, once: what is checked is what is written. What it is too large for goes to disk."""
+        """Compute the whole query once: the checked rows are those written. Excess data spills to disk."""
         rows = self._keep(self._whole(query, cut))
         keys = rows.groupBy(*map(quote, query.key)).agg(F.count("*").alias(TIMES))
         most, count = keys.agg(F.max(TIMES), F.sum(TIMES)).collect()[0]

@@ -1,4 +1,4 @@
-"""The states of what a query reads around one batch, under the names that the rewritten SQL has for them."""
+"""The states of a query's inputs before and after a batch, under their names in the rewritten SQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tailrace.spark_jobs.topics.records import Latest, Records
 from tailrace.spark_jobs.topics.shapes import TableShapes
 
 Keep = Callable[[DataFrame], DataFrame]
-"""What puts a DataFrame into Spark's cache until the batch ends."""
+"""Function that puts a DataFrame into Spark's cache until the batch ends."""
 
 
 class Layout(Protocol):
@@ -35,12 +35,12 @@ class Layout(Protocol):
 
 
 class States:
-    """Temporary views of one session, for as long as a `with` block plans what reads them."""
+    """Temporary views of one session, for a `with` block that plans the queries over them."""
 
     def __init__(
         self, session: SparkSession, layouts: Mapping[str, Layout], records: Records, first: Collection[str] = ()
     ) -> None:
-        """`first` are the histories of which the first version of each key is to be marked (`FIRST`)."""
+        """`first` are the history views in which the first version of each key is to be marked (`FIRST`)."""
         self._session = session
         self._layouts = layouts
         self._records = records
@@ -55,13 +55,13 @@ class States:
         self._names.close()
 
     def name(self, name: str, frame: DataFrame) -> None:
-        """Let a name stand for a frame in SQL."""
+        """Make a DataFrame available to SQL under a name."""
         self._names.enter_context(temp_view(self._session, name, frame))
 
     def whole(self, table: str, which: State, source: str) -> None:
-        """Name the whole table at a cut, with its present columns; `source` stands for it in FROM.
+        """Name the whole table at a cut, with its present columns; `source` is its FROM item.
 
-        It is looked up once for all views of a round. Spark's cache tells two snapshots of one table apart, which
+        It is resolved once for all views of a round. Spark's cache distinguishes two snapshots of one table, which
         Iceberg before 1.11 did not (iceberg#15741).
         """
         columns = {name: kind.simpleString() for name, kind in self._layouts[table].columns.items()}
@@ -84,9 +84,9 @@ class States:
     def images(self, table: str, changed: Latest, shapes: TableShapes, *, few: bool, beyond: bool) -> None:
         """Name the rows of the changed keys in both states; after a truncate these are all rows.
 
-        They are the same for all views that stand at the same cut, and so found once for all of a round. With `few`
-        they go to where they are joined, which need not be moved then. `beyond`: what has changed was read past the
-        new state, so that newer rows than its own are among it.
+        They are the same for all views at the same cut, and so are computed once for a round. With `few`, they are
+        broadcast to their joins, whose other side then needs no shuffle. `beyond`: the changes were read past the new
+        state, so that they contain newer rows than its own.
         """
         if changed.facts.truncated:
             self._images(table, *self._both(table))
@@ -103,7 +103,7 @@ class States:
         return self._session.table(self._records.once(what, make))
 
     def differing(self, view: str, keep: Keep) -> None:
-        """Name the rows of a view that are not the same in both states: both states are read whole."""
+        """Name the rows of a view that differ between the two states, which are both read completely."""
         old, new = self._both(view)
         keys = keep(self._keys(view, difference(old, new, self._layouts[view].key)))
         self._images(view, keep(self._of_keys(view, old, keys)), keep(self._of_keys(view, new, keys)))
@@ -127,7 +127,7 @@ class States:
 
 
 def _with_first(versions: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Mark the first version of each key: versions only ever follow, so that it stays the first."""
+    """Mark the first version of each key, which stays the first: new versions only come after it."""
     place = (FROM_LSN, FROM_ORDINAL)
     of_key = Window.partitionBy(*(F.col(quote(name)) for name in key if name not in place)).orderBy(*place)
     return versions.withColumn(FIRST, F.row_number().over(of_key) == 1)

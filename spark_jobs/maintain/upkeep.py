@@ -1,7 +1,7 @@
-"""Keep the tables of views and base tables small: compaction and expiry beside the batches of `follow`.
+"""Upkeep of the tables of views and base tables: compaction and expiry beside the batches of `follow`.
 
-One table at a time, under its lease, and only as long as all of it together has taken no more than its share of the
-time; so a table's batch is held up by its own turn at most, and SIGTERM by one procedure.
+It maintains one table at a time, under the table's lease, and only while upkeep in total has taken no more than its
+share of the time. So a table's batch is delayed by that table's own turn at most, and SIGTERM by one procedure.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from tailrace.spark_jobs.maintain.lanes import POOL
 from tailrace.spark_jobs.views import declare
 
 _BASE_KEEP_MS: Final = 600_000
-"""Base tables are for batches, which say what they need; this covers a view's first batch, which has said nothing."""
+"""Retention of base tables' states, in ms. Batches record the states that they need; this covers a view's first
+batch, which has recorded nothing yet."""
 
 
 class UpkeepThread(Closes):
-    """Upkeep in a thread of its own. Its jobs are in a pool of their own, as a view's are (`lanes`)."""
+    """Runs upkeep in its own thread. Its Spark jobs have their own pool, like those of a view (`lanes`)."""
 
     def __init__(self, upkeep: Upkeep, session: SparkSession) -> None:
         self._upkeep = upkeep
@@ -41,7 +42,7 @@ class UpkeepThread(Closes):
         self._turn: Future[None] | None = None
 
     def begin(self, stop: threading.Event) -> None:
-        """Begin a turn, unless one is under way. What the one before raised is raised here."""
+        """Begin a turn, unless one is under way. Raise the exception of the previous turn, if any."""
         if self._turn is not None and not self._turn.done():
             return
         if self._turn is not None:
@@ -66,7 +67,7 @@ class Upkeep:
         self._commits: dict[str, tuple[int | None, int]] = {}
 
     def turn(self, stop: threading.Event) -> None:
-        """Look after the table that needs it most, if one does and there is time; count the commits of the others."""
+        """Maintain the table with the most commits, if one is due and time is left; count the commits of all."""
         warehouse = self._shared.config.warehouse
         if warehouse is None or not warehouse.upkeep_share:
             return
@@ -84,7 +85,10 @@ class Upkeep:
         return {view.declared.name: view for view in there}
 
     def _counted(self) -> Iterator[tuple[str, int]]:
-        """Count a commit for each table whose newest snapshot is another one than in the round before."""
+        """Yield each table's name and its number of commits since compaction.
+
+        A newest snapshot that differs from that of the previous turn counts as one more commit.
+        """
         for name, view in self._tables().items():
             applied = view.applied
             if applied is None:
@@ -94,7 +98,7 @@ class Upkeep:
                 try:
                     self._commits[name] = snapshot, commits_since_compaction(_target(view).snapshots())
                 except Exception:
-                    # A catalog that is down for a moment parks the views that need it; this can wait.
+                    # An outage of the catalog parks the views that need it; upkeep can wait.
                     continue
             before, count = self._commits[name]
             if before != snapshot:
@@ -112,17 +116,17 @@ class Upkeep:
                 view.forget()
             try:
                 report |= compact(_target(view))
-                # what the first batch of a view reads is recorded nowhere yet
+                # The states that a view's first batch reads are not recorded yet.
                 if not stop.is_set() and not any(map(self._begins, self._readers(view))):
                     report |= expire(_target(view), *self._needed(view))
             except Exception as error:
-                # It is tried again after as many commits; nothing that is applied depends on it.
+                # Upkeep is retried after as many commits; no applied state depends on it.
                 report["error"] = str(named(error))
         self._commits[name] = self._commits[name][0], 0
         line(event="upkeep", view=name, **report, ms=round((time.monotonic() - began) * 1000))
 
     def _needed(self, view: KeptView) -> tuple[int, Cut | None, dict[str, int]]:
-        """Return what `expire` must spare: since when, from which cut on, and the live generations of all views."""
+        """Return the data that `expire` must spare: from a time (ms) on, from a cut on, live generations."""
         config = self._shared.config
         assert config.warehouse is not None
         records = read_views(config.kafka, Topics(config.kafka.prefix))
@@ -139,7 +143,7 @@ class Upkeep:
         return view is not None and view.applied is None and view.busy
 
     def _readers(self, view: KeptView) -> Iterator[str]:
-        """Give the declared views that read a table of the warehouse for their batches."""
+        """Yield the names of the declared views whose batches read the table of `view`."""
         for name in self._shared.config.views:
             try:
                 reader = declare(self._shared.config, name)

@@ -1,4 +1,4 @@
-"""From the changes of keys to their versions: each row with the span, in time and in position, in which it stood."""
+"""Turn changes of keys into versions: rows with the interval, in time and position, of their validity."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def versions(
 ) -> DataFrame:
     """Return the new versions, and those of `open_rows` that end, with the columns of both and `VALIDITY`.
 
-    `changes` are events without truncates, all behind `open_rows`, which has the open version of every key that
-    they or `truncates` reach. A row whose `compared` columns are those of the version before it begins none: rows are
-    read again, and updates may change nothing. Commit times of one key never go back, whatever the source's clock does.
+    `changes` are events without truncates, all after `open_rows`, which has the open version of every key that they or
+    `truncates` affect. A row with the same `compared` columns as the version before it begins no new version: rows may
+    be read again, and updates may change nothing. Times of one key never go back, even if the source's clock does.
     """
     timeline = changes.select(
         *map(quote, plain(changes)),
@@ -40,13 +40,13 @@ def versions(
     if open_rows is not None:
         known = open_rows.drop(VALID_TO, TO_LSN, TO_ORDINAL).withColumns({_THERE: F.lit(True), _KNOWN: F.lit(True)})
         timeline = timeline.unionByName(known, allowMissingColumns=True)
-    # All that stands between two truncates is an era: nothing of it lives on in the next.
+    # An era is the span between two truncates: no version continues in the next era.
     truncated = F.lit(None)
     if truncates is None:
         timeline = timeline.withColumn(_ERA, F.lit(0))
     else:
         ends = truncates.select(F.struct(LSN, ORDINAL, AT).alias("end")).distinct()
-        # A statement of its own each, and some bytes: they fit into one row.
+        # Each truncate is a separate statement and takes only some bytes: all fit into one row.
         timeline = timeline.crossJoin(F.broadcast(ends.agg(F.array_sort(F.collect_list("end")).alias("ends"))))
         here = F.struct(F.col(FROM_LSN).alias("lsn"), F.col(FROM_ORDINAL).alias("ordinal"))
         passed = F.filter("ends", lambda end: F.struct(end[LSN].alias("lsn"), end[ORDINAL].alias("ordinal")) < here)
@@ -73,5 +73,5 @@ def versions(
 
 
 def standing_at(lsn: int) -> Column:
-    """Whether a version stood as of an LSN: what was committed before it is seen, nothing else."""
+    """Return whether a version was valid as of an LSN: commits before it are visible, no others."""
     return (F.col(FROM_LSN) < lsn) & (F.col(TO_LSN).isNull() | (F.col(TO_LSN) >= lsn))

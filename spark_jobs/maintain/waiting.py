@@ -1,4 +1,4 @@
-"""Why a batch cannot begin yet, although nothing is wrong with its view."""
+"""Errors for a batch that cannot begin yet, although its view has no fault."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tailrace.sinks.control.views_topic import WAITS_FOR_TABLE
 
 
 class Waiting(StateError):
-    """A batch cannot begin before a view or a table that it reads is ready; it is tried again in the next round."""
+    """A view or a table that a batch reads is not ready yet; the next round retries the batch."""
 
 
 def waits_for_tables(view: str, tables: Sequence[str], detail: str) -> Waiting:
-    """Return the error for a view of which some tables are incomplete; `detail` says why that matters now."""
+    """Return the error for a view with incomplete tables; `detail` says why that matters now."""
     what = f"table {tables[0]}" if len(tables) == 1 else f"tables {', '.join(tables)}"
     return Waiting(
         WAITS_FOR_TABLE,

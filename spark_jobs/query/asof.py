@@ -1,7 +1,7 @@
-"""``JOIN dim ASOF row.ts ON ...``: of each key of a view of shape `history`, the version that stood at ``row.ts``.
+"""``JOIN dim ASOF row.ts ON ...``: join the versions of a view of shape `history` valid at ``row.ts``.
 
-It is taken out of the text before that is parsed and comes back as two conditions of the join. Those are all that the
-rest knows of it: with them, a key of the table names at most one version for each row.
+The clause is removed from the tokens before they are parsed, and added as two conditions of the join. The other
+modules know only these conditions: with them, a key of the table identifies at most one version for each row.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Moment:
 
 
 def take_out(tokens: Sequence[Token], text: QueryText) -> tuple[list[Token], list[Moment]]:
-    """Return the tokens without ``ASOF moment``, and where the moments stand. ConfigError for one without ON."""
+    """Return the tokens without ``ASOF moment``, and the moments. ConfigError for one without ON."""
     left: list[Token] = []
     moments: list[Moment] = []
     rest = iter(enumerate(tokens))
     for number, token in rest:
         following = tokens[number + 1 : number + 2]
-        # ``ASOF JOIN`` is another thing, which Spark does not have.
+        # ``ASOF JOIN`` is a different construct, which Spark does not have.
         if token.text.upper() != "ASOF" or not left or (following and following[0].token_type is TokenType.JOIN):
             left.append(token)
             continue
@@ -55,7 +55,7 @@ def take_out(tokens: Sequence[Token], text: QueryText) -> tuple[list[Token], lis
 
 
 def put_back(query: exp.Expr, moments: Iterable[Moment], text: QueryText, dialect: str) -> None:
-    """Add the conditions to the joins whose ON the moments stood before."""
+    """Add the ASOF conditions to the joins whose ON follows a moment. ConfigError for an invalid one."""
     for moment in moments:
         on = {
             place: join
@@ -78,13 +78,13 @@ def put_back(query: exp.Expr, moments: Iterable[Moment], text: QueryText, dialec
 
 
 def check_written(query: exp.Query, text: QueryText) -> None:
-    """ConfigError for an option of ASOF joins in a query that has none."""
+    """Raise ConfigError if a query has the option for ASOF joins but no such join."""
     if text.asof_first and not any(_WRITTEN in join.meta for join in query.find_all(exp.Join)):
         raise _refused(text, 'it has asof_before = "first", but no ASOF join', 0)
 
 
 def _conditions(alias: str, at: exp.Expr, *, first: bool) -> Iterator[exp.Expr]:
-    """Give the conditions of a join; with `first`, the first version of a key counts as valid ever since."""
+    """Yield the conditions of a join; with `first`, a key's first version is also valid before its start."""
     begins, ends = (exp.column(name, alias, quoted=True) for name in (VALID_FROM, VALID_TO))
     begun = exp.LTE(this=begins, expression=at.copy())
     yield exp.paren(exp.or_(begun, exp.column(FIRST, alias, quoted=True))) if first else begun
@@ -93,7 +93,7 @@ def _conditions(alias: str, at: exp.Expr, *, first: bool) -> Iterator[exp.Expr]:
 
 
 def check_histories(query: exp.Query, text: QueryText, catalog: Catalog) -> None:
-    """ConfigError for an ASOF on what has no versions."""
+    """Raise ConfigError for an ASOF join with anything but a view of shape `history`."""
     for join in query.find_all(exp.Join):
         if (at := join.meta.get(_WRITTEN)) is not None:
             table = join.this
@@ -103,9 +103,9 @@ def check_histories(query: exp.Query, text: QueryText, catalog: Catalog) -> None
 
 
 def moment_of(alias: str, on: Iterable[exp.Expr], info: TableInfo) -> exp.Expr | None:
-    """Return the moment of which a join takes the versions that stood then; None if it is another join.
+    """Return the moment at which the versions of an ASOF join are valid; None for any other join.
 
-    The conditions count, not how they were written.
+    The join is recognized by its conditions, however they were written.
     """
     if not is_history(info):
         return None
@@ -126,7 +126,7 @@ def _is_or_first(part: exp.Expr, alias: str) -> bool:
 
 
 def hide_first(query: exp.Query) -> None:
-    """Take the mark of first versions out of what ``*`` stands for."""
+    """Remove the column that marks first versions (`FIRST`) from the expansion of ``*``."""
     for select in query.find_all(exp.Select):
         shown = [part for part in select.expressions if part.alias_or_name != FIRST]
         if len(shown) < len(select.expressions):
@@ -134,12 +134,12 @@ def hide_first(query: exp.Query) -> None:
 
 
 def is_history(info: TableInfo) -> bool:
-    """Whether it is a view of shape `history`: its versions are told apart by where they begin."""
+    """Whether it is a view of shape `history`: the start of a version is part of its key."""
     return {VALID_FROM, VALID_TO} <= set(info.columns) and {FROM_LSN, FROM_ORDINAL} <= set(info.key)
 
 
 def key_at(info: TableInfo) -> tuple[str, ...]:
-    """Return what tells the versions apart that stood at one moment."""
+    """Return the columns that identify a version among those valid at one moment."""
     return tuple(name for name in info.key if name not in (FROM_LSN, FROM_ORDINAL))
 
 

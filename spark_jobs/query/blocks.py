@@ -1,7 +1,7 @@
-"""A query as blocks: each SELECT with the sources of its FROM, what it joins them on, and its own subqueries.
+"""A query as blocks: each SELECT with the sources of its FROM, join conditions and subqueries.
 
-A block's *combinations* are the rows that its joins and WHERE give, before grouping and windows. All that is said of
-changes is said of them.
+A block's *combinations* are the rows that its joins and WHERE yield, before grouping and windows. Changes are defined
+in terms of combinations.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tailrace.spark_jobs.query.catalog import name_of
 from tailrace.spark_jobs.query.text import QueryText
 
 How = Literal["inner", "left", "semi", "anti", "subquery"]
-"""How a source meets those before it. The first one is "inner"; "subquery": it stands in an expression."""
+"""Type of join with the sources before it. The first one is "inner"; "subquery": it is part of an expression."""
 
 FILTERING: Final = ("semi", "anti", "subquery")
-"""Sources whose columns are not seen outside of their condition."""
+"""Join types of sources whose columns are visible only in their own condition."""
 
 _AGGREGATES: Final = frozenset(
     (
@@ -34,7 +34,7 @@ _AGGREGATES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A table, a view or a nested query under an alias; `on` are the conditions it meets the others by."""
+    """A table, a view or a nested query under an alias; `on` are the conditions that join it."""
 
     alias: str
     read: str | Node
@@ -49,7 +49,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """One SELECT; `name` is for what is computed of it."""
+    """One SELECT; the names of its intermediate results begin with `name`."""
 
     name: str
     select: exp.Select
@@ -61,7 +61,7 @@ class Block:
 
     @property
     def outputs(self) -> dict[str, exp.Expr]:
-        """Output name → expression."""
+        """Map each output name to its expression."""
         return {part.alias_or_name: part.unalias() for part in self.select.expressions}
 
     @property
@@ -71,7 +71,7 @@ class Block:
 
     @property
     def group(self) -> tuple[exp.Expr, ...]:
-        """What it groups by; without GROUP BY, an aggregate is over everything."""
+        """The GROUP BY expressions; without GROUP BY, an aggregate is over all rows."""
         group = self.select.args.get("group")
         return tuple(group.expressions) if group else ()
 
@@ -104,7 +104,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branches:
-    """``UNION ALL``; each branch is kept by itself."""
+    """``UNION ALL``; each branch is maintained separately."""
 
     name: str
     blocks: tuple[Block, ...]
@@ -118,12 +118,12 @@ Node = Block | Branches
 
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
-    """Give the parts of a condition that all must hold."""
+    """Yield the conjuncts of a condition: the parts that must all hold."""
     return map(_bare, _parts(condition, exp.And))
 
 
 def is_aggregate(node: exp.Expr) -> bool:
-    """Whether a node makes one value of a group's rows."""
+    """Whether a node aggregates the rows of a group into one value; a window function does not."""
     called = isinstance(node, exp.Anonymous) and str(node.this).lower() in _AGGREGATES
     if not called and not isinstance(node, exp.AggFunc):
         return False
@@ -134,7 +134,7 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def aliases(node: exp.Expr) -> frozenset[str]:
-    """Return the sources whose columns an expression uses, not counting what its subqueries define themselves."""
+    """Return the sources whose columns an expression uses, without those that its subqueries define."""
     return frozenset(column.table for column in node.find_all(exp.Column)) - _defined(node)
 
 
@@ -143,12 +143,12 @@ def has_query(node: exp.Expr) -> bool:
 
 
 def key_of(node: exp.Expr) -> str:
-    """Return what two expressions that are the same have in common."""
+    """Return the canonical text of an expression, which is the same for equal expressions."""
     return _bare(node).sql("spark", identify=True)
 
 
 def read(query: exp.Query, text: QueryText) -> Node:
-    """Return the blocks of a query in `parse`'s form."""
+    """Return the blocks of a query in the form that `parse` returns."""
     return BlockReader(text).node(query, "rows")
 
 
@@ -178,8 +178,8 @@ class BlockReader:
         raise self._text.error("TR-543", f"{query.key.upper()} cannot be kept up to date", query)
 
     def _name(self, name: str) -> str:
-        """Number a second block of the same name."""
-        # Without "__", which the states of tables have.
+        """Return a unique block name: further blocks of the same name are numbered."""
+        # No "__", which is part of the names of tables' states.
         plain = "_".join(re.findall(r"[A-Za-z0-9]+", name)) or "nested"
         self._names[plain] = count = self._names.get(plain, 0) + 1
         return plain if count == 1 else f"{plain}_{count}"
@@ -209,7 +209,7 @@ class BlockReader:
         return Source(source.alias, self.node(source, source.alias), how, on)
 
     def _subqueries(self, select: exp.Select) -> Iterator[Source]:
-        """Give the subqueries of its expressions as sources: with the condition by which they meet a combination."""
+        """Yield the subqueries in a SELECT's expressions as sources, with the conditions that join them."""
         for part in (*select.expressions, *(select.args.get(c) for c in ("where", "group", "having", "qualify"))):
             if part is None:
                 continue
@@ -221,7 +221,7 @@ class BlockReader:
                 yield self.subquery(node)
 
     def subquery(self, found: exp.Query) -> Source:
-        """Return a subquery of a condition as a source that its block joins."""
+        """Return a subquery of an expression as a source that its block joins."""
         parent = found.parent
         query = found.unnest()
         assert isinstance(query, exp.Query)
@@ -244,12 +244,12 @@ class BlockReader:
         equal = exp.EQ(this=parent.this.copy(), expression=output)
         if isinstance(parent.parent, exp.Where | exp.And):
             return Source(name, node, "subquery", (equal,))
-        # True or unknown: NOT IN changes with either.
+        # NOT IN depends both on comparisons that are true and on those that are unknown (NULL).
         nulls = (exp.Is(this=side.copy(), expression=exp.Null()) for side in (parent.this, output))
         return Source(name, node, "subquery", (exp.or_(equal, *nulls),))
 
     def _correlated(self, query: exp.Expr, parent: exp.Expr | None, outer: Sequence[exp.Column], name: str) -> Source:
-        """Take the conditions on the outer query out; what is left is joined to its combinations by them."""
+        """Turn the conditions on the outer query into join conditions of the remaining subquery."""
         if isinstance(parent, exp.In):
             raise self._text.error(
                 "TR-552",
@@ -299,7 +299,7 @@ class BlockReader:
 
 
 def _parts(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
-    """Give what a tree of nodes of one kind holds together."""
+    """Yield the operands of a tree of nodes of one kind, such as AND."""
     inside = node.unnest()
     if isinstance(inside, kind):
         yield from _parts(inside.this, kind)
@@ -309,17 +309,17 @@ def _parts(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
-    """Take brackets off; those of a subquery are its own."""
+    """Remove parentheses, except those of a subquery."""
     return node if isinstance(node, exp.Subquery) else node.unnest()
 
 
 def _defined(query: exp.Expr) -> set[str]:
-    """Return the aliases that a query defines, itself or in what is nested in it."""
+    """Return the aliases that a query and its nested queries define."""
     return {source.alias_or_name for inner in query.find_all(exp.Query) for source in _named_sources(inner)}
 
 
 def _is_outer(column: exp.Column, query: exp.Expr) -> bool:
-    """Whether a column in a query is of a source around it: the nearest one that has its alias counts."""
+    """Whether a column in a query is of a source outside of it; the innermost source of its alias counts."""
     inside = {id(select) for select in query.find_all(exp.Select)}
     select = column.parent_select
     while select is not None and id(select) in inside:

@@ -1,4 +1,4 @@
-"""What a query can be written over: captured tables, ``schema.table``, and other views, by their plain names."""
+"""Inputs that a query can name: captured tables (``schema.table``) and other views (plain names)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class TableInfo:
 
 
 Catalog = Mapping[str, TableInfo]
-"""By name as queries have it: ``schema.table``, or a view's plain name."""
+"""Tables and views by the name that queries use: ``schema.table``, or a view's plain name."""
 
 VIEWS: Final = "pg_views"
-"""What stands for the schema of a view while its query is resolved: PostgreSQL refuses a schema of such a name."""
+"""Placeholder for the schema of a view while a query is resolved: PostgreSQL refuses a schema of such a name."""
 
 
 def name_of(table: exp.Table) -> str:
-    """Return what a query reads there, as the catalog has it."""
+    """Return the catalog's name of a table or view in a query."""
     return table.name if table.db in ("", VIEWS) else f"{table.db}.{table.name}"
 
 
 def is_view(name: str) -> bool:
-    """Whether a name of the catalog is a view's: those of tables have a dot."""
+    """Whether a name in the catalog is that of a view: names of tables contain a dot."""
     return "." not in name
 
 
@@ -44,7 +44,7 @@ _WORD = r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*"
 
 
 def slug(table: str) -> str:
-    """Return a name for what a query reads in Spark, where a dot would be a namespace; no two share one."""
+    """Return a unique name in Spark for a table or view, without dots, which would mean a namespace."""
     if is_view(table):
         return f"v___{table}"
     if re.fullmatch(rf"{_WORD}\.{_WORD}", table):
@@ -53,7 +53,7 @@ def slug(table: str) -> str:
 
 
 _LISTED: Final = 15
-"""Tables named in a hint."""
+"""Maximum number of tables in a hint."""
 
 
 def captured(prefix: str, stored: Iterable[StoredSchema]) -> dict[str, bool]:
@@ -65,7 +65,7 @@ def captured(prefix: str, stored: Iterable[StoredSchema]) -> dict[str, bool]:
 
 
 def not_captured(name: str, known: Mapping[str, bool]) -> str:
-    """Return what to do about a name that is no captured table with a key: the nearest one, and which there are."""
+    """Return the hint for a name that is not a captured table with a key: the closest and all such tables."""
     if not known:
         return "No table is captured yet: has `tailrace run` been started?"
     if name in known:
@@ -79,7 +79,10 @@ def not_captured(name: str, known: Mapping[str, bool]) -> str:
 
 
 def table_of(topics: Topics, table: str, stored: Iterable[StoredSchema]) -> TableInfo | None:
-    """Return what `stored`, the newest last, says of a table now; None if it is not there, or has no key."""
+    """Return a table's present columns and key; None if `stored` lacks the table, or it has no key.
+
+    In `stored`, the newest schema is last.
+    """
     schema, _, name = table.partition(".")
     topic = topics.table(schema, name)
     newest = {found.subject: found.schema for found in stored}

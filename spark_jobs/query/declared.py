@@ -1,4 +1,4 @@
-"""A view's query as declared: read, checked, and ready to be rewritten for whatever has changed."""
+"""A view's query as declared: parsed, checked, and ready to be rewritten for the tables that change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Refresh = Literal["incremental", "full"]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQuery:
-    """A query that can be kept; `root` is None if it is computed whole each time."""
+    """A query that can be maintained; `root` is None if it is recomputed completely each time."""
 
     text: QueryText
     key: tuple[str, ...]
@@ -34,16 +34,16 @@ class DeclaredQuery:
     root: Node | None
     keys: Keys
     histories: tuple[str, ...] = ()
-    """Those of `tables` of which the first version of each key is marked (`sinks.target.protocol.FIRST`)."""
+    """Those of `tables` in which the first version of each key is marked (`sinks.target.protocol.FIRST`)."""
 
     def over(self, which: State) -> str:
         """Return the SQL of the whole query over the tables in one state."""
         return at(self.whole, which).sql(DIALECT, identify=True)
 
     def steps(self, changed: Collection[str]) -> list[Step]:
-        """Return what computes the view's affected rows; the last two steps are those before and after.
+        """Return the steps that compute the view's affected rows; the last two give them before and after.
 
-        There are none if it is computed whole.
+        There are no steps if the query is recomputed completely.
         """
         return rewrite(self.root, self.keys, changed) if self.root is not None else []
 
@@ -55,7 +55,7 @@ def declare(
     refresh: Refresh = "incremental",
     known: Mapping[str, bool] | None = None,
 ) -> DeclaredQuery:
-    """Read and check a query. ConfigError says what of it cannot be maintained, and where that is in its text.
+    """Parse and check a query. ConfigError points at the part that cannot be maintained.
 
     `known` are all captured tables and whether they have a key, for a hint.
     """
@@ -96,7 +96,7 @@ def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> Non
 
 
 def _check_read(root: Node, tables: Sequence[str], text: QueryText) -> None:
-    """A table whose changes nothing follows would make the view wrong without a word."""
+    """Raise ConfigError for a table that no block reads: its changes would silently make the view wrong."""
     if lost := sorted(set(tables) - root.tables):
         raise text.error("TR-552", f"a subquery over {', '.join(lost)} in this place cannot be kept up to date", 0)
 
@@ -134,5 +134,8 @@ def _check_units(root: Node, keys: Keys, text: QueryText) -> None:
 
 
 def _widest(block: Block) -> exp.Expr:
-    """What makes the unit so wide: a window function over everything, or an aggregate without GROUP BY."""
+    """Return the cause of a unit that is the whole block: a window over everything, else the first output.
+
+    Without a window function, the cause is an aggregate without GROUP BY.
+    """
     return block.windows[0] if block.windows else block.select.selects[0]

@@ -1,4 +1,4 @@
-"""How a query is kept up to date, in words and SQL."""
+"""Explain in words and SQL how a query view is maintained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.spark_jobs.query.rewrite import Step, state
 
 
 def explain(query: DeclaredQuery) -> Iterator[str]:
-    """Give the lines that say, for each table, how a change in it finds what is to be computed anew."""
+    """Yield lines that explain, for each table, how a change in it leads to the parts to recompute."""
     yield f'view "{query.text.view}", key ({", ".join(query.key)})'
     if query.root is None:
         yield 'refresh = "full": each batch with a change in one of its tables computes the whole query and replaces'
@@ -37,7 +37,7 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
 
 
 def _scans(query: DeclaredQuery, steps: list[Step]) -> str:
-    """What a batch reads whole; the images are of the changed keys only."""
+    """Return the tables that a batch reads completely; images have only the changed keys."""
     names = {state(table, which): f"{table} ({which})" for table in query.tables for which in ("old", "new")}
     counts: dict[str, int] = {}
     for step in steps:

@@ -1,4 +1,4 @@
-"""Which sources of a block a projection to its unit needs, and what joins them."""
+"""Find the sources of a block that a projection to its unit needs, and the conditions that join them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sqlglot import exp
 from tailrace.spark_jobs.query.blocks import FILTERING, Block, Source, aliases, has_query
 
 Joined = list[tuple[exp.Expr, Source, list[exp.Expr]]]
-"""What stands in FROM, its source, and its conditions; those of all but a LEFT JOIN may as well stand in WHERE."""
+"""FROM items with their source and conditions; except for a LEFT JOIN, conditions may be in WHERE as well."""
 
 
 def joined(block: Block, needed: Collection[str]) -> Joined:
     """Return the sources that connect the needed ones, in the block's order.
 
-    The conditions of a source that is left out are left out as well, so there may be more combinations than the
-    block has; there are never fewer.
+    The conditions of an omitted source are omitted as well, so there may be more combinations than the block has, but
+    never fewer.
     """
     sources = [source for source in block.sources if source.how not in FILTERING]
     kept = _connected(sources, block.where, needed)
@@ -39,7 +39,7 @@ def _connected(sources: list[Source], where: Iterable[exp.Expr], needed: Collect
     kept: set[str] = set()
     for name in sorted(names.intersection(needed)):
         kept |= {name} if not kept else _path(kept, name, groups)
-    # A LEFT JOIN stands with all that its condition names, and beside something.
+    # A LEFT JOIN needs a left side, and all sources that its condition names.
     for source in reversed(sources):
         if source.alias in kept and source.how == "left":
             kept |= frozenset((sources[0].alias,)).union(*(aliases(part) for part in source.on)) & names
@@ -47,7 +47,10 @@ def _connected(sources: list[Source], where: Iterable[exp.Expr], needed: Collect
 
 
 def _path(start: set[str], end: str, groups: list[frozenset[str]]) -> set[str]:
-    """Return what leads from `start` to `end` by conditions, both included; without one, they are crossed."""
+    """Return the sources that conditions connect from `start` to `end`, both ends included.
+
+    Without such a path, only `end` is returned, which is cross-joined.
+    """
     before: dict[str, str | None] = dict.fromkeys(start)
     wave = sorted(start)
     while wave and end not in before:

@@ -1,6 +1,6 @@
-"""What is unique in a query's rows, from the keys of its tables and the equalities of its joins.
+"""Derive unique keys of a query's rows from the keys of its tables and the equalities of its joins.
 
-Everything is said in expressions over a block's combinations, compared by their text (`key_of`).
+All keys are expressions over a block's combinations, compared by their text (`key_of`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Keys:
         self._facts: dict[int, Facts] = {}
 
     def facts(self, block: Block) -> Facts:
-        """Return what determines what in a block."""
+        """Return the functional dependencies of a block."""
         if id(block) not in self._facts:
             seen = [source for source in block.sources if source.how not in FILTERING]
             self._facts[id(block)] = Facts(block, {source.alias: self._source(source) for source in seen})
         return self._facts[id(block)]
 
     def is_unique(self, node: Node, outputs: Iterable[str]) -> bool:
-        """Whether no two rows of a query can have the same values (NULL counts as one) in these outputs."""
+        """Whether no two rows of a query can have equal values (NULL counts as a value) in these outputs."""
         names = set(outputs)
         if isinstance(node, Branches):
             return all(self.is_unique(block, names) for block in node.blocks) and bool(names & _told_apart(node))
@@ -56,7 +56,7 @@ class Keys:
         return [frozenset(shown[part] for part in parts) for parts in needed if parts <= shown.keys()]
 
     def _source(self, source: Source) -> tuple[list[frozenset[str]], list[str]]:
-        """Return a source's unique keys and its columns, both as the block around it names them."""
+        """Return a source's unique keys and its columns, as named in the block around it."""
         at: exp.Expr | None = None
         if isinstance(source.read, str):
             info = self._catalog[source.read]
@@ -71,13 +71,13 @@ class Keys:
 
         found = [frozenset(map(named, key)) for key in unique]
         if at is not None:
-            # At one moment a key has one version.
+            # At one moment, a key has at most one version.
             found.insert(0, frozenset((*map(named, key_at(info)), *map(key_of, at.find_all(exp.Column)))))
         return found, [named(name) for name in names]
 
 
 class Facts:
-    """Equalities and keys in one block; `sources` is alias → (unique keys, columns)."""
+    """Equalities and keys in one block; `sources` maps an alias to (unique keys, columns)."""
 
     def __init__(self, block: Block, sources: dict[str, tuple[list[frozenset[str]], list[str]]]) -> None:
         self._block = block
@@ -93,7 +93,7 @@ class Facts:
             found = [frozenset()]
         else:
             found = [frozenset(parts) for parts in self._combination_keys(list(self._sources))]
-        # One row of each partition has number 1, or any other number.
+        # Each row number occurs once in a partition.
         found += [
             frozenset({key_of(window), *map(key_of, window.args.get("partition_by") or [])})
             for window in block.windows
@@ -105,7 +105,7 @@ class Facts:
 
     @cached_property
     def combination_keys(self) -> list[frozenset[str]]:
-        """Sets that are unique in the block's combinations, before grouping."""
+        """Sets of expressions that are unique in the block's combinations, before grouping."""
         return [frozenset(parts) for parts in self._combination_keys(list(self._sources))]
 
     def _combination_keys(self, aliases_: list[str]) -> Iterator[set[str]]:
@@ -117,12 +117,12 @@ class Facts:
                 yield rest | unique
 
     def identity(self, alias: str) -> list[str]:
-        """Return columns that tell a source's rows apart; all of them, if no key of it is known."""
+        """Return columns that identify a source's rows; all columns, if no key of it is known."""
         unique, columns = self._sources[alias]
         return [name for name in columns if not unique or name in unique[0]]
 
     def reduced(self, parts: Iterable[str]) -> frozenset[str]:
-        """Take out what the rest determines, the last first."""
+        """Remove the expressions that the others determine, beginning with the last."""
         kept = sorted(parts, key=self._order)
         for part in reversed(list(kept)):
             if part in self.closure(other for other in kept if other != part):
@@ -138,7 +138,7 @@ class Facts:
             for text, columns in self._computed.items():
                 if columns <= known:
                     known |= self.equals(text)
-            # A window on time begins where no other of its group does.
+            # The start of a time window identifies it among the windows that are grouped by.
             known |= {text for text in map(key_of, self._block.group) if f"{text}.`start`" in known}
             for source in self._block.sources:
                 if source.alias in self._sources and self._is_known(source, known):
@@ -151,7 +151,7 @@ class Facts:
             return True
         if source.how != "left":
             return False
-        # At most one row is joined, and whether it is depends on what is known alone.
+        # At most one row is joined, and known values alone decide whether it is.
         others = [column for part in source.on for column in part.find_all(exp.Column) if column.table != source.alias]
         if not all(key_of(column) in known for column in others):
             return False
@@ -159,7 +159,7 @@ class Facts:
         return any(key <= known | given for key in unique)
 
     def equals(self, part: str) -> set[str]:
-        """Return the expressions that have the same value in every combination."""
+        """Return the expressions that equal `part` in every combination, itself included."""
         return self._classes.get(part, {part})
 
     @cached_property
@@ -174,7 +174,7 @@ class Facts:
 
     @cached_property
     def _computed(self) -> dict[str, set[str]]:
-        """What is compared or grouped by and is no column itself: its text → the columns that give it."""
+        """Map each computed expression that is compared or grouped by, as text, to its columns."""
         sides = [side for part in self._holding if isinstance(part, _EQUAL) for side in (part.this, part.expression)]
         found = [part for part in (*sides, *self._block.group) if not isinstance(part, exp.Column)]
         return {
@@ -201,7 +201,7 @@ class Facts:
 
 
 def _equality(condition: exp.Expr) -> Iterator[tuple[str, str | None]]:
-    """Give the sides of an equality, each as the left one; the right one is None if it is a literal or NULL."""
+    """Yield an equality in both directions; the right side is None if it is a literal or NULL."""
     if isinstance(condition, exp.Is) and isinstance(condition.expression, exp.Null):
         yield key_of(condition.this), None
         return
@@ -216,7 +216,7 @@ def _equality(condition: exp.Expr) -> Iterator[tuple[str, str | None]]:
 
 
 def _told_apart(node: Branches) -> set[str]:
-    """Return the outputs that are another literal in each branch."""
+    """Return the outputs that are a different literal in each branch."""
     found = set()
     for name in node.blocks[0].outputs:
         parts = [block.outputs[name] for block in node.blocks]

@@ -1,4 +1,4 @@
-"""Which columns the windows of a query count as event time: a row that comes late is late by one of them."""
+"""Find the event-time columns of a query's windows: a late row is late by one of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from tailrace.spark_jobs.query.times import is_window
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """A column of a captured table, as the catalog names it."""
+    """A column of a captured table, under the catalog's names."""
 
     table: str
     column: str
 
 
 def event_times(whole: exp.Query, text: QueryText, tables: Collection[str]) -> tuple[EventTime, ...]:
-    """Return them, of a query in `parse`'s form. ConfigError if there is none, or one that is of none of `tables`."""
+    """Return the event-time columns of a query in the form that `parse` returns.
+
+    ConfigError if there is none, or one that is not a column of one of `tables`.
+    """
     found: dict[EventTime, None] = {}
     for call in whole.find_all(exp.Anonymous):
         if is_window(call):
@@ -35,7 +38,7 @@ def event_times(whole: exp.Query, text: QueryText, tables: Collection[str]) -> t
 
 
 def _traced(part: exp.Expr | None) -> EventTime | None:
-    """Follow a column down to the table that it is of; what is computed is of none."""
+    """Trace a column through subqueries to its table; None for a computed value."""
     if not isinstance(part, exp.Column):
         return None
     select = part.parent_select

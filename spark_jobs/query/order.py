@@ -1,4 +1,4 @@
-"""Whether what depends on the order of rows is given one: ties would come out another way each time."""
+"""Check that results that depend on row order have a total order: ties would vary between runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tailrace.spark_jobs.query.refusals import ANY_ROW
 from tailrace.spark_jobs.query.text import QueryText
 
 _BY_PEERS: Final = (exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)
-"""Ranking functions that give the same to rows that are equal in the order."""
+"""Ranking functions that return the same value for rows that are equal in the order."""
 
 
 def check_order(node: Node, keys: Keys, text: QueryText) -> None:
-    """ConfigError for the first part whose result is not the same each time over the same rows."""
+    """Raise ConfigError for the first part whose result can vary over the same rows."""
     if isinstance(node, Branches):
         for block in node.blocks:
             check_order(block, keys, text)
@@ -59,7 +59,7 @@ def _everything(spec: exp.Expr) -> bool:
 
 
 def _by_order(block: Block) -> Iterator[tuple[exp.Expr, list[exp.Expr]]]:
-    """Give aggregates that take the value of the row which is first or last in an order."""
+    """Yield aggregates that return a value of the first or last row in an order, with that order."""
     for part in (*block.select.expressions, block.select.args.get("having"), block.select.args.get("qualify")):
         for node in part.walk(prune=lambda n: isinstance(n, exp.Query)) if part is not None else ():
             if isinstance(node, exp.ArgMax | exp.ArgMin) and is_aggregate(node):
@@ -79,7 +79,7 @@ def _check_total(
     found = list(unique)
     if any(key <= known for key in found):
         return
-    # The last candidate is as good as any; what is missing of it makes the order whole.
+    # Any candidate will do; its missing expressions make the order total.
     missing = ", ".join(sorted(facts.reduced(found[0]) - known)).replace("`", "") if found else ""
     raise text.error(
         "TR-546",

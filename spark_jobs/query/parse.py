@@ -1,7 +1,7 @@
-"""From the text of a query to a tree in one form: names resolved, CTEs put in place, time windows computed below.
+"""Parse a query into a normalized tree: names resolved, CTEs inlined, time windows in subqueries.
 
-After this every column names its source, every source has an alias, ``UNION`` is ``DISTINCT`` over ``UNION ALL``,
-and what a query may not have at all has been refused, with a pointer to it.
+In the result, every column names its source, every source has an alias, and ``UNION`` is ``DISTINCT`` over
+``UNION ALL``. Constructs that are never allowed have been refused, with a pointer to them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ DIALECT: Final = "spark, normalization_strategy=case_sensitive"
 def parse(
     raw: exp.Query, text: QueryText, catalog: Catalog, known: Mapping[str, bool] | None = None
 ) -> exp.Query:
-    """Return the one form of what `tree` gave, which is used up. ConfigError points at what is not there.
+    """Return the normalized form of a result of `tree`, which is consumed.
 
-    `known` are all captured tables, for its hint; by default those of `catalog`.
+    ConfigError points at a name that does not exist. `known` are all captured tables, for its hint; by default those
+    of `catalog`.
     """
     raw = inline_ctes(raw, text)
     tables = dict.fromkeys((name for name in catalog if not is_view(name)), True)
@@ -60,12 +61,12 @@ def parse(
 
 
 def tree(text: QueryText) -> exp.Query:
-    """Return the query as it is written."""
+    """Parse a query without normalizing it. ConfigError if it is not one SELECT."""
     dialect = Dialect.get_or_raise(DIALECT)
     try:
         tokens = dialect.tokenize(text.sql)
         for token, following in itertools.pairwise(tokens):
-            # The grammar takes every WINDOW for the clause; ``window(ts, '1 hour')`` is Spark's function.
+            # sqlglot takes every WINDOW for the clause; ``window(ts, '1 hour')`` is Spark's function.
             if token.token_type is TokenType.WINDOW and following.token_type in (TokenType.L_PAREN, TokenType.DOT):
                 token.token_type = TokenType.VAR
         tokens, moments = take_out(tokens, text)
@@ -86,7 +87,10 @@ def tree(text: QueryText) -> exp.Query:
 
 
 def tables_of(text: QueryText, views: Collection[str] = ()) -> tuple[str, ...]:
-    """Return what a query names: ``schema.table``, and of `views` by plain names; ConfigError for any other name."""
+    """Return the names that a query reads: ``schema.table``, or a plain name of `views`.
+
+    ConfigError for any other name, or if it reads nothing.
+    """
     found: dict[str, None] = {}
     for table in inline_ctes(tree(text), text).find_all(exp.Table):
         if table.catalog or (not table.db and table.name not in views):
@@ -114,13 +118,13 @@ def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog, known: Map
 
 
 def _check_plain(table: exp.Table, text: QueryText) -> None:
-    """What else stands at a table's name (AS OF, TABLESAMPLE) would be lost when its states take its place."""
+    """Raise ConfigError for a modifier of a table (AS OF, TABLESAMPLE): its states would replace it."""
     if any(part for name, part in table.args.items() if name not in ("this", "db", "alias")):
         raise text.error("TR-541", f'"{table.sql(DIALECT)}" is not a whole table as it is now', table)
 
 
 def _unresolved(error: OptimizeError, raw: exp.Query, text: QueryText, catalog: Catalog) -> ConfigError:
-    """Point at the column that sqlglot has named; it gives no place itself."""
+    """Return an error that points at the column named by sqlglot, which reports no position itself."""
     message = str(error).split("\n", 1)[0]
     named = re.match(r"(?:Unknown column: |Column ')\W*([^'\s]+)", message)
     name = named[1].strip("'\"`.").rpartition(".")[2] if named else ""
@@ -139,7 +143,7 @@ def _unresolved(error: OptimizeError, raw: exp.Query, text: QueryText, catalog: 
 
 
 def _least_known(columns: list[exp.Column], raw: exp.Query, catalog: Catalog) -> exp.Column:
-    """Of columns with one name take the first whose own source lacks it."""
+    """Return the first of several columns of one name whose own source lacks it; else the first."""
     tables = {table.alias_or_name: name_of(table) for table in raw.find_all(exp.Table)}
     for column in columns:
         info = catalog.get(tables.get(column.table, ""))

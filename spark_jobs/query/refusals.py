@@ -1,4 +1,7 @@
-"""What a query may not have, each with a pointer to it; ``refresh = "full"`` lets some of it pass."""
+"""Refuse constructs that cannot be maintained incrementally, with a pointer to each.
+
+With ``refresh = "full"``, a query is not checked here.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,24 @@ ANY_ROW: Final = (
 """Aggregates whose result depends on the order in which they see the rows."""
 
 _SEVERAL_ROWS: Final = frozenset(("inline_outer", "variant_explode", "variant_explode_outer"))
-"""Of Spark's functions that make rows, those that sqlglot has no class for."""
+"""Spark's row-generating functions that sqlglot has no class for."""
 
 _FULL_HINT: Final = 'refresh = "full" computes the whole query anew for each batch that touches its tables.'
 
 
 _PART: Final = "TR-543"
-"""The code for a part of a query that changes cannot be followed through."""
+"""Error code for a construct through which changes cannot be tracked."""
 _VARYING_RESULT: Final = "TR-554"
-"""The code for a function whose result is not determined by the rows."""
+"""Error code for a function whose result the rows do not determine."""
 _WINDOWS: Final = "TR-555"
-"""The code for windows on time that cannot be maintained."""
+"""Error code for windows on time that cannot be maintained."""
 
 Finding = tuple[str, str, exp.Expr, str]
-"""Code, part of the query in words, where it is, and the hint ("": a full refresh)."""
+"""Error code, description of the construct, its node, and the hint ("": use a full refresh)."""
 
 
 def refuse(query: exp.Query, text: QueryText) -> None:
-    """ConfigError for the first part of a query, as written, that changes of its tables cannot be followed through."""
+    """Raise ConfigError for the first construct, in the query as written, that cannot track changes."""
     for code, message, node, hint in _findings(query):
         raise text.error(code, f"{message} cannot be kept up to date", node, hint=hint or _FULL_HINT)
 

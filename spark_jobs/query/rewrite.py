@@ -1,18 +1,19 @@
-"""From a query and the tables that have changed to the SQL that finds what changed in it.
+"""Rewrite a query, for the tables that have changed, into SQL that finds its changed rows.
 
-Each table stands in four states: ``old`` and ``new``, whole, at the two cuts; ``before`` and ``after``, the rows of
-the changed keys in either. A nested query has ``before`` and ``after`` too: its rows in its affected units.
+Each table has four states: ``old`` and ``new`` are the whole table at the two cuts; ``before`` and ``after`` are the
+rows of the changed keys in each. A nested query has ``before`` and ``after``, too: its rows in its affected units.
 
-A unit is affected if one of its combinations came or went, and then a changed row is in that combination:
+A unit is affected if one of its combinations appears or disappears. Then a changed row is in that combination:
 
-* of a source that is joined by its rows: the block with the source's ``before`` and ``after`` over the ``new`` of those
-  that stand before it and the ``old`` of those behind it. For how often a combination is there is a product, one factor
-  for each source, and the difference of two products is the sum of just these terms;
-* of a source that others are only held against (LEFT, SEMI and ANTI JOIN, a subquery): what is before it in the
-  block, in both states, where it meets any row of its ``before`` and ``after``: then a row beside it comes or goes.
+* If its source is inner-joined: evaluate the block over the source's ``before`` and ``after``, the ``new`` state of the
+  sources before it, and the ``old`` state of those after it. The number of times that a combination occurs is a product
+  with one factor for each source, and the difference of two such products is the sum of exactly these terms.
+* If other sources are only matched with its source (LEFT, SEMI and ANTI JOIN, a subquery): evaluate the other sources
+  that its condition and the unit need, in both states, where they match any row of its ``before`` and ``after``. There,
+  a match can appear or disappear.
 
-What is left out of these queries (grouping, HAVING, subqueries, sources and conditions that the unit does not need)
-only makes more units affected, never fewer.
+The parts that these queries omit (grouping, HAVING, subqueries, sources and conditions that the unit does not need)
+can only add affected units, never remove one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _OF_UNITS: Final = "__units"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A query whose result the later ones know as `name`; `why` says what it is."""
+    """A query whose result later steps read as `name`; `why` describes the result."""
 
     name: str
     query: exp.Query
@@ -47,7 +48,7 @@ class Step:
 
     @property
     def is_units(self) -> bool:
-        """Whether it gives units, not rows."""
+        """Whether the result is units, not rows."""
         return self.name.endswith(_OF_UNITS)
 
     def sql(self, dialect: str = DIALECT, *, pretty: bool = False) -> str:
@@ -60,7 +61,7 @@ def state(table: str, which: str) -> str:
 
 
 def rewrite(root: Node, keys: Keys, changed: Collection[str]) -> list[Step]:
-    """Return the steps for changes in at least one of its tables.
+    """Return the steps for changes in at least one table of the query.
 
     The last two are ``rows__before`` and ``rows__after``: all affected rows of the view.
     """
@@ -68,14 +69,14 @@ def rewrite(root: Node, keys: Keys, changed: Collection[str]) -> list[Step]:
 
 
 class Rewriter:
-    """From a query's blocks to the queries that find its affected units."""
+    """Builds the queries that find the affected units of a query's blocks, and their rows."""
 
     def __init__(self, keys: Keys, changed: frozenset[str]) -> None:
         self._keys = keys
         self._changed = changed
 
     def images(self, node: Node) -> Iterator[Step]:
-        """Give the steps up to a node's ``before`` and ``after``."""
+        """Yield the steps up to a node's ``before`` and ``after``."""
         blocks = [block for block in _blocks(node) if block.tables & self._changed]
         for block in blocks:
             for source in block.sources:
@@ -102,7 +103,7 @@ class Rewriter:
         return found
 
     def _affected(self, block: Block, source: Source) -> Iterator[exp.Select]:
-        """Give the units whose combinations a changed row of one source is in, or beside."""
+        """Yield queries for the units whose combinations contain, or match, a changed row of one source."""
         needed = set().union(*(aliases(part) for part in unit(block, self._keys)))
         if source.how != "inner":
             yield from (self._beside(block, source, needed, which) for which in _IMAGE)
@@ -113,23 +114,23 @@ class Rewriter:
             states = states_of(block.sources[:number], "new") | states_of(block.sources[number:], "old")
             yield from_clause(self._projected(block), plan, states, {source.alias: _either(source)})
             return
-        # what is beside a combination is that of its own state
+        # The rows that a LEFT JOIN adds to a combination must be of the same state.
         for which in _IMAGE:
             images = {source.alias: image_of(source, _IMAGE[which])}
             yield from_clause(self._projected(block), plan, states_of(block.sources, which), images)
 
     def _beside(self, block: Block, source: Source, needed: Collection[str], which: State) -> exp.Select:
-        """Return the units of what is before a source in one state, where it meets a changed row of it."""
+        """Return a query for the units, in one state, that match a changed row of a source."""
         beside = set().union(*(aliases(part) for part in source.on)) - {source.alias}
         states = states_of(block.sources, which)
         query = from_clause(self._projected(block), joined(block, {*needed, *beside}), states, {})
         met = exp.select("1").from_(_either(source))
-        # What holds of groups or windows cannot be asked of combinations.
+        # Conditions on aggregates or windows cannot be evaluated for combinations.
         on = [part.copy() for part in source.on if not any(map(_over_rows, part.walk()))]
         return query.where(exp.Exists(this=met.where(*on)), copy=False)
 
     def _unit(self, block: Block) -> tuple[exp.Expr, ...]:
-        """Return the unit's expressions; where it is the whole block, something that is the same in all rows."""
+        """Return the unit's expressions; if the unit is the whole block, a constant."""
         return unit(block, self._keys) or (exp.Literal.number(1),)
 
     def _projected(self, block: Block) -> exp.Select:
@@ -137,7 +138,7 @@ class Rewriter:
         return exp.Select(expressions=named, distinct=exp.Distinct())
 
     def restricted(self, block: Block, which: State) -> exp.Select:
-        """Return the block over the combinations of its affected units."""
+        """Return the block, in one state, over the combinations of its affected units."""
         same = [
             # NULL is a unit like any other.
             exp.NullSafeEQ(this=exp.column(f"u{number}", _UNITS, quoted=True), expression=part.copy())
@@ -175,7 +176,7 @@ def _table(table: str, which: str, alias: str) -> exp.Expr:
 
 
 def image_of(source: Source, image: str) -> exp.Expr:
-    """Return the rows of a source that changed, as they were `before` or `after` the batch."""
+    """Return the table of a source's changed rows, as they were `before` or `after` the batch."""
     if isinstance(source.read, str):
         return _table(source.read, image, source.alias)
     name = exp.to_identifier(f"{source.read.name}__{image}", quoted=True)
@@ -192,14 +193,14 @@ def _either(source: Source) -> exp.Expr:
 
 
 def states_of(sources: Sequence[Source], which: State) -> dict[str, State]:
-    """Return one state for all sources, by their aliases."""
+    """Map the aliases of all sources to one state."""
     return dict.fromkeys((source.alias for source in sources), which)
 
 
 def from_clause(
     query: exp.Select, plan: Joined, states: Mapping[str, State], images: Mapping[str, exp.Expr]
 ) -> exp.Select:
-    """Give `query` a FROM with the sources of a plan in their states, some as images, and the plan's conditions."""
+    """Add a plan to `query`: a FROM with its sources as states or images, and its conditions."""
     for number, (read, source, on) in enumerate(plan):
         this = images.get(source.alias) or at(read, states[source.alias])
         conditions = [part.copy() for part in on]

@@ -1,4 +1,4 @@
-"""Bring a parsed query into the form that the rest knows: no CTE, no RIGHT JOIN, no named window, UNION as DISTINCT."""
+"""Normalize a parsed query: no CTE, no RIGHT JOIN, no named window, UNION as DISTINCT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.spark_jobs.query.text import QueryText
 
 
 def inline_ctes(query: exp.Query, text: QueryText, outer: Mapping[str, exp.CTE] | None = None) -> exp.Query:
-    """Put each common table expression where it is named, as a subquery in FROM."""
+    """Replace each reference to a common table expression by a subquery in FROM."""
     known = dict(outer or {})
     with_ = query.args.get("with_")
     if with_ is not None:
@@ -28,20 +28,23 @@ def inline_ctes(query: exp.Query, text: QueryText, outer: Mapping[str, exp.CTE] 
             continue
         cte = known[table.name]
         alias = exp.TableAlias(this=exp.to_identifier(table.alias or table.name), columns=cte.args["alias"].columns)
-        # A join of the table stays where it is; only what it reads changes.
+        # Replace the table only: the join around it stays as it is.
         table.replace(exp.Subquery(this=cte.this.copy(), alias=alias))
     return query
 
 
 def one_form(query: exp.Query, text: QueryText) -> None:
-    """Rewrite in place what has an equal that is easier to keep."""
+    """Rewrite RIGHT JOINs and named windows in place as equivalents that are easier to maintain."""
     for select in list(query.find_all(exp.Select)):
         _swap_right_join(select, text)
         _inline_windows(select)
 
 
 def settle_unions(query: exp.Query) -> exp.Query:
-    """In a qualified query, name all branches alike and turn ``UNION`` into ``SELECT DISTINCT`` over ``UNION ALL``."""
+    """Turn ``UNION`` into ``SELECT DISTINCT`` over ``UNION ALL``; name the outputs of all branches alike.
+
+    The query must be qualified.
+    """
     for number, union in enumerate(list(query.find_all(exp.Union))):
         _name_alike(union)
         if not union.args.get("distinct"):
@@ -60,7 +63,7 @@ def settle_unions(query: exp.Query) -> exp.Query:
 
 
 def _name_alike(union: exp.Union) -> None:
-    """Outputs go by their place: those of the right side take the names of the left."""
+    """Rename the outputs of the right side, by position, to those of the left side."""
     names = union.named_selects
     for select in union.expression.find_all(exp.Select):
         if select.find_ancestor(exp.From, exp.Join, exp.Where, exp.In, exp.Exists) is not union.find_ancestor(
@@ -72,7 +75,10 @@ def _name_alike(union: exp.Union) -> None:
 
 
 def _swap_right_join(select: exp.Select, text: QueryText) -> None:
-    """``a RIGHT JOIN b`` is ``b LEFT JOIN a``; behind other joins it would need brackets."""
+    """Turn ``a RIGHT JOIN b`` into ``b LEFT JOIN a``.
+
+    ConfigError for one after another join, which would need parentheses.
+    """
     joins = select.args.get("joins") or []
     for number, join in enumerate(joins):
         if join.side != "RIGHT":

@@ -11,9 +11,9 @@ from tailrace.schemas.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class QueryText:
-    """A query as somebody wrote it in ``[views.NAME]``.
+    """A query as written in ``[views.NAME]``.
 
-    `asof_first`: its ASOF joins take the first version of a key for all moments before that.
+    `asof_first`: its ASOF joins use the first version of a key for all earlier moments as well.
     """
 
     view: str
@@ -34,14 +34,14 @@ class QueryText:
         start = self.sql.rfind("\n", 0, offset) + 1
         line = self.sql[start:].split("\n", 1)[0]
         label = f"LINE {self.sql.count(chr(10), 0, offset) + 1}: "
-        # Below a tab stands a tab, so that the caret is where the fault is.
+        # Copy tabs, so that the caret is below the error.
         below = "".join("\t" if c == "\t" else " " for c in line[: offset - start])
-        # As psql prints it: two lines, the second only the caret.
+        # In psql's format: two lines, the second with only the caret.
         return f"{label}{line}\n{' ' * len('DETAIL ' + label)}{below}^"
 
 
 def offset_of(node: exp.Expr | None) -> int | None:
-    """Return where a node begins in the text it was parsed from: its first identifier, if it is not known itself."""
+    """Return the offset of a node in its source text: the lowest known of itself and its parts, or None."""
     if node is None:
         return None
     found = [part.meta["start"] for part in node.walk() if "start" in part.meta]

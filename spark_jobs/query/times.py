@@ -1,6 +1,6 @@
-"""Windows on event time: ``window()`` becomes a column of a subquery, so that each window is a key like any other.
+"""Windows on event time: ``window()`` becomes a column of a subquery and can be a key like any other.
 
-``session_window()`` stays: where a session ends depends on its neighbours, so it is no part of a recompute unit.
+``session_window()`` stays in place: the end of a session depends on its neighbors, so it cannot be part of a unit.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _COLUMN: Final = "tailrace_window"
 
 
 def is_window(node: exp.Expr, *names: str) -> bool:
-    """Whether a node is a call of one of Spark's functions for windows on time."""
+    """Whether a node calls one of Spark's functions for windows on time: `names`, or any of them."""
     return isinstance(node, exp.Anonymous) and str(node.this).lower() in (names or _FUNCTIONS)
 
 
 def name_windows(query: exp.Query) -> None:
-    """Write out the call where a SELECT refers to the window that it groups by as a column of that name."""
+    """Replace column references to the window that a SELECT groups by (``window.start``) by its call."""
     for select in query.find_all(exp.Select):
         group = select.args.get("group")
         calls = {call.this.lower(): call for call in (group.expressions if group else []) if is_window(call)}
@@ -41,7 +41,7 @@ def name_windows(query: exp.Query) -> None:
 
 
 def split_windows(query: exp.Query) -> exp.Query:
-    """Compute each ``window()`` that is grouped by in a subquery below, together with the columns that are used."""
+    """Move each ``window()`` that is grouped by into a subquery, with the columns that the SELECT uses."""
     for select in list(query.find_all(exp.Select)):
         group = select.args.get("group")
         calls = [part for part in (group.expressions if group else []) if is_window(part, "window")]
@@ -51,7 +51,10 @@ def split_windows(query: exp.Query) -> exp.Query:
 
 
 def check_windows(query: exp.Query, text: QueryText) -> None:
-    """ConfigError for windows that may overlap and are not split off: they make several rows of one, without a key."""
+    """Raise ConfigError for windows that may overlap and are not in a subquery of their own.
+
+    They turn one row into several rows without a key.
+    """
     for call in query.find_all(exp.Anonymous):
         split = isinstance(call.parent, exp.Alias) and call.parent.alias == _COLUMN
         if is_window(call, "window") and len(call.expressions) > 2 and not split:

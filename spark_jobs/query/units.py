@@ -1,7 +1,7 @@
-"""The recompute unit of a block: what is computed anew together when one of its combinations changes.
+"""The unit of a block: the part that is recomputed as a whole when one of its combinations changes.
 
-Expressions over combinations such that every row of the block comes from combinations of one unit. Then the rows of
-a unit are the block over the combinations of that unit, and nothing else of it can have changed.
+A unit is given by expressions over combinations, such that every row of the block derives from combinations of one
+unit. So the rows of a unit are the block over that unit's combinations, and no other rows can have changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.spark_jobs.query.times import is_window
 
 
 def unit(block: Block, keys: Keys) -> tuple[exp.Expr, ...]:
-    """Return the unit's expressions; none if every change makes the whole block to be computed anew."""
+    """Return the unit's expressions; none if every change requires recomputing the whole block."""
     if block.windows:
         found = _common([window.args.get("partition_by") or [] for window in block.windows])
     elif block.aggregates:
@@ -50,9 +50,9 @@ def _over_groups(part: exp.Expr, grouped: set[str]) -> bool:
 
 
 def rows_of(block: Block, keys: Keys) -> list[exp.Expr]:
-    """The keys of the sources that are always there, less what the others determine.
+    """Return the keys of the inner-joined sources, without the expressions that the others determine.
 
-    Where a joined row comes or goes beside them, the rows with and without it are in the same unit.
+    If a row of another source appears or disappears, the rows with and without it are in the same unit.
     """
     facts = keys.facts(block)
     always = [source.alias for source in block.sources if source.how == "inner"]

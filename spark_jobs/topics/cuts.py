@@ -1,4 +1,4 @@
-"""Cuts as the jobs see them: which is newer, and how old the one is that a batch reads up to."""
+"""Cuts for the jobs: which one is newer, and the age of the cut that a batch reads up to."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from tailrace.spark_jobs.views import Declared
 
 _ANSWER_S: Final = 10.0
-"""How long a broker may take to give what it has."""
+"""Maximum wait, in seconds, for a broker to return the records that it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenCut:
     """The newest cut that is a state of all tables that a view reads.
 
-    `level_ms` is a moment, milliseconds since 1970, at which nothing was after it on their topics: the last one that is
-    known, or if that is not known one before the next change can have been committed. `is_end`: nothing was after it
-    when the job last looked. `waits_for` are the tables that are incomplete by now: until they are complete, no newer
-    cut is a state of all.
+    `level_ms` is a time, in milliseconds since 1970, at which the tables' topics had no record after the cut: the
+    latest such time that is known, else one before the next change can have been committed. `is_end`: there was no
+    record after the cut at the last look. `waits_for` are the tables that are incomplete now: until they are complete,
+    no newer cut is a state of all tables.
     """
 
     cut: Cut
@@ -40,7 +40,7 @@ class SeenCut:
 
 
 def advanced(applied: Applied, cut: Cut) -> bool:
-    """Whether `cut` is newer than what is applied, and at least as new as a batch that was cut short."""
+    """Whether `cut` is newer than the applied one, and at least as new as that of an interrupted batch."""
     if applied.unfinished is not None:
         return cut.order >= applied.unfinished.order
     return cut.order > applied.cut.order
@@ -48,7 +48,7 @@ def advanced(applied: Applied, cut: Cut) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The newest position record, and a moment at which there was none after it."""
+    """The newest position record, and a time (ms since 1970) at which there was none after it."""
 
     record: PositionRecord
     at_ms: int
@@ -61,8 +61,8 @@ class Look:
 class Cuts(Closes):
     """The newest state cuts of the pipeline, from the end of the progress topic.
 
-    Each view has its own, by the tables that it reads. What `seen` returns for several views comes from one record: as
-    long as none of their tables is incomplete, it is one cut. Memory: one cut for each set of tables.
+    Each view has its own state cut, which depends on the tables that it reads. `seen` answers for all views from one
+    position record: views without an incomplete table get the same cut. Memory: one cut for each set of tables.
     """
 
     def __init__(self, config: Config) -> None:
@@ -76,7 +76,7 @@ class Cuts(Closes):
         self._tail.close()
 
     def look(self, wait: float = 0.0) -> None:
-        """Read what is new on the progress topic, waiting up to `wait` seconds for it."""
+        """Read new records of the progress topic, waiting up to `wait` seconds for them."""
         with self._lock:
             asked_ms = now_ms()
             self._note(self._tail.newest(wait), asked_ms)
@@ -90,18 +90,18 @@ class Cuts(Closes):
             return found
 
     def waits_for(self, view: Declared) -> tuple[str, ...]:
-        """Return which of a view's tables were incomplete at the last look."""
+        """Return the tables of a view that were incomplete at the last look."""
         with self._lock:
             return self._look.record.waits_for(view.captured) if self._look is not None else ()
 
     def newest(self, view: Declared, wait: float = 0.0) -> SeenCut | None:
-        """Return the newest state cut of a view's tables, waiting up to `wait` seconds for news."""
+        """Return the newest state cut of a view's tables, waiting up to `wait` seconds for a new record."""
         with self._lock:
             self.look(wait)
             return self.seen(view)
 
     def wait(self, view: Declared) -> SeenCut:
-        """Return the newest state cut of a view's tables that there is by now, or wait until there is one."""
+        """Return the newest state cut of a view's tables that is committed by now; wait until there is one."""
         with self._lock:
             asked_ms = now_ms()
             self._note(self._tail.committed(_ANSWER_S), asked_ms)
@@ -120,7 +120,10 @@ class Cuts(Closes):
 
 
 def newest_state(view: Declared, look: Look | None, before: Look | None, known: SeenCut | None) -> SeenCut | None:
-    """Return the newest state cut of a view's tables; `before` is the look before this one, `known` what it gave."""
+    """Return the newest state cut of a view's tables, or None.
+
+    `before` is the look before `look`, `known` the previous result for these tables.
+    """
     if look is None:
         return None
     here = look.record.here
@@ -133,9 +136,9 @@ def newest_state(view: Declared, look: Look | None, before: Look | None, known: 
     if is_end:
         level_ms = look.at_ms
     elif before is not None and cut.order > before.order:
-        level_ms = before.at_ms  # it did not exist then
+        level_ms = before.at_ms  # the cut did not exist at that time
     else:
-        level_ms = cut.commit_ts_us // 1000  # all that is after it was committed later
+        level_ms = cut.commit_ts_us // 1000  # changes after the cut were committed later
     if known is not None:
-        level_ms = max(level_ms, known.level_ms)  # what has nothing after an older cut has nothing after this one
+        level_ms = max(level_ms, known.level_ms)  # no record after an older cut: none after this one
     return SeenCut(cut, level_ms, is_end, look.record.waits_for(view.captured))

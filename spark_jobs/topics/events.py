@@ -1,4 +1,7 @@
-"""Every record of a span, for `history` and `log`, where `spark_jobs.topics.latest` keeps the newest of each key."""
+"""Decode every record of a span, for readers of all changes such as shapes `history` and `log`.
+
+`spark_jobs.topics.latest` keeps only the newest record of each key.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ FIRST_RUN: Final = 1
 _TRUNCATE: Final = schema_id_of(TRUNCATE_KEY)
 
 _LEAST_MARGIN_MS: Final = 300_000
-"""Partitions of one Kafka transaction are written at the same time only roughly."""
+"""Upper limit of the margin, in ms: partitions of one Kafka transaction are written only roughly at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventFacts:
-    """What must be known of a span before its records are decoded.
+    """Facts about a span that are needed before its records are decoded.
 
-    `oldest_ms` is when Kafka took the oldest record. `ids` and `key_ids` are the schema ids of values and keys.
-    `truncated` is whether there is a truncate.
+    `oldest_ms` is the oldest Kafka timestamp of its records, in ms since 1970. `ids` and `key_ids` are the schema ids
+    of values and keys. `truncated` is whether there is a truncate.
     """
 
     records: int
@@ -38,7 +41,7 @@ class EventFacts:
 
 
 def positioned(raw: DataFrame) -> DataFrame:
-    """Take position and snapshot run out of the headers."""
+    """Extract the position from the headers, and whether the record is of the first snapshot run."""
     position = _header(POSITION_HEADER)
     return raw.select(
         "partition",
@@ -52,7 +55,7 @@ def positioned(raw: DataFrame) -> DataFrame:
 
 
 def facts(span: DataFrame) -> EventFacts | None:
-    """Look through what `positioned` gave, which should be persisted; None if there is no record."""
+    """Return the facts of a span from `positioned`, which should be persisted; None without records."""
     framings = (F.substring(part, 1, FRAMING_SIZE) for part in ("key", "value"))
     found = span.groupBy(*framings).agg(F.count("*"), F.min("taken_ms")).collect()
     if not found:
@@ -68,10 +71,11 @@ def facts(span: DataFrame) -> EventFacts | None:
 
 
 def complete_from(span: DataFrame, now_ms: int, lag_ms: int, compacted: bool) -> int | None:
-    """Return the least LSN from which on every version is there; None if only the newest ones are sure to be.
+    """Return the lowest LSN from which on every version is present; None if only the newest are certain.
 
-    The cleaner drops a record in favour of one that is older than the lag. So what comes behind the first one that is
-    younger is whole, and what comes before it is the state there. A first copy is one state, not many versions.
+    Compaction drops a record in favor of a later one that is older than the compaction lag, `lag_ms`. So the span is
+    complete from the first younger record on, and earlier records are the state at that point. A first run is one
+    state, not many versions.
     """
     since = now_ms - lag_ms + min(_LEAST_MARGIN_MS, lag_ms // 10) if compacted else 0
     young = F.min(F.when(F.col("taken_ms") > since, F.col("lsn")))
@@ -81,10 +85,12 @@ def complete_from(span: DataFrame, now_ms: int, lag_ms: int, compacted: bool) ->
 
 
 def events(span: DataFrame, known: EventFacts, shapes: TableShapes) -> DataFrame:
-    """Decode all records: op (c u r d t), lsn, ordinal, at, partition, key, bare, and the columns of their shapes.
+    """Decode all records into op, lsn, ordinal, at, partition, key, bare, and the columns of their shapes.
 
-    A deleted row is shown as far as its record has it, its key at least. `bare` marks a tombstone: its op is d.
-    `at` is when the transaction was committed; of a row that was read, when it was; of a tombstone, when Kafka took it.
+    `op` is c, u, r, d or t.
+    A deleted row has the columns that its record holds, at least its key. `bare` marks a tombstone, whose op is d.
+    `at` is the commit time of the transaction; for a row read by a snapshot, the time of the read; for a tombstone,
+    the Kafka timestamp.
     """
     rows = [shape for number, shape in shapes.rows.items() if number in known.ids]
     keys = [shape for number, shape in shapes.keys.items() if number in known.key_ids]
@@ -97,7 +103,7 @@ def events(span: DataFrame, known: EventFacts, shapes: TableShapes) -> DataFrame
         F.col("value").isNull().alias("bare"),
         *(shape.decode_change(F.col("value")).alias(f"row{shape.id}") for shape in rows),
     )
-    # Projections of their own: Spark would otherwise decode once for each column that is taken out.
+    # Separate projections: Spark would otherwise decode once for each extracted column.
     imaged = decoded.select(
         "*",
         *(
@@ -133,7 +139,7 @@ def events(span: DataFrame, known: EventFacts, shapes: TableShapes) -> DataFrame
 
 
 def columns_of(known: EventFacts | None, shapes: TableShapes) -> Mapping[str, DataType]:
-    """Return the columns that `events` gives: those of the records, dropped ones too, and of the newest shape."""
+    """Return the table columns of `events`: of the records (dropped ones too) and of the newest shape."""
     return shapes.columns_of(known.ids if known else ())
 
 
@@ -143,14 +149,15 @@ OP, LSN, ORDINAL, AT, PARTITION, KEY, BARE = (
 
 
 def plain(found: DataFrame) -> list[str]:
-    """Return the names of the table's own columns in what `events` gave."""
+    """Return the names of the table's own columns in the result of `events`."""
     return [name for name in found.columns if not name.startswith("_tailrace_")]
 
 
 def each_once(found: DataFrame, keyed: bool) -> DataFrame:
-    """Keep one record for each change: a delete is event and tombstone, a truncate stands in every partition.
+    """Keep one record for each change.
 
-    At-least-once may bring a record again, with the same position.
+    A delete is an event and a tombstone; a truncate is in every partition. At-least-once delivery may repeat a record
+    with the same position.
     """
     one = found.where((F.col(OP) != "t") | (F.col(PARTITION) == 0))
     if not keyed:

@@ -1,4 +1,4 @@
-"""From raw records to the changed rows of a table: newest per key on the bytes, then only those are decoded."""
+"""Turn raw records into changed rows: find the newest per key on the bytes, decode only those."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tailrace.spark_jobs.topics.shapes import Shape, TableShapes
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What must be known of a batch before its rows are read: from one pass over the newest records.
+    """Facts that a batch needs before its rows are read, from one pass over the newest records.
 
-    `truncated` is partition → offset of its last truncate. `ids` and `key_ids` are the schema ids of values and keys;
-    what lies before a truncate does not count: it may be of a type that the newest cannot be made of.
+    `truncated` maps a partition to the offset of its last truncate. `ids` and `key_ids` are the schema ids of values
+    and keys, without records before a truncate: their types may not be convertible to the newest ones.
     """
 
     rows: int
@@ -34,20 +34,21 @@ class Facts:
 
 
 def newest(records: DataFrame) -> DataFrame:
-    """Keep the last record of each key; a key is in one partition only, so its offsets are its order."""
+    """Keep the last record of each key; a key is in one partition only, so offsets order its records."""
     return records.groupBy("partition", "key").agg(
         F.max_by("value", "offset").alias("value"), F.max("offset").alias("offset")
     )
 
 
 _WORD: Final = 64
-"""Offsets that one number marks."""
+"""Number of offsets in one word of the bitmap."""
 
 
 def newest_marks(records: DataFrame) -> DataFrame:
-    """Mark the offset of each key's last record, one bit each: partition, word, bits, and how many records it saw.
+    """Return a bitmap of the offsets of each key's last record.
 
-    For spans that are large: only keys and offsets are grouped, by hash, where `newest` sorts and moves the values.
+    Its columns are partition, word, bits, and seen, the number of records. It is for large spans: only keys and
+    offsets are grouped, by hash, whereas `newest` sorts and moves the values.
     """
     last = records.groupBy("partition", "key").agg(F.max("offset").alias("offset"), F.count("*").alias("seen"))
     return last.groupBy("partition", _word()).agg(
@@ -56,7 +57,7 @@ def newest_marks(records: DataFrame) -> DataFrame:
 
 
 def marked(records: DataFrame, marks: DataFrame) -> DataFrame:
-    """Keep what `newest_marks` has marked; both should be persisted."""
+    """Keep the records that `newest_marks` has marked; both DataFrames should be persisted."""
     seen, kept = marks.agg(F.sum("seen"), F.sum(F.bit_count("bits"))).collect()[0]
     if seen == kept:
         return records
@@ -70,7 +71,7 @@ def _word() -> Column:
 
 
 def facts(latest: DataFrame) -> Facts:
-    """Look through what `newest` gave; it should be persisted, for the rows are read again afterwards."""
+    """Return the facts of the newest records, which should be persisted: they are read again afterwards."""
     framings = (F.substring(part, 1, FRAMING_SIZE) for part in ("key", "value"))
     found = latest.groupBy("partition", _is_truncate(), *framings).agg(F.count("*"), F.max("offset")).collect()
     truncated = {partition: offset for partition, truncate, _, _, _, offset in found if truncate}
@@ -86,8 +87,8 @@ def facts(latest: DataFrame) -> Facts:
 def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
     """Decode the newest records into the newest shape's columns and `DELETED`, one row per key.
 
-    What lies before a truncate in its partition is left out: the caller replaces the whole content then.
-    A delete's event, or a tombstone, or both compacted to one: the key bytes tell which row is gone.
+    Records before a truncate in their partition are left out: the caller then replaces the whole content.
+    A delete is an event, a tombstone, or both compacted to one; the key bytes identify the deleted row.
     """
     columns = shapes.columns
     keys = [shape for number, shape in shapes.keys.items() if number in known.key_ids]
@@ -96,7 +97,7 @@ def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
         F.col("key"), *(shape.decode(F.col("value"))["after"].alias(f"row{shape.id}") for shape in rows)
     )
     there = reduce(Column.__or__, (F.col(f"row{s.id}").isNotNull() for s in rows), F.lit(False))
-    # A projection of its own: Spark would otherwise decode once for each column that is taken out.
+    # A separate projection: Spark would otherwise decode once for each extracted column.
     located = decoded.select(
         "*",
         (~there).alias(DELETED),
@@ -109,7 +110,7 @@ def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
 
 
 def _column(name: str, shapes: TableShapes, rows: Iterable[Shape], keys: Iterable[Shape]) -> Column:
-    """Take a column from whichever shape the record has; a shape that lacks it gives null."""
+    """Return a column under the record's own shape; null if that shape lacks it."""
     sources = [
         shapes.align(name, F.col(f"{prefix}{shape.id}")[shape.fields[name]], shape)
         for prefix, group in (("row", rows), ("key", keys))

@@ -1,4 +1,4 @@
-"""The newest records of each topic between two cuts, read once for all views that ask for the same span."""
+"""Records of topics between two cuts, read once for all views that need the same span."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_betw
 R = TypeVar("R")
 
 MANY_RECORDS: Final = 100_000
-"""Records of a span from which on its values stay where they were read."""
+"""Number of records in a span from which on values are not moved to find the newest ones (`newest_marks`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """A span of a topic in Spark's cache; `name` is a global view, which every session sees."""
+    """The newest records of a span in Spark's cache; `name` is a global view, visible to all sessions."""
 
     name: str
     facts: Facts
@@ -43,7 +43,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """The same with all records, as `spark_jobs.topics.events.positioned` gives them."""
+    """All records of a span in Spark's cache, as `spark_jobs.topics.events.positioned` returns them."""
 
     name: str
     facts: EventFacts
@@ -53,7 +53,7 @@ class Every:
 
 
 class _Once:
-    """What is made by the first thread that needs it; the others wait for that alone, not for what else is made."""
+    """Values that are computed by the first thread that needs them; others wait for that value only."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,10 +71,10 @@ class _Once:
 
 
 class Spans:
-    """What one round has in Spark's cache, for the views that are in it.
+    """The DataFrames that one round has in Spark's cache, for the views of the round.
 
-    A later round has its own, also while a long batch of this one still runs: what a plan in the cache reads must be
-    there for as long as that plan.
+    A later round has its own, even while a long batch of this one still runs: the inputs of a cached plan must exist
+    for as long as that plan.
     """
 
     def __init__(self) -> None:
@@ -84,10 +84,10 @@ class Spans:
 
 
 class Records:
-    """What all views share: the cached spans of each round, the schemas, the sessions that read the topics.
+    """Resources that all views share: cached spans of each round, schemas, sessions that read topics.
 
-    Views that are maintained at the same time and need the same span read it once. Spans of few records are read one
-    after the other, and so are those of many; one of few never waits for one of many.
+    Views that are maintained at the same time and need the same span read it once. Small spans (`FEW_RECORDS`) are
+    read one at a time, and so are large ones; a small span never waits for a large one.
     """
 
     def __init__(self, session: SparkSession, kafka: Kafka) -> None:
@@ -106,7 +106,7 @@ class Records:
 
     @contextmanager
     def within(self, spans: Spans) -> Iterator[None]:
-        """Let what this thread reads in the block belong to a round."""
+        """Assign the records that this thread reads in the block to a round."""
         self._thread.spans = spans
         try:
             yield
@@ -118,7 +118,7 @@ class Records:
         return getattr(self._thread, "spans", None) or self._outside
 
     def latest(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Latest | None:
-        """Return the newest record of each key in a span, all read when this returns; None if it is empty."""
+        """Return the newest record of each key in a span, already read; None if the span is empty."""
         size = records_between(start, end)
         few = size < FEW_RECORDS
         session = self._few if few else self.session
@@ -131,7 +131,7 @@ class Records:
         return self._spans.once.get(("latest", topic, tuple(start), tuple(end)), read)
 
     def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:
-        """Return all records of a span, read when this returns; None if it is empty. What is too large goes to disk."""
+        """Return all records of a span, already read; None if it is empty. Excess data spills to disk."""
         few = records_between(start, end) < FEW_RECORDS
 
         def read() -> Every | None:
@@ -142,7 +142,7 @@ class Records:
         return self._spans.once.get(("every", topic, tuple(start), tuple(end)), read)
 
     def once(self, what: object, make: Callable[[], DataFrame]) -> str:
-        """Return the name of a global view: who asks for `what` first in a round has it made."""
+        """Return the name of the global view for `what`; the first caller in a round creates it by `make`."""
         return self._spans.once.get(("made", what), lambda: f"global_temp.{self._named(make())}")
 
     def keep(self, frame: DataFrame) -> DataFrame:
@@ -171,7 +171,7 @@ class Records:
         return name
 
     def release(self, spans: Spans | None = None) -> None:
-        """Let go of what a round has in the cache, once all of its batches have ended; by default outside of rounds."""
+        """Free the cache of a round whose batches have all ended; by default, that of reads outside of rounds."""
         if spans is None:
             spans, self._outside = self._outside, Spans()
         for name in spans.names:
@@ -180,18 +180,19 @@ class Records:
             frame.unpersist()
 
     def forget_shapes(self) -> None:
-        """Read the topic of schemas anew for who asks next."""
+        """Forget all shapes, so that the next caller reads the schemas topic again."""
         self._shapes.clear()
 
     def newest_shapes(self, topic: str) -> TableShapes:
-        """Return the shapes of a topic as the topic of schemas has them now."""
+        """Read the schemas topic again and return the shapes of a topic."""
         self.forget_shapes()
         return self.shapes(topic)
 
     def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
-        """Return the shapes of a topic with at least the schemas `ids`; the topic of schemas is read if need be.
+        """Return the shapes of a topic, including the schemas `ids`. SinkError (TR-523) if one is missing.
 
-        An id that is not the newest may be so by now: a registry gives a shape that comes back its old one.
+        The schemas topic is read again if one of `ids` is not known as the newest. It may be the newest by now: when
+        a table returns to an earlier shape, a registry returns the earlier id.
         """
         with self._lock:
             known = self._shapes.get(topic)

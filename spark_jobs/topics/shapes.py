@@ -1,8 +1,8 @@
-"""What a table's schemas are to Spark: how to decode each, and how an older shape becomes the newest.
+"""A table's schemas in Spark: decode records of each, and convert older shapes to the newest.
 
-A record is decoded with the schema it was written with, less what a view does not need. Columns then go to the
-newest shape by name. Avro's own resolution is not used for that: it would read a decimal of another scale as
-if it had the new one.
+A record is decoded with the schema that it was written with, without the fields that a view does not need. Columns are
+then mapped to the newest shape by name. Avro's schema resolution is not used for that: it would read a decimal of
+another scale as if it had the new scale.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a key or a row under one schema id: `fields` is column → field of what `decode` gives.
+    """The columns of a key or a row under one schema id.
 
-    `change` reads a row's whole envelope as far as history needs it: op, commit time and both images.
+    `fields` maps a column to its field in the result of `decode`. `change` is the reader schema for the parts of a
+    row's envelope that history needs: op, commit time and both images.
     """
 
     id: int
@@ -54,11 +55,11 @@ class Shape:
     change: str = ""
 
     def decode(self, raw: Column) -> Column:
-        """Decode framed bytes; null where they carry another schema's id."""
+        """Decode framed bytes; null if they have another schema id."""
         return self._decode(raw, self.reader)
 
     def decode_change(self, raw: Column) -> Column:
-        """The same for a row's envelope: before, after, source.ts_ms, op."""
+        """Decode a row's framed envelope in the same way: before, after, source.ts_ms, op."""
         return self._decode(raw, self.change)
 
     def _decode(self, raw: Column, reader: str) -> Column:
@@ -70,13 +71,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TableShapes:
-    """All shapes of one topic by schema id, in the order of the schemas topic; the last one is what views show."""
+    """All shapes of one topic by schema id, in the order of the schemas topic; views show the last one."""
 
     topic: str
     keys: dict[int, Shape]
     rows: dict[int, Shape]
     captured: Mapping[str, bool] = field(default_factory=dict)
-    """If there are no shapes: the tables that are captured, for a hint."""
+    """If there are no row shapes: the captured tables, and whether each has a key, for a hint."""
 
     @property
     def ids(self) -> set[int]:
@@ -91,7 +92,10 @@ class TableShapes:
         return self.rows[next(reversed(self.rows))].types
 
     def columns_of(self, ids: Iterable[int]) -> dict[str, DataType]:
-        """Return the columns of these schemas and the newest one, each as the newest of them that has it says."""
+        """Return the columns of these schemas and of the highest id.
+
+        The type of a column is the one under the highest of these ids that has it.
+        """
         found: dict[str, DataType] = {}
         for number in sorted({*ids, max(self.rows)} & self.rows.keys()):
             found |= self.rows[number].types
@@ -102,7 +106,7 @@ class TableShapes:
         return tuple(self.keys[next(reversed(self.keys))].types)
 
     def align(self, column: str, value: Column, shape: Shape, to: DataType | None = None) -> Column:
-        """Bring a column of an older shape to its present type, or `to`, if that keeps every value."""
+        """Convert a column of an older shape to its present type, or `to`. StateError if values could be lost."""
         old, new = shape.types[column], to or self.columns[column]
         if _same(old, new):
             return value
@@ -118,10 +122,10 @@ class TableShapes:
 
 
 def _literal_map(values: dict[str, str]) -> Column:
-    """Return a map that has been evaluated.
+    """Return a map as a literal, for the options of `from_avro`.
 
-    `from_avro` of PySpark makes an expression of its options, which Spark evaluates whenever it compares plans: it has
-    state, so that two threads that do so find keys twice, or miss some.
+    PySpark's `from_avro` turns its options into an expression that Spark evaluates whenever it compares plans. That
+    expression has state, so that two threads at the same time find keys twice, or miss some.
     """
     literal, utils, kind = _spark_classes()
     return Column(utils.column(literal.create(_jvm().PythonUtils.toScalaMap(values), kind)))
@@ -129,7 +133,7 @@ def _literal_map(values: dict[str, str]) -> Column:
 
 @cache
 def _spark_classes() -> tuple[Any, Any, Any]:
-    # found once: for each part of such a name Java looks through all jars for a class that is called so
+    # Cached: for each part of such a name, Java searches all jars for a class of that name.
     spark = _jvm().org.apache.spark.sql
     types = spark.types.DataTypes
     kind = types.createMapType(types.StringType, types.StringType, False)
@@ -143,7 +147,7 @@ def _jvm() -> Any:
 
 
 def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchema]) -> TableShapes:
-    """Return the shapes of `topic`, as far as `stored` has them; the newest last, as there."""
+    """Return the shapes of `topic` that `stored` has, in the same order: the newest last."""
     keys: dict[int, Shape] = {}
     rows: dict[int, Shape] = {}
     stored = list(stored)
@@ -157,7 +161,7 @@ def table_shapes(session: SparkSession, topic: str, stored: Iterable[StoredSchem
 
 
 def widens(old: DataType, new: DataType) -> bool:
-    """Whether every value of `old` is one of `new`, and Iceberg can change a column that way."""
+    """Whether `new` has every value of `old`, and Iceberg can change a column's type that way."""
     if isinstance(old, IntegerType):
         return isinstance(new, LongType)
     if isinstance(old, FloatType):
@@ -172,7 +176,7 @@ def _same(old: DataType, new: DataType) -> bool:
 
 
 def _shape(session: SparkSession, stored: StoredSchema, record: dict[str, Any], *, is_row: bool) -> Shape:
-    """Ask Spark for the types of `record`'s fields, so that they are what decoding gives."""
+    """Return a schema's shape; the types come from Spark, so that they are those of decoded values."""
     plain = _plain(record)
     text = orjson.dumps(plain).decode()
     found = session.range(0).select(from_avro(F.lit(None).cast("binary"), text).alias("it")).schema["it"].dataType
@@ -200,7 +204,7 @@ def _envelope(record: dict[str, Any], fields: list[dict[str, Any]]) -> str:
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Number the fields: where the session's settings do not reach, Spark takes "id" and "Id" for one."""
+    """Number the fields: where the session's settings do not apply, Spark equates "id" and "Id"."""
     fields = [
         {**field, "name": f"c{number}", "aliases": [field["name"]], "type": _without_time_of_day(field["type"])}
         for number, field in enumerate(record["fields"])
@@ -213,7 +217,10 @@ def _nullable(found: DataType) -> DataType:
 
 
 def _without_time_of_day(avro: Any) -> Any:
-    """Views hold a time of day as microseconds since midnight (`schemas.types`): 24:00 is one, too."""
+    """Replace the time-of-day type by its integer: microseconds since midnight (`schemas.types`).
+
+    24:00 is a time of day, too.
+    """
     if isinstance(avro, list):
         return [_without_time_of_day(branch) for branch in avro]
     if isinstance(avro, dict):

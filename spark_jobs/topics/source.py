@@ -1,4 +1,4 @@
-"""The records of a topic between two cuts, raw, as one DataFrame."""
+"""Read the raw records of a topic between two cuts as one DataFrame."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tailrace.sinks.kafka.options import java_options
 EARLIEST = -2
 
 _POLL_RECORDS: Final = 5000
-"""Of one poll; the default of 500 costs half of the reading. Its bytes stay those of a fetch (1 MiB or one batch)."""
+"""Maximum records per poll; the default of 500 costs half of the reading time. The bytes per poll stay those of a
+fetch (1 MiB or one batch)."""
 
 _END_MS: Final = 10
-"""How long the broker may wait for more at the end of a span, which is often a transaction's marker; else 500, for each
-partition of a quiet topic in turn."""
+"""Maximum wait of the broker, in ms, for more data at the end of a span, which is often a transaction marker. The
+default of 500 ms applies to each partition of a quiet topic in turn."""
 
 _SLICE_RECORDS: Final = 25_000
 _SLICES_A_CORE: Final = 4
 FEW_RECORDS: Final = 10_000
-"""All in one task: with more of them, there and in all that follows, each costs more than what it does."""
+"""Spans of fewer records are read in one task: in this and all later stages, a task costs more than its work."""
 
 
 def records(
@@ -35,12 +36,12 @@ def records(
     end: Sequence[int],
     more: Sequence[str] = (),
 ) -> DataFrame | None:
-    """Return key, value, partition and offset of what was committed from `start` up to `end`; None if that is empty.
+    """Return the committed records from `start` up to `end`; None if the span is empty.
 
-    `more` are further columns of Spark's Kafka source: timestamp, headers.
+    The columns are key, value, partition and offset, and those in `more` (of Spark's Kafka source: timestamp, headers).
 
-    Both list the next offset per partition, as cuts do. A partition that `start` does not know yet is read from its
-    beginning. The last record is the one at ``end - 1`` or before it: the cleaner may have dropped that one.
+    `start` and `end` list the next offset per partition, as cuts do. A partition that is missing in `start` is read
+    from its beginning. The last record is at ``end - 1`` or before: compaction may have dropped that one.
     """
     ranges = {
         partition: (first if first > 0 else EARLIEST, stop)
@@ -68,17 +69,17 @@ def records(
 
 
 def records_between(start: Sequence[int], end: Sequence[int]) -> int:
-    """Return how many records there are at most from `start` up to `end`."""
+    """Return the maximum number of records from `start` up to `end`."""
     return sum(stop - first for first, stop in _spans(start, end))
 
 
 def _spans(start: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
-    """Return where each partition begins and ends; one that `start` does not know begins at 0."""
+    """Return the start and end offset of each partition; one that is missing in `start` begins at 0."""
     return list(zip(chain(start, repeat(0)), end, strict=False))
 
 
 def _slices(session: SparkSession, count: int) -> int:
-    """Return into how many tasks to cut so many records: three partitions on two cores would leave one idle."""
+    """Return the number of tasks for `count` records: three partitions on two cores would leave one idle."""
     return min(count // _SLICE_RECORDS, _SLICES_A_CORE * session.sparkContext.defaultParallelism)
 
 

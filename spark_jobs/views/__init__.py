@@ -1,6 +1,7 @@
-"""Views as declared: which topics they read, and from changed rows to the view's own rows.
+"""Views as declared in the configuration: their topics, tables, key, query and shape.
 
-A declaration says what it can keep exact. What it cannot is refused here, when it is declared, not in a batch.
+A view that cannot be maintained exactly is refused: by `declare`, before any batch, as far as the configuration
+tells; by `check_shapes`, if that depends on the schemas of its table.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A view that can be kept: `topics` are all that it follows from, `captured` their tables, ``schema.table``.
+    """A view that can be maintained.
 
-    A query names `tables`, the first of these topics, in the same order, and `views`; the rest are below those.
-    Of a percolate view `queries` is the column of the second topic, or the index if there is no second one.
+    `topics` are all topics that it derives from, `captured` their tables as ``schema.table``. A query reads `tables`,
+    whose topics come first and in the same order, and `views`; the remaining topics are those of tables below `views`.
+    For a percolate view, `queries` is the column of the second topic, or the index if there is only one topic.
     """
 
     name: str
@@ -50,7 +52,7 @@ class Declared:
 
     @property
     def topic_of(self) -> dict[str, str]:
-        """A query's tables → their topics."""
+        """Map each table of the query to its topic."""
         return dict(zip(self.tables, self.topics, strict=False))
 
     @property
@@ -60,16 +62,19 @@ class Declared:
 
     @property
     def definition(self) -> str | None:
-        """What the rows follow from: a query, or a shape; None for a view that is the present state of a table."""
+        """The identity of the rows' definition: a hash of query and key, or the shape.
+
+        None for shape `current` of a table.
+        """
         if self.text is None:
             return None if self.shape == "current" else self.shape
-        # What is new is left out where it is not used: views of earlier revisions are of the same definition.
+        # An unused option is left out, so that views of earlier revisions, which lacked it, have the same definition.
         first = ["asof_first"] if self.text.asof_first else []
         return hashlib.sha256(orjson.dumps([self.text.sql, self.key, *first])).hexdigest()
 
 
 def declare(config: Config, name: str) -> Declared:
-    """Return the view `name`; ConfigError if there is none or it asks for what cannot be kept."""
+    """Return the declared view `name`; ConfigError if it does not exist or cannot be maintained."""
     if name not in config.views:
         known = ", ".join(sorted(config.views)) or "none"
         raise ConfigError(
@@ -108,7 +113,7 @@ def declare(config: Config, name: str) -> Declared:
 
 
 def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Declared:
-    """Read as much of a query as can be known without the tables' schemas."""
+    """Return a declared query view, as far as it can be known without the tables' schemas."""
     if config.warehouse is None:
         raise ConfigError(
             "TR-502",
@@ -117,7 +122,7 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
             hint='Add [warehouse] with uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"',
         )
     text = QueryText(name, view.query or "", view.asof_before == "first")
-    in_order(config, [name])  # refuses circles
+    in_order(config, [name])  # raises ConfigError for a cycle
     tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
     captured = tuple(tables_below(config, name))
     names = (table.partition(".") for table in captured)
@@ -137,7 +142,10 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
 
 
 def check_shapes(view: Declared, shapes: TableShapes) -> None:
-    """Refuse a view whose table has no rows of a known shape, no key, or another key than the view."""
+    """Raise ConfigError if the table has no known row shape, no key, or another key than the view.
+
+    Shape `log` needs no key.
+    """
     if not shapes.rows:
         raise ConfigError(
             "TR-507",

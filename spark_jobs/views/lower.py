@@ -1,4 +1,4 @@
-"""Views that read other views: which they may, and in what order they are kept."""
+"""Views that read other views: which ones they may read, and the order to maintain them in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tailrace.spark_jobs.query.text import QueryText
 
 
 def lower_views(config: Config, name: str) -> tuple[str, ...]:
-    """Return the views that the query of view `name` reads, in its order. ConfigError if one of them cannot be read."""
+    """Return the views that the query of view `name` reads, in the query's order.
+
+    ConfigError if one of them cannot be read.
+    """
     query = config.views[name].query
     if query is None:
         return ()
@@ -31,7 +34,7 @@ def lower_views(config: Config, name: str) -> tuple[str, ...]:
 
 
 def in_order(config: Config, names: Iterable[str]) -> list[str]:
-    """Return the views of these names, each behind those among them that it reads. ConfigError for a circle."""
+    """Return `names` sorted so that each view follows those it reads. ConfigError for a cycle."""
     wanted = dict.fromkeys(names)
     done: dict[str, None] = {}
     for name in wanted:
@@ -41,7 +44,7 @@ def in_order(config: Config, names: Iterable[str]) -> list[str]:
 
 
 def _with_lower(config: Config, name: str, path: Sequence[str]) -> Iterator[str]:
-    """Give a view behind all that it reads, directly or not."""
+    """Yield all views that a view reads, directly or indirectly, then the view itself."""
     if name in path:
         circle = " -> ".join((*path[path.index(name) :], name))
         raise ConfigError(
@@ -57,7 +60,7 @@ def _with_lower(config: Config, name: str, path: Sequence[str]) -> Iterator[str]
 
 
 def tables_below(config: Config, name: str) -> list[str]:
-    """Return all captured tables that a view follows from, ``schema.table``, those that it reads itself first."""
+    """Return the captured tables (``schema.table``) that a view derives from, its own inputs first."""
     view = config.views[name]
     if view.query is None:
         return [view.table or ""]
