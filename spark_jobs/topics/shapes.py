@@ -92,12 +92,11 @@ class TableShapes:
         return self.rows[next(reversed(self.rows))].types
 
     def columns_of(self, ids: Iterable[int]) -> dict[str, DataType]:
-        """Return the columns of these schemas and of the highest id.
-
-        The type of a column is the one under the highest of these ids that has it.
-        """
+        """Return the columns of these schemas and of the newest one; of each column, its newest type."""
         found: dict[str, DataType] = {}
-        for number in sorted({*ids, max(self.rows)} & self.rows.keys()):
+        wanted = {*ids, next(reversed(self.rows))}
+        # not by number: a registry gives a schema that comes again the id that it had
+        for number in (number for number in self.rows if number in wanted):
             found |= self.rows[number].types
         return found
 
