@@ -12,14 +12,13 @@ import threading
 import time
 from pathlib import Path
 
-import structlog
-
 from tailrace.cdc.daemon.allocator import settle
 from tailrace.cdc.daemon.pipeline import Pipeline
 from tailrace.cdc.daemon.session import Session
 from tailrace.cdc.startup.decide import Found
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
+from tests.bench.log import log_to_stderr
 
 
 class Clocked(Session):
@@ -39,7 +38,7 @@ class Clocked(Session):
 
 
 def main(config_path: str) -> None:
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr()
     config = load(Path(config_path))
     settle()
     session = Clocked(config, threading.Event())

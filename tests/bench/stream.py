@@ -45,6 +45,7 @@ from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.records.position import position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.kafka.producer import KafkaSink
+from tests.bench.log import log_to_stderr
 from tests.bench.plot import draw
 from tests.bench.workloads import Workload, workloads
 from tests.servers import drop_slot, own_servers
@@ -225,6 +226,7 @@ def summary(changes: int, yardstick: list[dict[str, float]], ours: list[dict[str
 
 
 def main() -> None:
+    log_to_stderr()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workloads", default="narrow,mixed,small")

@@ -16,8 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from tailrace.cdc.daemon.allocator import settle
 from tailrace.cdc.daemon.pipeline import Pipeline
 from tailrace.cdc.daemon.session import Session
@@ -26,6 +24,7 @@ from tailrace.cdc.wal.copydata import XLOGDATA
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import parse_lsn
+from tests.bench.log import log_to_stderr
 
 _SAMPLE = 20_000
 
@@ -87,7 +86,7 @@ class Stages:
 
 
 def main(config_path: str, target: str) -> None:
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr()
     stop = threading.Event()
     config = load(Path(config_path))
     goal = parse_lsn(target)
