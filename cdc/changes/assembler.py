@@ -43,7 +43,7 @@ class Assembler:
         messages: Messages,
         refusals: Refusals,
     ) -> None:
-        """`on_message` gets our own marks that the topics are not past yet."""
+        """The caller sets `on_message` to get our own marks that the topics have not passed yet."""
         self._tables = tables
         self._outbox = sink.outbox
         self._progress = progress

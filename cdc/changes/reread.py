@@ -1,4 +1,4 @@
-"""Large values that the WAL left out, fetched from the source by key: `toast = "reread"` of the design.
+"""Fetch large values that the WAL left out from the source, by key: those that the cache lacks, or all without one.
 
 What is fetched may be newer than the change, never older. So no cut is a state for that table until the stream has
 passed the source's insert LSN as of after the fetch. A row that is gone by then needs no update: its delete follows.
@@ -18,7 +18,7 @@ Texts = Sequence[bytes | bool | None]
 
 
 class Reread:
-    """Fetches over one connection. `count` and `gone` say how often, for the metrics."""
+    """Fetches over one connection; `count` is the number of rows asked for, `gone` of those that are deleted by now."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection

@@ -23,7 +23,7 @@ _REPORT_S: Final = 60.0
 
 
 class Unchanged:
-    """Says from time to time where the values have come from."""
+    """Completes updates that leave large values out, from the cache or the source; logs each minute from which."""
 
     def __init__(self, reread: Reread, progress: Progress, want: Callable[[Relation], None]) -> None:
         """`want` has a table read again, all of it."""

@@ -8,7 +8,7 @@ Pure functions, one row of the table below for each line that they return from:
     another table has its name                                       REFILL
     another entry in the publication: changes may be missing         REFILL
     a truncate of its topic is still to be sent                      EMPTY    (before a record only)
-    columns that readers of old records cannot follow; another key   REFILL   or refused, as the configuration says
+    columns that readers of old records cannot follow; another key   REFILL   (the registry refuses it if so configured)
     a column whose form a person has chosen                          READ
     values of the key may read differently at rest                   REFILL
     rows may be gone without a delete: a partition's TRUNCATE, or

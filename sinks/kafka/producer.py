@@ -1,4 +1,4 @@
-"""Records into Kafka transactions, each of which ends with a progress record that names its cut.
+"""Send records in Kafka transactions, each of which ends with a record that names its cut: the position record.
 
 The cut comes from the delivery reports of our own records, never from asking for the end of the log: the answer to a
 commit comes before its markers are on every partition.
@@ -138,7 +138,7 @@ class KafkaSink:
         return counts
 
     def commit(self, key: bytes, value: bytes) -> None:
-        """End the transaction that has been flushed with its progress record. Returns once Kafka has answered.
+        """End the flushed transaction with its position record, `key` and `value`; return once Kafka has answered.
 
         SinkError means that the outcome is not known.
         """
