@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from tailrace.cdc.daemon.metrics import Metrics
+from tailrace.cdc.daemon.metrics import DESCRIPTIONS, HealthCollector, Metrics
 from tailrace.cdc.health.health import STATES, Health, Stall
 from tailrace.cdc.health.lag import LagMeter
+from tailrace.cdc.health.source_state import SourceState
+from tailrace.cdc.postgres.slot import Slot
+from tailrace.cdc.tables.position import new_origin
 from tailrace.schemas.errors import SinkError
+from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.position import Cut
+
+_CUT = Cut(Position(1, 400, 0), 401, 1_700_000_000_000_000, "1", 1, {})
 
 
 def test_live_while_the_loop_turns() -> None:
@@ -92,6 +100,21 @@ def test_lag_is_in_metrics_and_readiness() -> None:
     assert 60 <= health.ready()[1]["lag_seconds"] < 70
     health.state = "standby"
     assert "lag_seconds" not in health.ready()[1]
+
+
+def test_every_metric_that_is_described_is_collected() -> None:
+    """The reference page is made from the descriptions."""
+    health = Health("s")
+    health.streaming()
+    health.record = replace(new_origin(1, 400, "1", 1, (1, 2), []), here=_CUT)
+    health.committed_at = health.full_at = time.time()
+    health.lag.resume(1, 1)
+    health.lag.saw_wal(time.time(), 1)
+    health.lag.delivered(1)
+    slot = Slot("s", "pgoutput", "d", 1, 400, 300, "reserved", 1000, False)
+    health.source = SourceState(time.time(), 500, False, slot, 400, None, None)
+    families = HealthCollector(health).collect()
+    assert {family.name.removeprefix("tailrace_") for family in families} == DESCRIPTIONS.keys()
 
 
 def test_what_is_wrong_is_named() -> None:
