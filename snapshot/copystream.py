@@ -1,8 +1,8 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type,attr-defined"
-"""Messages out of a connection that is in COPY: a row each of a COPY TO STDOUT, or those of replication.
+"""Read messages from a connection in COPY mode: rows of a COPY TO STDOUT, or replication messages.
 
-Compiled by Cython where possible: then libpq's PQgetCopyData is called without Python between, where psycopg's wheel
-brings libpq along. https://www.postgresql.org/docs/current/libpq-copy.html
+Compiled by Cython if possible. Then libpq's PQgetCopyData is called directly from C if psycopg's wheel includes libpq.
+https://www.postgresql.org/docs/current/libpq-copy.html
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _DIRECT = cython.declare(cython.bint, pq.__impl__ == "binary" and _GET_COPY_DATA
 @cython.cfunc
 @cython.exceptval(0, check=True)
 def address_of(connection: pq.abc.PGconn) -> cython.size_t:
-    """Return what `take` wants of a connection: asked for once a batch, for a property costs as much as a message."""
+    """Return the connection's address for `take`, 0 if libpq is not called directly.
+
+    Read once per batch: the property costs as much as a message. Raises OperationalError if the connection is closed.
+    """
     if not _DIRECT:
         return 0
     pointer = connection.pgconn_ptr
@@ -47,9 +50,9 @@ def address_of(connection: pq.abc.PGconn) -> cython.size_t:
 
 @cython.cfunc
 def take(connection: pq.abc.PGconn, address: cython.size_t) -> bytes | bool | None:
-    """Return the next message, None if none is there whole, False at the end of the COPY. Never waits.
+    """Return the next message, None if none is complete, False at the end of the COPY. Never waits.
 
-    Raises OperationalError when the connection is lost.
+    Raises OperationalError if the connection is lost.
     """
     if cython.compiled and address != 0:
         buffer: cython.p_char = cython.NULL
@@ -72,7 +75,7 @@ def take(connection: pq.abc.PGconn, address: cython.size_t) -> bytes | bool | No
 
 @cython.cfunc
 def _moved(buffer: cython.p_char, size: cython.Py_ssize_t) -> bytes:
-    """Copy a large message, and give its pages back on the way: libpq has another copy of it, and keeps that."""
+    """Copy a large message and release its pages meanwhile: libpq has another copy of it and retains that."""
     if cython.compiled:
         message: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
         to: cython.p_char = PyBytes_AS_STRING(message)
@@ -92,10 +95,10 @@ def _moved(buffer: cython.p_char, size: cython.Py_ssize_t) -> bytes:
 
 
 def read_lines(connection: pq.abc.PGconn, limit: cython.Py_ssize_t, lines: list[bytes]) -> int:
-    """Append rows of a COPY in text format that have come, until they have `limit` bytes. Never waits.
+    """Append the received rows of a COPY in text format, until they have `limit` bytes. Never waits.
 
-    Returns MORE at the limit, DRAINED when there is nothing more for now, ENDED at the end of the COPY. Raises
-    OperationalError when the connection is lost.
+    Returns MORE at the limit, DRAINED if there are no more rows for now, ENDED at the end of the COPY. Raises
+    OperationalError if the connection is lost.
     """
     fetched: cython.bint = False
     size: cython.Py_ssize_t = 0
@@ -106,7 +109,7 @@ def read_lines(connection: pq.abc.PGconn, limit: cython.Py_ssize_t, lines: list[
             if fetched:
                 return DRAINED
             connection.consume_input()
-            # it waits without the GIL: meanwhile another thread may have closed the connection
+            # consume_input releases the GIL: meanwhile, another thread may have closed the connection
             address = address_of(connection)
             fetched = True
         elif row is False:

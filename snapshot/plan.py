@@ -1,4 +1,4 @@
-"""Which pieces a table is read in: ranges of its blocks, so that one large table is read by many, and resumed."""
+"""Split tables into chunks, ranges of blocks, so that a large table is read in parallel and resumable."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from tailrace.schemas.relation import Relation
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Blocks `first` to `end` (exclusive; None: to the last, however long the table grows) of a table or partition.
+    """Blocks `first` to `end` of a table or partition; `end` is exclusive, None means the table's end.
 
-    `size` is about how many bytes they have, with the large values that lie elsewhere; `planned_ms` is since 1970.
+    A chunk without `end` includes blocks that are added later. `size` is the approximate number of bytes, including
+    large values that are stored out of line. `planned_ms` is in milliseconds since 1970.
     """
 
     table: str
@@ -59,7 +60,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """A table's chunks; `rows` is what the server's statistics let expect, None where it has none."""
+    """A table's chunks; `rows` is the estimate from the server's statistics, None without statistics."""
 
     relation: Relation
     chunks: tuple[Chunk, ...]
@@ -77,10 +78,10 @@ def plan_table(
     snapshot: Snapshot,
     only: str | None = None,
 ) -> TablePlan:
-    """Cut a table, or each partition of it, into chunks of `chunk_bytes`; at least one each.
+    """Split a table, or each of its partitions, into chunks of `chunk_bytes`; at least one each.
 
-    The publications' row filter holds for the snapshot, too, and with it the condition of the configuration, and
-    `only`. A table that others inherit from is read without them: each has a topic of its own.
+    The snapshot reads the rows that match the publications' row filter, the condition of the configuration, and `only`.
+    A parent table is read without the tables that inherit from it: each has its own topic.
     """
     leaves = connection.execute(
         "SELECT n.nspname, c.relname, pg_relation_size(c.oid), pg_table_size(c.oid), c.relpages, c.reltuples,"
@@ -115,12 +116,12 @@ def plan_chunks(
     snapshot: Snapshot,
     only: str | None = None,
 ) -> list[Chunk]:
-    """Return the chunks of `plan_table` alone."""
+    """Return only the chunks of `plan_table`."""
     return list(plan_table(connection, publications, relation, snapshot, only).chunks)
 
 
 def check_condition(connection: psycopg.Connection, relation: Relation, condition: str) -> None:
-    """Raise psycopg.Error unless it is a condition on the rows of that table; nothing is run."""
+    """Raise psycopg.Error unless `condition` is valid for the rows of that table; it is not executed."""
     statement = sql.SQL("SELECT FROM {} WHERE ({}\n)").format(
         sql.Identifier(relation.schema, relation.name), sql.SQL(condition)
     )
@@ -130,16 +131,16 @@ def check_condition(connection: psycopg.Connection, relation: Relation, conditio
 
 
 def in_order(plans: Iterable[TablePlan], keyless: Iterable[str]) -> list[TablePlan]:
-    """Return the plans in the order of reading: tables without a key first, and the small before the large.
+    """Return the plans in the order of reading: tables without a key first, and small before large ones.
 
-    Without a key, a snapshot that is cut short cannot be gone on with; and many tables are done early.
+    An interrupted snapshot of a table without a key cannot be resumed. With small tables first, many are done early.
     """
     first = set(keyless)
     return sorted(plans, key=lambda plan: (plan.relation.qualified_name not in first, plan.size))
 
 
 def _all_of(*conditions: str | None) -> str | None:
-    # a comment at the end of what a person wrote ends with the line
+    # a newline, because a user's condition may end with a comment
     parts = [f"({each}\n)" for each in conditions if each]
     return " AND ".join(parts) or None
 
@@ -147,30 +148,30 @@ def _all_of(*conditions: str | None) -> str | None:
 def row_filter(
     connection: psycopg.Connection, publications: Sequence[str], schema: str, table: str
 ) -> str | None:
-    """Return the condition that the publications put on the rows of a table, None if all are published."""
+    """Return the publications' row filter of a table, None if all rows are published."""
     if connection.info.server_version < 150000:
         return None
     rows = connection.execute(
         "SELECT rowfilter FROM pg_publication_tables WHERE pubname = ANY (%s) AND schemaname = %s AND tablename = %s",
         (list(publications), schema, table),
     ).fetchall()
-    # of several publications, any may let a row through
+    # with several publications, a row is published if any of them includes it
     filters = [where for (where,) in rows]
     return " OR ".join(f"({where})" for where in filters) if filters and None not in filters else None
 
 
 def copy_statement(chunk: Chunk, relation: Relation) -> sql.Composed:
-    """Return the COPY that reads a chunk: its columns in the order of the relation, in text."""
+    """Return the COPY that reads a chunk: its columns in the order of the relation, in text format."""
     conditions = [sql.SQL("ctid >= {}").format(sql.Literal(f"({chunk.first},0)"))]
     if chunk.end is not None:
         conditions.append(sql.SQL("ctid < {}").format(sql.Literal(f"({chunk.end},0)")))
     if chunk.where:
-        # the server printed this expression itself, in pg_get_expr's form, or a person has written it
+        # raw SQL: the server's own pg_get_expr output, or a condition by the user
         conditions.append(sql.SQL("({})").format(sql.SQL(chunk.where)))
     return sql.SQL("COPY (SELECT {} FROM ONLY {} AS {} WHERE {}) TO STDOUT").format(
         sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.columns),
         sql.Identifier(*chunk.leaf),
-        # what a person has written may name the table, which a partition is not
+        # a user's condition may contain the table's name, so a partition gets it as alias
         sql.Identifier(relation.name),
         sql.SQL(" AND ").join(conditions),
     )

@@ -1,4 +1,4 @@
-"""How far reads of tables are, as the daemon counts it and as its records on the tables topic say it."""
+"""Progress of table reads, from the daemon's counts and from its records on the tables topic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.snapshot.plan import Chunk
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What came out of a chunk: rows, bytes of COPY's text, and when it had been read."""
+    """Result of a chunk: rows, bytes of COPY's text, and its completion time (milliseconds since 1970)."""
 
     rows: int = 0
     copied: int = 0
@@ -27,10 +27,10 @@ class Counted:
 
 @dataclass(slots=True)
 class TableProgress:
-    """How far the newest read of a table is, counted by whole chunks.
+    """Progress of the newest read of a table, counted by complete chunks.
 
-    `size` are the bytes of table in all chunks and `size_done` in those that are read, `rows` and `copied` the rows and
-    the bytes of COPY's text that came out of them. Times are milliseconds since 1970.
+    `size` are the table's bytes in all chunks, `size_done` those in the chunks that are read; `rows` and `copied` are
+    the rows and bytes of COPY's text from these. Times are milliseconds since 1970.
     """
 
     table: str
@@ -49,9 +49,9 @@ class TableProgress:
         return self.chunks_done == self.chunks
 
     def rows_per_s(self, now_ms: int = 0, limit: int | None = None) -> float:
-        """Return the mean from when the read began to its newest chunk, or to `now_ms` while it goes on.
+        """Return the mean rate from the start of the read to its newest chunk, or to `now_ms` while reading.
 
-        At a limit each chunk is followed by a pause, which belongs to its time: the mean is not above it.
+        With a limit, each chunk is followed by a pause that belongs to its time, so the mean is at most the limit.
         """
         mean = self.rows / max((max(now_ms, self.newest_ms) - self.began_ms) / 1000, 0.001)
         return mean if limit is None else min(mean, limit)
@@ -61,7 +61,7 @@ class ReadProgress(dict[str, TableProgress]):
     """The newest read of each table, by name; bounded by the number of tables."""
 
     def planned(self, chunk: Chunk, run: int) -> None:
-        """Take note of a chunk that is to be read."""
+        """Record a chunk that is to be read."""
         there = self.get(chunk.table)
         if there is None or there.run < run:
             there = self[chunk.table] = TableProgress(chunk.table, run, chunk.planned_ms, chunk.planned_ms)
@@ -70,7 +70,7 @@ class ReadProgress(dict[str, TableProgress]):
             there.size += chunk.size
 
     def read(self, chunk: Chunk, run: int, counted: Counted) -> None:
-        """Take note of a chunk that has been read."""
+        """Record a chunk that has been read."""
         there = self.get(chunk.table)
         if there is not None and there.run == run:
             there.chunks_done += 1
@@ -81,7 +81,7 @@ class ReadProgress(dict[str, TableProgress]):
 
 
 def seconds_left(tables: Iterable[TableProgress], now_ms: int) -> float | None:
-    """Return how long the rest takes at the pace so far, by bytes of table; None before anything is read."""
+    """Return the seconds that the rest takes at the rate so far, by bytes of table; None without a rate."""
     open_or_done = list(tables)
     size, done = sum(each.size for each in open_or_done), sum(each.size_done for each in open_or_done)
     began = min((each.began_ms for each in open_or_done), default=now_ms)
@@ -89,7 +89,7 @@ def seconds_left(tables: Iterable[TableProgress], now_ms: int) -> float | None:
 
 
 def stored_progress(records: Iterable[tuple[int, dict[str, Any]]]) -> ReadProgress:
-    """Return what chunk records say, given with the numbers of their runs: the newest of each chunk, in any order."""
+    """Return the progress from (run, chunk record) pairs: the newest record of each chunk, in any order."""
     found = ReadProgress()
     for run, value in sorted(records, key=lambda record: record[0]):
         chunk = Chunk.from_dict(value)

@@ -1,7 +1,7 @@
-"""The first copy's workers: each holds the exported snapshot open and COPYs one chunk after the other.
+"""Workers of the first copy: each holds the exported snapshot open and COPYs chunk after chunk.
 
-They are connections, not threads: the server does the reading, and what it has sent waits in the sockets until it is
-asked for, so that it never gets further ahead than those hold.
+They are connections, not threads: the server does the reading. Rows wait in the socket buffers until they are read, so
+the server is never further ahead than these buffers allow.
 https://www.postgresql.org/docs/current/sql-set-transaction.html (SET TRANSACTION SNAPSHOT)
 """
 
@@ -20,19 +20,19 @@ from tailrace.snapshot.copystream import DRAINED, ENDED, read_lines
 from tailrace.snapshot.plan import Chunk, copy_statement
 
 BATCH_BYTES = 262_144
-"""How much of a COPY is taken at once; a row more at most."""
+"""Maximum bytes of a COPY read at once; exceeded by at most one row."""
 
 _NAP_S = 0.001
-"""The server sends some fifty rows at a time, and waking up costs more than reading them."""
+"""Pause after a wait: the server sends about 50 rows at a time; a wakeup costs more than reading them."""
 
 LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
-"""So long we stand in the queue for a table, and all who want it for themselves stand behind us."""
+"""Longest wait for a table lock: meanwhile, conflicting lock requests queue up after this session."""
 
 Lines = list[bytes]
 
 
 class Copy:
-    """The COPY of a chunk that a connection runs. Errors are psycopg's."""
+    """The COPY of a chunk on a connection. Raises psycopg's errors."""
 
     def __init__(self, connection: psycopg.Connection, chunk: Chunk, relation: Relation) -> None:
         self.chunk = chunk
@@ -46,7 +46,7 @@ class Copy:
         return self._pgconn.socket
 
     def read(self, lines: Lines) -> int:
-        """Append rows that have come, some 256 KiB at most; return MORE, DRAINED or ENDED. Never waits."""
+        """Append received rows, about 256 KiB at most; return MORE, DRAINED or ENDED. Never waits."""
         if not self._began:
             self._pgconn.consume_input()
             if self._pgconn.is_busy():
@@ -70,7 +70,7 @@ class Copy:
 
 
 def read_chunk(connection: psycopg.Connection, chunk: Chunk, relation: Relation) -> Iterator[Lines]:
-    """Yield the chunk's rows as lines of COPY's text format, some 256 KiB at a time; wait for them."""
+    """Yield the chunk's rows as lines of COPY's text format, about 256 KiB at a time; wait for them."""
     copy = Copy(connection, chunk, relation)
     found = DRAINED
     while found != ENDED:
@@ -88,11 +88,11 @@ def _wait(sockets: Sequence[int], seconds: float | None) -> None:
 
 
 def lock_tables(connection: psycopg.Connection, relations: Iterable[Relation]) -> None:
-    """Take ACCESS SHARE on all tables: a table that is rewritten shows an older snapshot no rows at all.
+    """Lock all tables in ACCESS SHARE mode: a rewritten table would show no rows to an older snapshot.
 
-    Raises LockNotAvailable if somebody has one for himself, and goes on having it.
+    Raises LockNotAvailable if another session holds a conflicting lock for longer than the lock timeout.
     """
-    # no query, which would take a snapshot
+    # SET and LOCK only: a query would take a snapshot
     connection.execute(LOCK_TIMEOUT)
     names = sql.SQL(", ").join(sql.Identifier(relation.schema, relation.name) for relation in relations)
     connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
@@ -101,7 +101,7 @@ def lock_tables(connection: psycopg.Connection, relations: Iterable[Relation]) -
 class SnapshotWorkers:
     """Connections that read chunks of tables as of one exported snapshot.
 
-    Memory: what libpq and the sockets hold of each, and the batches that one `poll` returns.
+    Memory: the buffers of libpq and of the sockets, and the batches that one `poll` returns.
     """
 
     def __init__(self, connect: Callable[[], psycopg.Connection], count: int) -> None:
@@ -119,22 +119,22 @@ class SnapshotWorkers:
             raise
 
     def lock(self, relations: Sequence[Relation]) -> None:
-        """Begin transactions that hold ACCESS SHARE on all tables, and see nothing yet.
+        """Begin transactions that hold ACCESS SHARE locks on all tables and have no snapshot yet.
 
-        A lock is the one thing that a transaction may ask for before it is told its snapshot. So nobody who wants a
-        table for himself can come between the slot and its workers.
+        LOCK is the one statement that a transaction may run before it sets its snapshot. So no conflicting lock can be
+        granted between the creation of the slot and its workers.
         """
         for connection in self.connections:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             lock_tables(connection, relations)
 
     def see(self, snapshot_name: str) -> None:
-        """Have all of them see the exported snapshot: the exporting transaction may end then."""
+        """Set the exported snapshot in all transactions; after that, the exporting transaction may end."""
         for connection in self.connections:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot_name)))
 
     def read(self, chunks: Iterable[Chunk], relations: Mapping[str, Relation]) -> None:
-        """Begin to read: the chunks in their order, with the columns of `relations`, by the names of the tables."""
+        """Begin to read the chunks in their order, with the columns of `relations`, which is by table name."""
         self._todo = iter(chunks)
         self._relations = relations
         for connection in self.connections:
@@ -142,11 +142,11 @@ class SnapshotWorkers:
 
     @property
     def busy(self) -> bool:
-        """Whether there is something left to read."""
+        """Whether chunks are left to read."""
         return bool(self._copies)
 
     def poll(self, seconds: float) -> list[tuple[Chunk, Lines | None]]:
-        """Return rows that have come, and (chunk, None) behind the last of a chunk; wait at most `seconds` for them."""
+        """Return received rows, and (chunk, None) after a chunk's last ones; wait at most `seconds` for them."""
         if self._few:
             _wait([copy.socket for copy in self._copies.values()], seconds)
         results: list[tuple[Chunk, Lines | None]] = []
@@ -170,6 +170,6 @@ class SnapshotWorkers:
             self._copies[connection] = Copy(connection, chunk, self._relations[chunk.table])
 
     def close(self) -> None:
-        """Let go of the snapshot, also in the middle of a chunk."""
+        """Close the connections and release the snapshot, even in the middle of a chunk."""
         for connection in self.connections:
             connection.close()

@@ -1,6 +1,6 @@
-"""Keys that a topic has from before a snapshot run and that neither the run nor the stream has sent since.
+"""Find keys on a topic from before a snapshot run that neither the run nor the stream has sent since.
 
-When all rows of a table have been read, such a key is of a row that the source no longer has: each row that is there
+When all rows of a table have been read, such a key belongs to a row that the source no longer has: every existing row
 has been sent since, by the run or, if it was changed meanwhile, by the stream.
 """
 
@@ -21,13 +21,13 @@ _SCHEMA: Final = "CREATE TABLE old (partition INTEGER, key BLOB, PRIMARY KEY (pa
 
 
 class Sweep:
-    """Reads a topic in a thread, from its start and then on; `old` keys are on disk, in a temporary file.
+    """Reads a topic from its start in a thread; the table `old` has the keys on disk, in a temporary file.
 
-    Memory: SQLite's 8 MB. Its methods are called by one thread, and `take` only when nothing is being read.
+    Memory: SQLite's 8 MB cache. Only one thread may call the methods, and `take` only while nothing is being read.
     """
 
     def __init__(self, options: Mapping[str, Any], topic: str, since: Sequence[int]) -> None:
-        """`since` are the offsets by partition where the run began."""
+        """Set up; `since` are the offsets by partition at which the run began."""
         self._options = options
         self._topic = topic
         self._since = since
@@ -42,25 +42,25 @@ class Sweep:
         self._db.execute(_SCHEMA)
 
     def read(self, ends: Sequence[int]) -> None:
-        """Begin to read on, to before these offsets."""
+        """Continue to read, up to but excluding these offsets."""
         self._thread = threading.Thread(target=self._work, args=(list(ends),), name="snapshot-sweep", daemon=True)
         self._thread.start()
 
     @property
     def reading(self) -> bool:
-        """Whether it is being read. Raises what the thread met."""
+        """Whether the thread is reading. Raises the thread's error, if any."""
         if self._error is not None:
             raise self._error
         return self._thread is not None and self._thread.is_alive()
 
     def take(self, limit: int, without: Collection[bytes]) -> list[bytes] | None:
-        """Return up to `limit` of the keys, less those in `without`, and forget them; None when there is none left."""
+        """Remove up to `limit` keys and return them except those in `without`; None if no key is left."""
         found = self._db.execute("SELECT partition, key FROM old LIMIT ?", (limit,)).fetchall()
         self._db.executemany("DELETE FROM old WHERE partition = ? AND key = ?", found)
         return [key for _, key in found if key not in without] if found else None
 
     def close(self) -> None:
-        """Leave nothing behind; a thread that Kafka keeps waiting is left to the end of the process, with its file."""
+        """Stop the thread and delete the file; both stay until the process ends if Kafka blocks the thread."""
         self._stop = True
         if self._thread is not None:
             self._thread.join(_CLOSE_S)

@@ -1,4 +1,4 @@
-"""Read a table's topic up to a cut, and decode its records without losing what Python's types cannot hold."""
+"""Read a table's topic up to a cut; decode records without losing values that Python's types lack."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tailrace.snapshot.verify.value_kinds import without_logical_types
 
 _BATCH = 5000
 NOT_OURS: Final = "TR-331"
-"""The code for a record that no daemon of ours has written."""
+"""Error code for a record that was not written by a Tailrace daemon."""
 
 PASSING: Final = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
-"""The client goes on trying after these; a deadline decides."""
+"""Errors after which the client retries; a deadline limits the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Record:
 
 
 class Decoder:
-    """Decodes framed Avro by schema id, logical types left as plain numbers and bytes.
+    """Decodes framed Avro by schema id; logical types stay plain numbers and bytes.
 
-    `read` is asked again when an id is not known: a table may have been altered meanwhile.
+    `read` is called again for an unknown id: a table may have been altered meanwhile.
     """
 
     def __init__(self, read: Callable[[], Mapping[int, str]]) -> None:
@@ -59,7 +59,7 @@ class Decoder:
         return fields
 
     def schema(self, raw: bytes) -> str:
-        """Return the schema of a framed key or value as it was stored."""
+        """Return the stored text of the schema of a framed key or value."""
         return self._texts[self._id(raw)]
 
     def _id(self, raw: bytes) -> int:
@@ -80,17 +80,17 @@ class Decoder:
 
 
 def open_consumer(options: Mapping[str, Any]) -> Consumer:
-    """Return a consumer that sees committed records only, belongs to no group and stores nothing."""
+    """Return a consumer that reads only committed records, joins no group and stores no offsets."""
     return Consumer(
         {
             **options,
-            "group.id": "tailrace-reader",  # the client insists on one; nothing is committed to it
+            "group.id": "tailrace-reader",  # the client requires one; no offsets are committed to it
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
-            "log_level": 0,  # what matters comes back as an error
+            "log_level": 0,  # important problems are returned as errors
         }
     )
 
@@ -103,10 +103,11 @@ def read_to(
     idle_s: float = 30.0,
     batch: int = _BATCH,
 ) -> Iterator[list[Record]]:
-    """Yield what `topic` holds from `starts` (or the first record) to before `ends`, offsets by partition.
+    """Yield the records of `topic` from `starts` (or the first record) to before `ends`.
 
-    A cut's last record may have been compacted away, so a partition is done at the first sign of anything
-    at or behind its end. Memory: `batch` records, and librdkafka's queue. SinkError when nothing comes for `idle_s`.
+    Both are offsets by partition. A cut's last record may have been compacted away, so a partition is done at the first
+    message or end-of-partition event that is at or past its end. Memory: `batch` records, and librdkafka's queue.
+    Raises SinkError (TR-333) if no message arrives for `idle_s` seconds.
     """
     begins = [*starts, *[0] * (len(ends) - len(starts))]
     missing = {partition: end for partition, end in enumerate(ends) if end > begins[partition]}
@@ -135,7 +136,7 @@ def read_to(
 
 
 def _taken(message: Message, missing: dict[int, int]) -> Record | None:
-    """Return the record if it is before its partition's end; strike the partition off at its end."""
+    """Return the record if before its partition's end; remove the partition from `missing` at its end."""
     partition, offset, error = message.partition(), message.offset(), message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         if error.retriable() or error.code() in PASSING:
@@ -152,7 +153,7 @@ def _taken(message: Message, missing: dict[int, int]) -> Record | None:
 
 
 def record_of(message: Message) -> Record:
-    """Take a message apart. SinkError if it has no position, for then it is not ours."""
+    """Return the record of a message. SinkError if it has no position, because it is then not ours."""
     headers: dict[str, Any] = dict(message.headers() or [])
     partition, offset, raw = message.partition(), message.offset(), headers.get(POSITION_HEADER)
     assert partition is not None

@@ -1,15 +1,15 @@
-"""Chunks read while the stream runs, each in a window between two marks in the WAL (DBLog, arXiv:2010.12597).
+"""Incremental snapshots: chunks are read in windows between two WAL marks (DBLog, arXiv:2010.12597).
 
-For each chunk: a low mark, a read, a high mark. Keys that the stream changed between the marks give way to the stream;
-the other rows are emitted where the high mark stands. WAL order is not the order in which commits become visible, so
-the read also takes `pg_current_snapshot()`: had the stream delivered, before the low mark, a transaction that the
-read does not see, the chunk is void and read again. So it is when the table was truncated in its window.
+For each chunk: a low mark, a read, a high mark. For keys that the stream changed between the marks, the stream's rows
+are used; the other rows are emitted at the high mark. WAL order is not the order in which commits become visible, so
+the read also gets `pg_current_snapshot()`. If the stream delivered a transaction before the low mark that the read does
+not see, the chunk is void and read again. The same applies if the table was truncated in the window.
 
-Where nothing can be written, a window is open from before the read until the stream has passed the end of the WAL as of
-after it. On a standby nothing is streamed before it is seen: what is streamed has been replayed.
+On a read-only server, a window is open from before the read until the stream has passed the end of the WAL as of after
+the read. A standby streams only replayed WAL, so no change is streamed before it is visible.
 
-A table is first planned: how it lies and which chunks it has, under a lock that no ALTER TABLE gets past. Each chunk is
-read under that lock, too, and says when the table does not lie any more as it was planned.
+A table is first planned: its layout and its chunks are determined under a lock that blocks ALTER TABLE. Each chunk is
+read under such a lock, too, and reports if the table's layout is no longer the planned one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _XID = 2**32
 
 @dataclass(frozen=True, slots=True)
 class VisibleXids:
-    """A `pg_snapshot`: what was in progress (`xip`) or not begun (from `xmax` on) is not seen."""
+    """A `pg_snapshot`: transactions in progress (`xip`) or not begun (`xmax` and later) are invisible."""
 
     xmin: int
     xmax: int
@@ -38,7 +38,7 @@ class VisibleXids:
         return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in xip.split(",") if xid))
 
     def sees(self, xid: int) -> bool:
-        """Whether a transaction of the stream, committed and with a 32-bit id near `xmin`, is seen."""
+        """Whether a committed transaction of the stream is visible; `xid` is 32-bit and near `xmin`."""
         full = self.xmax - ((self.xmax - xid) % _XID if (self.xmax - xid) % _XID < _XID // 2 else 0)
         if full == self.xmax:
             return False
@@ -47,7 +47,7 @@ class VisibleXids:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A captured table as a look at the catalog finds it."""
+    """A captured table in the catalog."""
 
     schema: str
     table: str
@@ -61,9 +61,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look at the catalog: all captured tables, with nothing that was committed at or after the LSN `until`.
+    """A catalog check: all captured tables, without any change committed at or after the LSN `until`.
 
-    `began` is the monotonic time before it was taken.
+    `began` is the monotonic time (s) before the check.
     """
 
     began: float
@@ -73,9 +73,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A table as it lay when `run` was planned, with all that was committed before `lsn`; `layout` None: it is gone.
+    """A table's plan for `run`, with all changes committed before `lsn`; `layout` None: it does not exist.
 
-    `where` is what a person wants of it. `denied` are statements that would let the role read it.
+    `where` is the condition that a user has requested. `denied` are statements that would let the role read the table.
     """
 
     table: str
@@ -90,12 +90,13 @@ class Plan:
 
 @dataclass(slots=True)
 class Window:
-    """A chunk between its marks; `keys` are those that the stream touched.
+    """A chunk between its marks; `keys` are those that the stream changed.
 
-    `relation` is the shape of its rows, as of `lsn`, and `layout` how the table lies then; None if it is gone. `inside`
-    are the transactions that the stream delivered in it. Without a high mark, it closes when the stream has passed
-    `until`. `moved`: the table does not lie as planned; `failed`: why its rows cannot be selected by what a person has
-    given; `denied`: statements that would let the role read it. In these cases its read is of no use.
+    `relation` is the shape of its rows and `layout` the table's layout, as of `lsn`; `layout` is None if the table does
+    not exist. `inside` are the transactions that the stream delivered in the window. Without a high mark, the window
+    closes when the stream has passed `until`. `moved`: the table's layout is not the planned one. `failed`: the error
+    of the user's condition. `denied`: statements that would let the role read the table. In these three cases, the read
+    cannot be used.
     """
 
     plan: Plan
@@ -117,7 +118,7 @@ class Window:
 
 
 def moved(plan: Plan, relation: Relation, layout: Layout) -> bool:
-    """Whether chunks do not cover the table any more, or what was read of it before reads differently now."""
+    """Whether the chunks no longer cover the table, or rows that were read before would read differently."""
     assert plan.layout is not None
     if plan.relation.oid != relation.oid:
         return True

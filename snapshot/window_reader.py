@@ -1,4 +1,4 @@
-"""The thread that plans and reads: under a lock that no ALTER TABLE gets past, between marks that it writes itself."""
+"""Thread that plans tables and reads chunks, under a lock against ALTER TABLE, between its own marks."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from tailrace.snapshot.window import Look, Plan, VisibleXids, Window, moved
 
 _IDLE_S = 5.0
 _REST = 50
-"""With nothing to read, the catalog is looked at every `_IDLE_S`, and at most a fiftieth of the time is spent on it."""
+"""With nothing to read, the catalog is checked every `_IDLE_S`, with at most a fiftieth of the time."""
 
 _GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 
 _NOT_SELECTABLE = (psycopg.errors.DataError, psycopg.errors.ProgrammingError)
-"""What a condition that a person has given may lead to."""
+"""Errors that a user's condition may cause."""
 
 Describe = Callable[[psycopg.Connection, str, str], tuple[Relation, Layout] | None]
-"""What is published of a table (schema, name) and how it lies; None if it is gone."""
+"""Returns the published columns and the layout of a table (schema, name); None if it does not exist."""
 
 
 class WindowReader:
-    """Plans a table or reads a chunk, one at a time, in a thread; its methods are called by the stream's thread.
+    """Plans a table or reads a chunk, one at a time, in a thread; the stream's thread calls the methods.
 
-    Memory: one chunk's rows, the keys changed in one window, and the ids of the transactions since the last read; when
-    there is nothing to read, since the last `_IDLE_S`.
+    Memory: one chunk's rows, the keys changed in one window, and the ids of the transactions since the last read or,
+    with nothing to read, since the last catalog check.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class WindowReader:
         survey: Callable[[psycopg.Connection], Look],
         lacking_grants: Callable[[psycopg.Connection, Relation], tuple[str, ...]],
     ) -> None:
-        """`prefix` is that of our logical messages, `marks` tells these marks from those of an earlier process.
+        """Start the thread. `prefix` is that of our logical messages, `marks` identifies this process's marks.
 
-        `lacking_grants` gives the statements without which the role may not read a table.
+        `lacking_grants` returns the statements without which the role may not read a table.
         """
         self._lacking_grants = lacking_grants
         self._survey = survey
@@ -76,17 +76,17 @@ class WindowReader:
         self._thread.start()
 
     def plan(self, relation: Relation, run: int, where: str | None = None) -> None:
-        """Have a table planned; `busy` until `planned` has returned it."""
+        """Schedule the planning of a table; `busy` until `planned` has returned the plan."""
         self.busy = True
         self._tasks.put((Plan(relation.qualified_name, run, relation, where=where), None))
 
     def read(self, plan: Plan, chunk: Chunk) -> None:
-        """Have a chunk of a planned table read; `busy` until `finish`."""
+        """Schedule the read of a chunk of a planned table; `busy` until `finish`."""
         self.busy = True
         self._tasks.put((plan, chunk))
 
     def planned(self) -> Plan | None:
-        """Return the plan that was made, None if there is none yet. Raises what the reading thread met."""
+        """Return the finished plan, None if there is none yet. Raises the reading thread's error, if any."""
         if self._error:
             raise self._error
         try:
@@ -97,9 +97,9 @@ class WindowReader:
         return plan
 
     def looked(self) -> Look | None:
-        """Return the last look at the catalog, once: one is taken now and then while there is nothing to read.
+        """Return each periodic catalog check once, else None; checks run while there is nothing to read.
 
-        A table can be altered, or published, without a change of a row that would tell the stream.
+        A table can be altered or published without a row change that would inform the stream.
         """
         try:
             return self._surveys.get_nowait()
@@ -107,7 +107,7 @@ class WindowReader:
             return None
 
     def mark(self, prefix: str, content: bytes) -> Window | None:
-        """Take a logical message of the stream; return the window that it closes."""
+        """Process a logical message of the stream; return the window that it closes, if any."""
         if prefix != self._prefix:
             return None
         marks, kind, n = orjson.loads(content)
@@ -121,18 +121,18 @@ class WindowReader:
 
     @property
     def opened(self) -> Window | None:
-        """The window that is open, if one is."""
+        """The open window, if any."""
         return self._window if self._window is not None and self._window.open else None
 
     @property
     def waits(self) -> bool:
-        """Whether there is a window without marks that the stream has to pass."""
+        """Whether a window without marks waits for the stream to pass `until`."""
         return self._window is not None and self._window.until is not None
 
     def between(self, flushed_lsn: int) -> Window | None:
-        """Say that the stream is between transactions and has delivered all before `flushed_lsn`.
+        """Report that the stream is between transactions and has delivered all changes before `flushed_lsn`.
 
-        Without marks that opens a window, or closes it: then it is returned.
+        Without marks, this opens a window, or closes and returns it.
         """
         window = self._window
         if not self._read_only or window is None:
@@ -150,7 +150,7 @@ class WindowReader:
         if visible is not None:
             window.void = window.void or not self._sees_all(visible)
             self._forget(visible)
-        # their keys are noted in this window, but the next may be read before they are seen
+        # their keys are recorded in this window, but the next one may be read before they are visible
         self._delivered.update(window.inside if visible is None else {x for x in window.inside if not visible.sees(x)})
         return window
 
@@ -158,7 +158,7 @@ class WindowReader:
         return all(visible.sees(xid) for xid in self._delivered.copy())
 
     def delivered(self, xid: int) -> None:
-        """Note a transaction that the stream has delivered whole; those inside a window are sorted out by key."""
+        """Record a completely delivered transaction; changes inside a window are resolved by key."""
         window = self._window
         if window is not None and window.open:
             window.inside.add(xid)
@@ -166,19 +166,19 @@ class WindowReader:
             self._delivered.add(xid)
 
     def touch(self, table: str, key: bytes) -> None:
-        """Note a key that the stream has changed."""
+        """Record a key that the stream has changed."""
         window = self._window
         if window is not None and window.open and window.chunk.table == table:
             window.keys.add(key)
 
     def truncated(self, table: str) -> None:
-        """Note that the stream has emptied the table."""
+        """Record that the stream has truncated the table; this voids its open window."""
         window = self._window
         if window is not None and window.open and window.chunk.table == table:
             window.void = True
 
     def finish(self) -> None:
-        """Go on: what the window has brought has been dealt with."""
+        """End the window: its rows have been processed, so the next task may start."""
         self._window = None
         self.busy = False
         self._emitted.set()
@@ -231,9 +231,10 @@ class WindowReader:
         return replace(wanted, relation=relation, layout=layout, lsn=lsn, chunks=chunks)
 
     def _locked(self, relation: Relation) -> tuple[int, tuple[Relation, Layout] | None]:
-        """Lock a table against being altered; return an LSN before which all alterations are seen, and what it is.
+        """Lock a table against ALTER TABLE; return an LSN and the table's description, None if missing.
 
-        The lock comes before the snapshot: who altered the table has let go of it, so that is seen.
+        All alterations before that LSN are visible: the lock precedes the snapshot, and a session that alters the table
+        releases its own lock only at its end.
         """
         self._connection.execute(
             sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(relation.schema, relation.name))
@@ -256,7 +257,7 @@ class WindowReader:
         except _GONE:
             window.moved = True
         except psycopg.errors.SerializationFailure:
-            window.void = True  # a standby does not let a reader hold replay back for long
+            window.void = True  # a standby cancels queries that delay replay for too long
         except _NOT_SELECTABLE as error:
             if isinstance(error, psycopg.errors.InsufficientPrivilege):
                 window.denied = self._lacking_grants(self._connection, plan.relation)
@@ -269,7 +270,7 @@ class WindowReader:
             self.emit("high", window)
 
     def read_rows(self, window: Window) -> None:
-        """Read the window's chunk. It is `moved` if the table is another now, `void` if rows cannot be seen yet."""
+        """Read the window's chunk; set `moved` if the table has changed, `void` if not all rows are visible."""
         plan = window.plan
         window.lsn, found = self._locked(plan.relation)
         window.visible = self._visible_now()
@@ -290,11 +291,11 @@ class WindowReader:
         return row
 
     def wal_end(self) -> int:
-        """Return where the WAL ends now."""
+        """Return the present end of the WAL."""
         return parse_lsn(self._ask(WAL_END)[0])
 
     def _visible_now(self) -> VisibleXids | None:
-        """Return what is seen; None on a standby, where all is seen that has been streamed: it has been replayed."""
+        """Return the visible transactions; None on a standby, where all streamed ones are visible."""
         streamed = self._delivered.copy()
         standby, visible = self._ask("pg_is_in_recovery(), pg_current_snapshot()::text")
         if standby:
@@ -302,10 +303,10 @@ class WindowReader:
         return None if standby else VisibleXids.parse(visible)
 
     def _forget(self, visible: VisibleXids) -> None:
-        """What was seen once is seen by every later read. In place, for both threads use the set."""
+        """Remove visible transactions: later reads see them, too. In place, because both threads use the set."""
         self._delivered.difference_update({xid for xid in self._delivered.copy() if visible.sees(xid)})
 
     def emit(self, kind: str, window: Window) -> None:
-        """Write a mark of the window into the WAL; `kind` is low or high."""
+        """Write a mark of the window into the WAL; `kind` is "low" or "high"."""
         content = orjson.dumps([self._marks, kind, window.n])
         self._connection.execute("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (self._prefix, content))

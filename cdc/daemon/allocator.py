@@ -1,4 +1,4 @@
-"""How the daemon's process asks for memory: millions of small pieces, freed by other threads in large heaps."""
+"""Allocator settings of the daemon: millions of small objects, freed by other threads, in large heaps."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ _GENERATION_0: Final = 50_000
 
 
 def settle() -> None:
-    """Set malloc and Python's collector up for the stream; nothing where the C library has no `mallopt`.
+    """Tune malloc and Python's garbage collector for the stream; leave malloc alone without `mallopt`.
 
-    glibc keeps small freed pieces apart and joins them in sweeps over the whole heap: with librdkafka's records that
-    is a third of what sending costs. https://man7.org/linux/man-pages/man3/mallopt.3.html
+    glibc holds small freed chunks in fastbins and consolidates them in sweeps over the whole heap. With librdkafka's
+    records, that is a third of the cost of sending. https://man7.org/linux/man-pages/man3/mallopt.3.html
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MXFAST, 0)
-        # Large rows by themselves, for else glibc learns from them to keep up to 64 MiB for the next ones.
+        # Map large rows separately: otherwise glibc adapts to them and retains up to 64 MiB for the next ones.
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
-        # Each session's threads would else get heaps of their own until there are eight a core, full of holes; what is
-        # free at the end of one stays with us up to the bound above, for `malloc_trim` leaves that alone.
+        # By default, each session's threads get their own arenas, up to eight per core, all fragmented. Free memory at
+        # the end of an arena stays allocated up to the trim threshold above: `malloc_trim` does not release it.
         mallopt(_M_ARENA_MAX, _ARENAS)
-    # What is there now stays; what comes is freed by its last reference.
+    # Objects that exist now are permanent; later ones are freed by reference counting.
     gc.freeze()
     gc.set_threshold(_GENERATION_0)
 
 
 def reclaim() -> None:
-    """Give back what a session has left: its parts know each other, so that references alone do not free them.
+    """Release the memory of a closed session.
 
-    Nor are they free while an error is on its way up, whose frames hold them: those are emptied.
+    Its objects form reference cycles, so only the garbage collector frees them. The frames of an error that is being
+    raised also hold them and are therefore cleared.
     """
     error = sys.exception()
     while error is not None:

@@ -1,6 +1,6 @@
-"""Tell Kafka whether the daemon runs and how it ended, for `tailrace status` on whichever host.
+"""The daemon record: its state and how it ended, written to Kafka for `tailrace status` on any host.
 
-A thread of its own, which waits for nobody: a Kafka that is down is the log's and `status`' own matter.
+A separate thread writes it and never blocks the daemon: the log and `status` themselves report that Kafka is down.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ log = structlog.get_logger()
 
 _EVERY_S: Final = 1.0
 _ANSWER_S: Final = 2.0
-"""For Kafka to take a record: a stop in order has 5 s in all."""
+"""Timeout for one request to Kafka: a clean stop has 5 s in total."""
 
 _PAUSE_S: Final = 10.0
-"""Until a record that Kafka has not taken is tried again."""
+"""Pause before a failed write is retried."""
 
 _BUG: Final = "an error that is a bug in tailrace; its log has it"
 
 
 @contextmanager
 def recorded(config: Config, health: Health) -> Iterator[None]:
-    """Keep the daemon's record while the block runs, with what ended the block at its end."""
+    """Maintain the daemon record while the block runs; at its end, record the reason."""
     recorder = _Recorder(config, health)
     closed = threading.Event()
     thread = threading.Thread(target=_watch, args=(recorder, closed), name="daemon-record", daemon=True)
@@ -55,7 +55,7 @@ def recorded(config: Config, health: Health) -> Iterator[None]:
     finally:
         closed.set()
         thread.join(_ANSWER_S)
-        # a standby leaves the record to the one that works
+        # the record belongs to the active daemon, not to a standby
         if health.state != "standby":
             recorder.write(*ended)
 
@@ -75,7 +75,7 @@ class _Recorder:
         self._again_at = 0.0
 
     def look(self) -> None:
-        """Write the record if it has changed."""
+        """Write the record if it has changed, except during the pause after a failed write."""
         if time.monotonic() < self._again_at:
             return
         health, error = self._health, self._health.error
@@ -87,7 +87,7 @@ class _Recorder:
             self.write("running")
 
     def write(self, state: DaemonState, code: str | None = None, message: str | None = None) -> None:
-        """Write a record that is not the same as before; without an answer from Kafka it is left."""
+        """Write the record if state or code has changed; skip it while Kafka does not answer."""
         if self._written == (state, code) or self._health.kafka_error is not None:
             return
         record = DaemonRecord(
@@ -101,7 +101,7 @@ class _Recorder:
             message,
         )
         try:
-            # before there is anything on the topic, a record would make the first start look like a second one
+            # on an empty topic, a record would make the first start look like a second one
             with Reader(self._kafka, self._topic, _ANSWER_S, once=True) as reader:
                 bounds = reader.bounds()
             if bounds is not None and bounds[1] > 0:

@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz`, `/metrics`, `/status` and `/wait` over HTTP, from a thread that ends with the daemon.
+"""HTTP server for `/livez`, `/readyz`, `/metrics`, `/status` and `/wait`, in a daemon thread.
 
 Starlette and uvicorn are loaded when a daemon starts, not with the command line.
 """
@@ -33,12 +33,12 @@ log = structlog.get_logger()
 _STOP_S = 1.0
 
 _NEXT_PORTS = 20
-"""So many ports after the usual one are tried before any that is free."""
+"""Number of ports tried after the default one, before any free port."""
 
 
 @contextmanager
 def serving(config: Config, health: Health) -> Iterator[None]:
-    """Answer on `health.listen` while the block runs. ConfigError if that address cannot be had."""
+    """Serve on `health.listen` while the block runs. ConfigError TR-112 if the address is unavailable."""
     options = config.health
     if not options.listen:
         yield
@@ -98,7 +98,7 @@ def _listen(options: Options) -> socket.socket:
     except OSError as error:
         holder = holder_of(port) if error.errno == errno.EADDRINUSE else None
         if "listen" not in options.model_fields_set:
-            return _nearest(host, port, holder)  # of several daemons on a host one has the usual port
+            return _nearest(host, port, holder)  # only one of several daemons on a host gets the default port
         raise ConfigError(
             "TR-112",
             f'health.listen: cannot listen on "{options.listen}"',
@@ -108,7 +108,7 @@ def _listen(options: Options) -> socket.socket:
 
 
 def _nearest(host: str, port: int, holder: str | None) -> socket.socket:
-    """Take the next free port, and say so: whoever scrapes the usual one would get another daemon's numbers."""
+    """Bind the next free port and log it: the default port returns another daemon's metrics."""
     for other in (*range(port + 1, port + 1 + _NEXT_PORTS), 0):
         with suppress(OSError):
             taken = _bound(host, other)

@@ -1,4 +1,4 @@
-"""`GET /wait?lsn=0/16B3748&view=orders&timeout=5`: `tailrace wait` for applications that speak HTTP."""
+"""`GET /wait?lsn=0/16B3748&view=orders&timeout=5`: `tailrace wait` for HTTP clients."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tailrace.schemas.errors import ConfigError, DeadlineError, TailraceError
 from tailrace.schemas.lsn import format_lsn, parse_lsn
 
 _AT_ONCE: Final = 32
-"""Each wait holds a thread; who comes when all are taken is told to come again."""
+"""Maximum number of concurrent waits, each of which holds a thread; further requests get status 503."""
 _LONGEST_S: Final = 300.0
 _DEFAULT_S: Final = 30.0
 
 
 class WaitRoute:
-    """Answers of `/wait`. Memory: one Kafka consumer from the first wait on, and `_AT_ONCE` threads at most."""
+    """Handler of `/wait`. It holds one Kafka consumer from the first wait on, and at most 32 threads."""
 
     def __init__(self, config: Config) -> None:
         self._applied = AppliedViews(config)
         self._threads: anyio.CapacityLimiter | None = None
 
     def close(self) -> None:
-        """End the waits that are going on."""
+        """End all waits in progress."""
         self._applied.close()
 
     async def answer(self, request: Request) -> Response:
-        """200 with the LSN of each view; 400 for a wrong question, 404 for no such view, 504 when time is up."""
+        """Answer 200 with each view's LSN, 400 bad parameter, 404 unknown view, 504 timeout, 503 other errors."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_AT_ONCE)  # it belongs to the event loop
         views = [name for name in request.query_params.getlist("view") if name]

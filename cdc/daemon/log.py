@@ -1,7 +1,7 @@
-"""The log: on standard error, for people on a terminal, else a JSON object a line.
+"""Logging to standard error: readable text on a terminal, otherwise one JSON object per line.
 
-Set up once by the command that runs long; libraries that log by the standard library come along. Values of
-cells never go here.
+The long-running command configures it once, including libraries that use the standard `logging` module. Column values
+are never logged.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import structlog
 from tailrace.schemas.log_form import LEVELS, SHARED, renderers
 
 _EXTRA = ("kind", "client", "lines")
-"""What `sinks.kafka.client_log` says besides."""
+"""Additional keys of `sinks.kafka.client_log`."""
 
 
 def configure(stream: TextIO = sys.stderr, level: str = "info") -> None:
-    """Send all logging from `level` on to `stream`, in the form that fits it."""
+    """Send all log events at `level` or above to `stream`, as text if it is a terminal, else as JSON."""
     shared, renderer = SHARED, renderers(terminal=stream.isatty())
     structlog.configure(
         processors=[*shared, *renderer],
@@ -34,5 +34,5 @@ def configure(stream: TextIO = sys.stderr, level: str = "info") -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
         )
     )
-    # Libraries speak up only when something is wrong.
+    # Libraries log warnings and errors only.
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, LEVELS[level]), force=True)

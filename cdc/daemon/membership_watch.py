@@ -1,4 +1,4 @@
-"""Compares the publications with ``source.tables`` while the daemon runs, and logs what has changed."""
+"""Compare the publications with ``source.tables`` while the daemon runs, and log differences."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tailrace.schemas.config.model import Source
 log = structlog.get_logger()
 
 _REST: Final = 50
-"""At most a fiftieth of the time is spent on it, however many tables there are."""
+"""Pause after a comparison, in multiples of its duration: it takes at most a fiftieth of the time."""
 
 
 class MembershipWatch:
-    """`missing` are the captured tables that no publication has; bounded by the number of tables."""
+    """Watch for `missing`: captured tables in no publication; bounded by the number of tables."""
 
     def __init__(self, source: Source) -> None:
         self.missing: tuple[Missing, ...] = ()
@@ -30,7 +30,7 @@ class MembershipWatch:
         self._ready_at = 0.0
 
     def look(self, connection: psycopg.Connection) -> None:
-        """Compare, if it is time. Raises psycopg.Error."""
+        """Compare, if the pause is over. Raises psycopg.Error."""
         began = time.monotonic()
         if began < self._ready_at:
             return
@@ -54,7 +54,7 @@ class MembershipWatch:
         self._ready_at = began + (time.monotonic() - began) * _REST
 
     def _log_outside(self, connection: psycopg.Connection, publications: publication.Publications) -> None:
-        """Log once what the publications have besides."""
+        """Log once the published tables that are not captured."""
         published = publication.published(connection, publications)
         names = [f"{schema}.{table}" for schema, table in published if not self._capture_set.captures(schema, table)]
         if names:

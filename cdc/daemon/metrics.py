@@ -1,7 +1,7 @@
 """`/metrics`: the state of a daemon in Prometheus' text format, collected on request, in base units.
 
 Times are timestamps rather than ages, so that `time() - x` grows while the daemon does not answer. The lag is an age:
-it grows by itself while a change is missing, and is 0 otherwise.
+it grows while a change is missing and is 0 otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The kind, the help text and the labels of a metric; `when` says in which case it has no value."""
+    """The kind, help text and labels of a metric; `when` says when it is absent."""
 
     kind: Literal["gauge", "counter"]
     text: str
@@ -78,13 +78,13 @@ DESCRIPTIONS: Final = {
     ),
     "slot_wal_status": Description("gauge", "1 for the slot's pg_replication_slots.wal_status.", ("status",)),
 }
-"""All metrics by name without the prefix ``tailrace_``; the reference page is made from it."""
+"""All metrics by name, without the prefix ``tailrace_``; the reference page is generated from it."""
 
 Samples = Mapping[tuple[str, ...], float]
 
 
 class HealthCollector(Collector):
-    """Reads the counters of `Health`; labels are bounded by the captured tables and the registered error codes."""
+    """Collector of `Health`; labels are bounded by the captured tables and the registered error codes."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -175,7 +175,7 @@ def _by_label(name: str, samples: Samples) -> Metric:
 
 
 class Metrics:
-    """All metrics of a daemon: its own, and memory, CPU and start time of its process."""
+    """All metrics of a daemon: its own, plus memory, CPU and start time of its process."""
 
     def __init__(self, health: Health) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

@@ -1,4 +1,4 @@
-"""What systemd wants to be told (Type=notify): that changes flow, that the loop still turns, that the end has begun.
+"""Notify systemd (Type=notify): ready when changes flow, watchdog while the loop runs, stopping.
 
 https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html
 """
@@ -19,7 +19,7 @@ _EVERY_S: Final = 1.0
 
 @contextmanager
 def notifying(health: Health, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Tell the supervisor how `health` is while the block runs, if NOTIFY_SOCKET names one."""
+    """Send `health` to the service manager while the block runs, if NOTIFY_SOCKET names its socket."""
     address = environment.get("NOTIFY_SOCKET")
     if not address:
         yield
@@ -27,9 +27,9 @@ def notifying(health: Health, environment: Mapping[str, str] = os.environ) -> It
     watchdog_s = int(environment.get("WATCHDOG_USEC", "0")) / 1e6
     closed = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
-        # one that does not read shall not hold us up
+        # a service manager that does not read must not block the daemon
         supervisor.setblocking(False)
-        # "@" is an abstract one
+        # "@" marks an abstract socket
         supervisor.connect("\0" + address[1:] if address.startswith("@") else address)
         thread = threading.Thread(
             target=_tell, args=(supervisor, health, closed, watchdog_s), name="notify", daemon=True
@@ -57,5 +57,5 @@ def _send(supervisor: socket.socket, state: str) -> bool:
     try:
         supervisor.send(state.encode())
     except OSError:
-        return False  # it restarts, or is busy: no reason to stop
+        return False  # the service manager restarts or is busy: no reason to stop
     return True

@@ -1,5 +1,6 @@
-"""Kafka or the schema registry does not answer: the slot is kept until it does, so that nobody else begins what cannot
-succeed either.
+"""Outages of Kafka or the schema registry: wait for their end.
+
+The daemon holds the slot meanwhile, so that no standby starts a session that would fail, too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ANSWER_S: Final = 5.0
 
 
 class KafkaOutage:
-    """Asks Kafka from time to time; `over` is one attempt, of a few seconds at most."""
+    """An outage of Kafka; `over` is one attempt to reach it, of a few seconds at most."""
 
     def __init__(self, kafka: Kafka, stop: threading.Event) -> None:
         self._stop = stop
@@ -31,7 +32,7 @@ class KafkaOutage:
         self._client = AdminClient({**client_options(kafka), **more})
 
     def over(self) -> bool:
-        """Return whether Kafka answers, or `stop` is set; else after a pause."""
+        """Return True if Kafka answers or `stop` is set, else False after a pause."""
         try:
             self._client.list_topics(timeout=_ANSWER_S)
         except KafkaException:
@@ -40,7 +41,7 @@ class KafkaOutage:
 
 
 class RegistryOutage:
-    """The same for the schema registry, which is needed for a shape that is new."""
+    """An outage of the schema registry, which is needed for each new shape."""
 
     def __init__(self, config: Config, stop: threading.Event, error: TailraceError) -> None:
         self._config = config
@@ -48,7 +49,7 @@ class RegistryOutage:
         log.warning("waiting for the schema registry", code=error.code, error=error.message, detail=error.detail)
 
     def over(self) -> bool:
-        """Return whether the registry answers, or `stop` is set; else after a pause."""
+        """Return True if the registry answers or `stop` is set, else False after a pause."""
         try:
             check_registry(self._config)
         except SinkError:

@@ -1,4 +1,4 @@
-"""What lies between slot and producer, put together so that it goes on from a position; the first copy through it."""
+"""The pipeline from slot to producer, which resumes from a position, and the first copy through it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a session owns from its start on: the stream of its slot, its producer, and what closes all that is open."""
+    """Resources that a session owns: its slot's stream, its producer, and the stack that closes them."""
 
     wal: Wal
     sink: KafkaSink
@@ -44,9 +44,9 @@ class Held:
 
 
 class Pipeline:
-    """The parts that the first copy and the stream share. `reads` is what is left to be read for the stream to take up.
+    """The parts that the first copy and the stream share.
 
-    What they open is closed by `opened`.
+    `reads` are the remaining snapshot reads, which the stream continues. `opened` closes all resources of the parts.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Pipeline:
         stored: PositionRecord,
         reads: StoredReads,
     ) -> None:
-        """Go on from `stored`."""
+        """Resume from the position record `stored`."""
         catalog, topics, opened = captured.catalog, Topics(config.kafka.prefix), held.opened
         self.config, self.captured, self.health, self.stop = config, captured, health, stop
         self.wal, self.sink, self.opened = held.wal, held.sink, opened
@@ -87,13 +87,14 @@ class Pipeline:
         log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
 
     def _flushed(self, lsn: int) -> None:
-        """Kafka holds everything committed before `lsn`."""
+        """Confirm `lsn` to the server: Kafka holds everything committed before it."""
         self.wal.confirm(lsn)
         self.health.committed(self.progress.newest)
 
     def copy(self, point: int, exported: ExportedSnapshot | None) -> None:
-        """Store that the slot begins at `point`, and send what its snapshot shows; what a stop leaves out is for the
-        stream's windows.
+        """Store that the slot begins at `point`, and send the rows of its exported snapshot.
+
+        The chunks that a stop leaves unread are read later, in the stream's windows.
         """
         self.health.state = "copying"
         if exported is None:

@@ -1,4 +1,4 @@
-"""The daemon: one session after the other. Whatever fails in mid-run, all is thrown away and started again."""
+"""The daemon: a sequence of sessions. After a retryable error, a new session replaces the failed one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Service:
         self._waiting = False
 
     def run(self) -> None:
-        """Stream until told to stop. Raises TailraceError for what a person must see."""
+        """Stream until `stop` is set. Raises TailraceError for errors that need an operator."""
         settle()
         for attempt in Retrying(
             retry=retry_if_exception(self._passes),
@@ -56,7 +56,7 @@ class Service:
                     wait_for_slot(self._config.source.dsn.get_secret_value(), self._config.source.slot, self._stop)
 
     def _one_session(self) -> bool:
-        """Stream until told to stop; False if the slot has another owner, for whom to wait."""
+        """Stream until `stop` is set and return True; return False if another daemon owns the slot."""
         if self._stop.is_set():
             return True
         session: Session | None = None
@@ -67,7 +67,7 @@ class Service:
             session.run()
             return True
         except psycopg.OperationalError as error:
-            # of a query for the catalog, or for a row: where it was asked is of no matter
+            # from a query of the catalog or of a row: which one is irrelevant
             raise connection_lost(str(error)) from None
         except TailraceError as error:
             if retry_of(error.code) is Retry.STANDBY:
@@ -87,15 +87,18 @@ class Service:
             reclaim()
 
     def _stand_by(self, error: TailraceError) -> None:
-        """Say once that another daemon is at work; from now on a server's restart is waited for, too."""
+        """Log once that another daemon owns the slot; from now on, retry after a server restart as well."""
         if not self._waiting:
             log.info("waiting as standby", slot=self._config.source.slot, reason=error.message)
         self._waiting = self._streamed = True
         self._health.state = "standby"
 
     def _go_on_without_streaming(self) -> None:
-        """What PostgreSQL cannot decode of a transaction in progress (DDL, messages of rolled-back parts) it can of the
-        same transaction once it has committed."""
+        """Turn `source.streaming` off after a decoding error.
+
+        PostgreSQL cannot decode some transactions in progress (DDL, messages of rolled-back parts), but it can decode
+        the same transactions after they have committed.
+        """
         if self._config.source.streaming:
             log.warning("going on without source.streaming: PostgreSQL could not decode a transaction in progress")
             source = self._config.source.model_copy(update={"streaming": False})
@@ -109,7 +112,7 @@ class Service:
 
 
 class _Retries:
-    """Logs why the daemon starts again: another reason at once, the same one once a minute with a count."""
+    """Log of restarts: a new reason at once, the same reason once a minute with a count."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -122,7 +125,7 @@ class _Retries:
         error = state.outcome.exception() if state.outcome else None
         if not isinstance(error, TailraceError):
             return
-        # after a session that had begun it is another fault, whatever it says
+        # after another session has started, it is a new fault even if the message is the same
         now, reason = time.monotonic(), (error.code, error.message, self._health.sessions)
         self._times += 1
         if reason == self._said and now - self._said_at < _SAY_AGAIN_S:

@@ -1,6 +1,6 @@
-"""From one start to the next fault: the slot and the producer, and who may have them.
+"""One session of the daemon, from a start to the next fault: ownership of the slot and the producer.
 
-Order at start: decide on what is there, own the slot, fence the producer, decide again, go on behind what Kafka holds.
+Order at start: inspect and decide, own the slot, fence earlier producers, decide again, resume after Kafka's position.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from tailrace.sinks.kafka.producer import KafkaSink
 log = structlog.get_logger()
 
 _SETTLED_S: Final = 10.0
-"""For how long what several brokers say must be a reason to refuse."""
+"""With several brokers, an inconsistency must last this long before the start is refused."""
 
 
 class Session:
-    """Owner of a slot. `begun`: the slot and what goes with it are there, so that a fault may pass by itself."""
+    """Owner of a slot. `begun`: set-up is complete or a copy has started; later errors are retryable."""
 
     def __init__(self, config: Config, stop: threading.Event, health: Health | None = None) -> None:
         self._config = config
@@ -65,14 +65,14 @@ class Session:
 
     @property
     def pipeline(self) -> Pipeline:
-        """What is between slot and producer, from `start` on."""
+        """The pipeline from slot to producer, available after `start`."""
         assert self._pipeline is not None
         return self._pipeline
 
     def start(self) -> None:
-        """Own the slot, fence whoever wrote before, find the place to go on from; copy the tables of a new slot.
+        """Own the slot, fence earlier producers, find the position; copy the tables of a new slot.
 
-        SourceError TR-240 if somebody has a table for himself: nothing is lost by trying again.
+        Raises SourceError TR-240 if another session holds a conflicting table lock: a retry loses nothing.
         """
         # the catalog's views lock the tables that they show
         self._connection.execute("SET lock_timeout = '2s'")
@@ -88,7 +88,7 @@ class Session:
         self.begun = True
 
     def _mend(self, error: StateError) -> Stream:
-        """Recover from what a person has seen, and has asked to mend; else raise it."""
+        """Recover from `error` if an operator has requested it, else raise it."""
         if not recovery.is_mended(self._config, error):
             raise error
         log.warning("a new slot, all tables read again: a person says so", code=error.code, error=error.message)
@@ -96,12 +96,12 @@ class Session:
         return Stream(self._recover())
 
     def _go_on(self) -> Pipeline:
-        """Go on from what slot and topics hold, or begin. StateError if they do not fit together."""
+        """Resume from slot and topics, or start for the first time. StateError if they do not match."""
         found, start = self._decide(owned=False)
         if found.slot is None:
             _log_notes(start)
             return self._first_start(found)
-        # without one we shall not go on
+        # the start is refused later if there is no publication
         self._own_slot(found.publications.names if found.publications else [self._config.source.publication])
         self._fence()
         found, start = self._decide(owned=True)
@@ -111,9 +111,9 @@ class Session:
         return self._open(captured, start.origin, stored_reads(self._config))
 
     def _decide(self, *, owned: bool) -> tuple[Found, Start]:
-        """Look at what there is and decide. StateError if it has to be refused.
+        """Inspect slot and topics and decide how to start. StateError if the start has to be refused.
 
-        With several brokers it has to be so for a while: one that has just come back may not know of all topics yet.
+        With several brokers, the inconsistency must last: a broker that has just returned may not know all topics yet.
         """
         seen: list[Found] = []
 
@@ -128,7 +128,7 @@ class Session:
         return again(look_and_decide)
 
     def _first_start(self, found: Found) -> Pipeline:
-        """Make the slot and copy all tables as of its consistent point."""
+        """Create the slot and copy all tables as of its consistent point."""
         config = self._config
         check_registry(config)
         captured = capture(config, self._connection, found, first=True)
@@ -152,7 +152,7 @@ class Session:
     def _new_slot(
         self, found: Found, captured: Captured, relations: Sequence[Relation]
     ) -> Iterator[tuple[int, ExportedSnapshot | None]]:
-        """Make and own a slot; give its consistent point, and the snapshot of `relations` at it if there are any."""
+        """Create and own a slot; yield its consistent point and, if any, the snapshot of `relations` at it."""
         point, exported = recovery.make_slot(self._config, found.server, relations, captured.without_key)
         try:
             self._own_slot(captured.catalog.publications.names)
@@ -163,7 +163,7 @@ class Session:
                 exported.workers.close()
 
     def _recover(self) -> Pipeline:
-        """Make the slot anew behind a gap: tables with a key are reconciled, the topics of others are filled anew."""
+        """Recreate the slot after a gap: reconcile the tables with a key, refill the topics of the others."""
         config, connection = self._config, self._connection
         found = look(config, connection, owned=False)
         slot.end_start(connection, config.source.slot)
@@ -192,14 +192,14 @@ class Session:
         return pipeline
 
     def _own_slot(self, publications: list[str]) -> None:
-        """Start streaming from the slot: from here on nobody else can."""
+        """Start streaming from the slot: from here on, no other session can."""
         source = self._config.source
         self._wal = Wal(source.dsn.get_secret_value(), source.slot, publications, streaming=source.streaming)
         self._opened.callback(self._wal.close)
         slot.end_start(self._connection, source.slot)
 
     def _fence(self) -> None:
-        """Make the producer, which fences whoever wrote before."""
+        """Create the producer; with exactly-once delivery, it fences earlier producers."""
         config, kafka = self._config, self._config.kafka
         exactly_once = config.delivery.guarantee == "exactly-once"
         name = f"tailrace-{kafka.prefix}-{config.source.slot}" if exactly_once else None
@@ -218,7 +218,7 @@ class Session:
         pipeline.copy(point, exported)
 
     def run(self) -> None:
-        """Read, send, commit, confirm until told to stop."""
+        """Read, send, commit and confirm until told to stop."""
         assert self._stream is not None
         try:
             self._stream.run()
@@ -227,7 +227,7 @@ class Session:
             self._stream.run()
 
     def outlast(self, error: TailraceError) -> None:
-        """When Kafka or the registry has failed, keep the slot until it answers; what was on its way is given up."""
+        """Hold the slot until Kafka or the schema registry answers again; records in flight are abandoned."""
         if self._sink is None or self._wal is None:
             return
         self._health.end()
@@ -241,19 +241,19 @@ class Session:
             pass
 
     def close(self) -> None:
-        """Let go of the slot, of the producer and of the connections."""
+        """Release the slot, the producer and the connections."""
         self._let_go()
         self._connection.close()
 
     def _let_go(self) -> None:
-        """Close all but the connection."""
+        """Close everything except the catalog connection."""
         self._health.end()
         self._opened.close()
         self._wal = self._sink = None
 
 
 def _origin(captured: Captured, consistent_point: int) -> PositionRecord:
-    """Return the position of a slot from which nothing has been read."""
+    """Return the position record of a slot from which nothing has been read."""
     identity = captured.identity
     return new_origin(
         EPOCH,

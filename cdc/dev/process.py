@@ -1,7 +1,7 @@
-"""Start servers that outlive us, know them again, and end them and no other process.
+"""Start servers that outlive this process, recognize them later, and end them and no other process.
 
-A server is known by its process id *and* when it started: ids are used again, and we must never end
-somebody else's process. Nothing here knows which servers there are.
+A server is identified by its process id *and* its start time: ids are reused, and we must never end a foreign process.
+This module does not know which servers there are.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import psutil
 
 from tailrace.schemas.errors import ConfigError
 
-# The child waits for a line before it becomes the server, so that a launcher killed before it has written
-# the id down leaves no server that nobody knows. It is a grandchild: nobody's zombie when it ends.
+# The child waits for a line before it becomes the server, so that a launcher that is killed before it has
+# recorded the id leaves no unknown server. It is a grandchild, so it does not become a zombie of this process.
 _LAUNCH = """
 exec 3<&0
 ( read -r go <&3 || exit 0; exec 3<&-; exec "$@" </dev/null ) >>"$0" 2>&1 &
 echo $!
 """
 
-# Below Linux's range for outgoing connections (32768 and up): a port from there may be taken by one
+# Below Linux's range for outgoing connections (32768 and up): such a connection could take a port of that range
 # between a stop and the next start.
 _PORTS = range(20000, 32768)
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that can be known again: id and start time (`started` is opaque, compare it only)."""
+    """Identity of a process: id and start time (`started` is opaque, only for comparison)."""
 
     pid: int
     started: str
@@ -50,9 +50,10 @@ def spawn(
     record: Callable[[Process], None],
     environment: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a command detached, in a session of its own, its output in `log` (the last run's in `log`.1).
+    """Start a command detached, in its own session, with its output in `log` (the last run's in `log`.1).
 
-    `record` is called with the process before the command runs: what it has not stored does not start.
+    `record` is called with the process before the command runs: if it raises, the command does not start. Raises
+    ConfigError TR-608 if the process could not be started.
     """
     if log.exists():
         log.replace(log.with_name(log.name + ".1"))
@@ -78,17 +79,17 @@ def spawn(
 
 
 def started_at(pid: int) -> str | None:
-    """Return when a process started, as a mark to compare; None when there is no such process any more."""
+    """Return a process's start time as an opaque value to compare; None if the process no longer exists."""
     try:
         process = psutil.Process(pid)
         zombie = process.status() == psutil.STATUS_ZOMBIE
         stat = Path(f"/proc/{pid}/stat")
         if not stat.exists():
             return None if zombie else str(process.create_time())
-        # A killed JVM looks like a zombie while other threads of it still end, with its ports and its locks.
+        # A killed JVM looks like a zombie while some of its threads are still ending and hold its ports and locks.
         if zombie and len(os.listdir(f"/proc/{pid}/task")) <= 1:
             return None
-        # Ticks since boot: the wall clock's idea of the same moment moves when the clock is set.
+        # Ticks since boot: in wall-clock time, the same moment changes when the clock is set.
         ticks = stat.read_text().rpartition(")")[2].split()[19]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
@@ -97,12 +98,15 @@ def started_at(pid: int) -> str | None:
 
 
 def alive(process: Process) -> bool:
-    """Say whether this very process still runs, not one that has been given its id since."""
+    """Return whether exactly this process still runs, not a later one with the same id."""
     return started_at(process.pid) == process.started
 
 
 def end(process: Process, *, politely: signal.Signals = signal.SIGTERM, seconds: float = 20) -> None:
-    """End this very process: a signal, up to `seconds` of waiting, then SIGKILL. No error if it is gone."""
+    """End exactly this process: a signal, up to `seconds` of waiting, then SIGKILL.
+
+    No error if it has already ended. Raises ConfigError TR-614 if SIGKILL does not end it within 10 s.
+    """
     for number, patience in ((politely, seconds), (signal.SIGKILL, 10.0)):
         if not alive(process):
             return
@@ -123,14 +127,17 @@ def end(process: Process, *, politely: signal.Signals = signal.SIGTERM, seconds:
 
 
 def free_ports(wanted: Sequence[int | None], among: range = _PORTS) -> list[int]:
-    """Return a free loopback port for each: the wanted one if it still is free, else another; all differ."""
+    """Return a free loopback port for each of `wanted`: that one if free, else another; all differ.
+
+    Raises ConfigError TR-607 if there are not enough free ports.
+    """
     held: list[socket.socket] = []
     try:
         ports: list[int] = []
         for port in wanted:
             others = random.sample(among, min(len(among), 500))
             candidates = others if port is None else [port, *others]
-            # Held until all are chosen, and compared: with SO_REUSEADDR one port can be held twice.
+            # Held until all are chosen, and compared as well: with SO_REUSEADDR, one port can be bound twice.
             ports.append(next((c for c in candidates if c not in ports and _hold(c, held)), 0))
         if 0 in ports:
             raise ConfigError(
@@ -145,7 +152,7 @@ def free_ports(wanted: Sequence[int | None], among: range = _PORTS) -> list[int]
 
 
 def wait_until(ready: Callable[[], bool], process: Process, seconds: float) -> bool:
-    """Wait until `ready` says so; False when the process has ended or `seconds` have passed before."""
+    """Wait until `ready` returns True; False if the process ends or `seconds` pass before."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if ready():
@@ -157,14 +164,14 @@ def wait_until(ready: Callable[[], bool], process: Process, seconds: float) -> b
 
 
 def listening(port: int) -> bool:
-    """Say whether somebody takes connections on this loopback port."""
+    """Return whether a process accepts connections on this loopback port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def tail(log: Path) -> str:
-    """Return what a log says about why its process failed, for an error's detail."""
+    """Return the lines of a log that explain its process's failure, for an error's detail."""
     try:
         return reason(log.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -172,7 +179,7 @@ def tail(log: Path) -> str:
 
 
 def start_hint(log: Path) -> str:
-    """Return what to do about a server that did not start, by its log."""
+    """Return the hint for a server that did not start, from its log."""
     try:
         taken = re.search(r"[Aa]ddress already in use|BindException", log.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -183,8 +190,8 @@ def start_hint(log: Path) -> str:
 
 
 def reason(output: str) -> str:
-    """Return the first lines that name a fault; without such, the last ones. (Below a fault, Java says where.)"""
-    # PostgreSQL says so to whoever asks too early.
+    """Return the first lines with an error, else the last lines. (Java prints stack traces below errors.)"""
+    # PostgreSQL logs this for clients that connect too early.
     lines = [line for line in output.strip().splitlines() if "the database system is starting up" not in line]
     faults = [line for line in lines if re.search(r"\b(FATAL|PANIC|ERROR)\b|Exception\b", line)]
     return "\n".join(line[:300] for line in (faults[:3] or lines[-5:]))
@@ -192,7 +199,7 @@ def reason(output: str) -> str:
 
 def _hold(port: int, held: list[socket.socket]) -> bool:
     candidate = socket.socket()
-    # As the servers do: connections that linger from before the stop do not keep the port.
+    # As the servers do: connections that remain from before the stop do not block the port.
     candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         candidate.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""One embedded server: what is written down about it, and whether it can be used as it stands."""
+"""One embedded server: its record in the state file, and the check whether it can be reused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.cdc.dev.process import Process, alive, end, wait_until
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A process of ours in a state folder; `settings` are those it was asked to run with."""
+    """A process of ours in a state folder; `settings` are those that its start requested."""
 
     name: str
     process: Process
@@ -21,11 +21,11 @@ class Server:
     data: Path | None = None
     ports: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    # PostgreSQL's Unix socket is in this folder.
+    # The folder of PostgreSQL's Unix socket.
     socket: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that is kept in the state file."""
+        """Return the JSON form for the state file."""
         return {
             "pid": self.process.pid,
             "started": self.process.started,
@@ -38,7 +38,7 @@ class Server:
 
     @classmethod
     def from_json(cls, name: str, kept: Mapping[str, Any]) -> Server:
-        """Return the server that `to_json` wrote down."""
+        """Return the server from the form of `to_json`."""
         return cls(
             name,
             Process(int(kept["pid"]), str(kept["started"])),
@@ -55,13 +55,13 @@ Record = Callable[[Server], None]
 
 
 def stop(server: Server) -> None:
-    """End a server: politely, then not. No error if it is gone."""
-    # SIGTERM makes PostgreSQL wait for its clients to leave; SIGINT is its fast shutdown.
+    """End a server: a clean shutdown, then SIGKILL. No error if it has already ended."""
+    # SIGTERM makes PostgreSQL wait for its clients to disconnect; SIGINT is its fast shutdown.
     end(server.process, politely=signal.SIGINT if server.name == "postgres" else signal.SIGTERM)
 
 
 def wanted_settings(old: Server | None, settings: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the settings to run with: those asked for, else (None) those it last ran with."""
+    """Return the settings to run with: the requested ones, or if None those of the last run."""
     if settings is not None:
         return dict(settings)
     return dict(old.settings) if old else {}
@@ -70,10 +70,10 @@ def wanted_settings(old: Server | None, settings: Mapping[str, str] | None) -> d
 def reusable(
     old: Server | None, settings: Mapping[str, str], ready: Callable[[Server], bool], seconds: float
 ) -> TypeGuard[Server]:
-    """Say whether a server runs with these settings and answers within `seconds`; else it has been ended."""
+    """Return whether a server runs with these settings and answers within `seconds`; if not, end it."""
     if old is None or not alive(old.process):
         return False
-    # One that has just been killed is seen to run until its last thread is gone, but it never gets ready.
+    # A server that was just killed counts as running until its last thread has ended, but it never becomes ready.
     if dict(old.settings) == dict(settings) and wait_until(lambda: ready(old), old.process, seconds):
         return True
     stop(old)

@@ -1,7 +1,7 @@
-"""The state folder of `tailrace dev`: which servers there are, started together, ended by process id.
+"""The state folder of `tailrace dev`: its servers are started together and ended by process id.
 
-One JSON file says all that is needed to find them again after we have gone, or were killed. `start_servers`
-is safe to repeat: what runs is used, what has died is started on its old data and, if free, its old port.
+One JSON file has all data that is needed to find them again after this process has ended or was killed. `start_servers`
+is safe to repeat: running servers are reused, dead ones are started with their old data and, if free, their old ports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EMBEDDED = ("postgres", "kafka", "opensearch")
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """How to reach what runs; `messages` say what was left out and why."""
+    """Addresses of the running servers; `messages` name the parts left out, with the reason."""
 
     dsn: str
     socket_dsn: str
@@ -59,10 +59,11 @@ def start_servers(
     postgres_settings: Mapping[str, str] | None = None,
     java_options: Sequence[str] = java.SMALL,
 ) -> Servers:
-    """Return when PostgreSQL, Kafka and (with a JDK for it) OpenSearch answer; they outlive this process.
+    """Start PostgreSQL, Kafka and (with a JDK for it) OpenSearch; return when they answer.
 
-    Settings that differ from those a server runs with restart it; None means those it last ran with.
-    `java_options` are of the JVMs that are started now.
+    They outlive this process. A server whose settings differ from the requested ones is restarted; None means the
+    settings of the last run. `java_options` are for the JVMs that are started now. Raises ConfigError TR-615 if
+    `state_dir` has foreign files.
     """
     state_dir = state_dir.absolute()
     if state_dir.exists() and any(state_dir.iterdir()) and not _is_ours(state_dir):
@@ -73,10 +74,10 @@ def start_servers(
             hint="tailrace dev up --state-dir FOLDER  # one that is empty, or does not exist",
         )
     with locked(state_dir / _LOCK):
-        # Nobody wants these files in a commit.
+        # These files do not belong in a commit.
         (state_dir / ".gitignore").write_text("*\n", encoding="utf-8")
         state = _State(state_dir)
-        # before anything else is in the folder, so that it can be purged wherever a start is cut short
+        # before other files are in the folder, so that it can be purged after an interrupted start
         state.write()
         messages = []
         jobs: dict[str, Callable[[], Server]] = {
@@ -101,7 +102,7 @@ def start_servers(
                 futures = {name: threads.submit(job) for name, job in jobs.items()}
             started = {name: future.result() for name, future in futures.items()}
         except BaseException:
-            # also Ctrl-C: the threads of the others would go on waiting for their servers
+            # also on Ctrl-C: the threads of the other servers would continue to wait for them
             state.refuse_more()
             _end([server for server in state.servers.values() if server.process not in before])
             raise
@@ -117,7 +118,7 @@ def start_servers(
 def start_program(state_dir: Path, name: str, command: Sequence[str]) -> Server:
     """Start a program of ours (the daemon, the demo load) that `stop_servers` ends before the servers.
 
-    One that runs under that name with the same command is left alone; with another command it is replaced.
+    If a program with that name already runs with the same command, it is reused; with another command, it is replaced.
     """
     state_dir = state_dir.absolute()
     with locked(state_dir / _LOCK):
@@ -132,12 +133,12 @@ def start_program(state_dir: Path, name: str, command: Sequence[str]) -> Server:
         def server(process: Process) -> Server:
             return Server(name, process, log, settings=settings)
 
-        # Where the person is, not in the state folder: the command line may have relative paths.
+        # In the user's working directory, not in the state folder: the command line may have relative paths.
         return server(spawn(command, log=log, folder=Path.cwd(), record=lambda process: state.record(server(process))))
 
 
 def running(state_dir: Path) -> set[Process]:
-    """Return the processes of the state file that run."""
+    """Return the running processes of the state file."""
     return {each.server.process for each in status(state_dir) if each.alive}
 
 
@@ -145,9 +146,9 @@ def running(state_dir: Path) -> set[Process]:
 def ended_on_failure(
     state_dir: Path, say: Callable[[str], None], but_for: Collection[str] = ()
 ) -> Iterator[None]:
-    """End what the block has started if it fails, or is interrupted, and say so; what ran before goes on running.
+    """End the processes that the block has started if it fails or is interrupted, and report it.
 
-    Errors with a code of `but_for` end nothing.
+    Processes that ran before continue. Errors with a code in `but_for` end nothing.
     """
     before = running(state_dir)
     try:
@@ -165,9 +166,9 @@ def ended_on_failure(
 def stop_servers(
     state_dir: Path = STATE_FOLDER, purge: bool = False, keep: Collection[Process] = frozenset()
 ) -> list[str]:
-    """End every process of the state file but those of `keep`, programs first; return the names of those that ran.
+    """End all processes of the state file except `keep`, programs first; return the ended ones' names.
 
-    With `purge` the folder goes, too: all data. A folder without a state file is not ours and is refused.
+    With `purge`, the folder is deleted with all data; ConfigError TR-615 if it has no state file and so is not ours.
     """
     state_dir = state_dir.absolute()
     if not state_dir.exists():
@@ -181,7 +182,7 @@ def stop_servers(
         ended = _end([server for server in servers.values() if server.process not in keep])
         if purge:
             for server in servers.values():
-                # The socket folder is elsewhere when the path of ours is too long for a socket.
+                # The socket folder is elsewhere if the state folder's path is too long for a socket.
                 if server.socket and not server.socket.is_relative_to(state_dir):
                     shutil.rmtree(server.socket, ignore_errors=True)
             shutil.rmtree(state_dir)
@@ -189,13 +190,13 @@ def stop_servers(
 
 
 def _is_ours(state_dir: Path) -> bool:
-    """Whether a folder has a state file, or nothing but the lock of a start that was cut short before it wrote one."""
+    """Whether a folder has a state file, or only the files of a start interrupted before it wrote one."""
     found = {each.name for each in state_dir.iterdir()}
     return _FILE in found or (_LOCK in found and found <= {_LOCK, ".gitignore", f"{_FILE.partition('.')[0]}.new"})
 
 
 def _end(servers: Sequence[Server]) -> list[str]:
-    """End those that run, programs before the servers that they use; return their names."""
+    """End the running ones of `servers`, programs before the servers that they use; return their names."""
     ran = [server for server in servers if alive(server.process)]
     for group in (
         [server for server in ran if server.name not in _EMBEDDED],
@@ -213,7 +214,7 @@ def status(state_dir: Path = STATE_FOLDER) -> list[ServerStatus]:
 
 
 class _State:
-    """The state file: read once, written whole and at once whenever a server is recorded (from threads)."""
+    """The state file: read once, replaced atomically whenever a server is recorded (from threads)."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / _FILE
@@ -236,7 +237,7 @@ class _State:
         return self.servers.get(name)
 
     def refuse_more(self) -> None:
-        """Let no server start that is not written down yet."""
+        """Prevent the start of servers that are not recorded yet."""
         with self._writing:
             self._refused = True
 
@@ -248,7 +249,7 @@ class _State:
             self._write()
 
     def write(self) -> None:
-        """Write the file as it is."""
+        """Write the present state to the file."""
         with self._writing:
             self._write()
 

@@ -1,6 +1,6 @@
-"""Run a command as somebody who is not root: PostgreSQL refuses to run as root.
+"""Run a command as a user other than root: PostgreSQL refuses to run as root.
 
-No user is made and no folder's mode is changed. The command keeps one capability, to read what root may
+No user is created and no folder's mode is changed. The command retains one capability, to read all files that root may
 read, so that a state folder or a virtual environment under /root (mode 0700) works.
 """
 
@@ -13,17 +13,20 @@ from pathlib import Path
 
 from tailrace.schemas.errors import SourceError
 
-# `nobody`, by number: there is not always such a name.
+# `nobody`, by number: the name does not always exist.
 NOBODY = 65534
 
-# Bits of the capability sets, from linux/capability.h; the narrow one first. Containers often have the
-# second only.
+# Bits of the capability sets, from linux/capability.h; the narrower one first. Containers often have only the
+# second.
 _CAPABILITIES = (("dac_read_search", 2), ("dac_override", 1))
 _SETPCAP = 8
 
 
 def prefix(uid: int) -> list[str]:
-    """Return what to put before a command so that it runs as `uid` when we are root; else nothing."""
+    """Return the command prefix that runs a command as `uid` if this process is root; else an empty list.
+
+    Raises SourceError TR-603 if setpriv is missing.
+    """
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")
@@ -39,18 +42,18 @@ def prefix(uid: int) -> list[str]:
     if kept:
         command += [f"--inh-caps=-all,+{kept}", f"--ambient-caps=-all,+{kept}"]
         if permitted >> _SETPCAP & 1:
-            # initdb looks for its postgres with access(2), which leaves capabilities out of account without this
+            # initdb looks for its postgres with access(2), which ignores capabilities without this
             command.append("--securebits=+no_setuid_fixup")
     return command
 
 
 def kept_capability(permitted: int) -> str | None:
-    """Return the narrowest of these capabilities that lets a process in where only root may go."""
+    """Return the narrowest permitted capability that gives access to files of root, None if there is none."""
     return next((name for name, bit in _CAPABILITIES if permitted >> bit & 1), None)
 
 
 def permitted_capabilities(status: Path) -> int:
-    """Return the bits of what a process may do, as /proc has them; none where there is no /proc."""
+    """Return the bits of a process's permitted capabilities from /proc; 0 without /proc."""
     try:
         match = re.search(r"^CapPrm:\s*([0-9a-f]+)", status.read_text(), re.MULTILINE)
     except OSError:
@@ -59,7 +62,7 @@ def permitted_capabilities(status: Path) -> int:
 
 
 def own(folder: Path, uid: int) -> None:
-    """Make a folder of ours, given to `uid` when we are root; an existing one is left as it is."""
+    """Create a folder, owned by `uid` if this process is root; an existing one is not changed."""
     if folder.exists():
         return
     folder.mkdir(parents=True)

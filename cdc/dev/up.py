@@ -1,4 +1,4 @@
-"""`tailrace dev up`: the order in which things start, and how it is known that the views have caught up."""
+"""`tailrace dev up`: start servers and programs in order, then wait until the views have caught up."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tailrace.sinks.control.views_topic import read_views
 DATABASE: Final = "shop"
 PROGRAMS: Final = ("daemon", "views", "load")
 _PATIENCE: Final = 600.0
-"""Seconds; the first start of a view loads Spark and reads every topic from its beginning."""
+"""Timeout in seconds; the first start of a view loads Spark and reads every topic from its beginning."""
 
 NOT_CAUGHT_UP: Final = "TR-610"
-"""The code for a start that is slow: nothing has failed, so nothing is ended."""
+"""Error code of a slow start: nothing has failed, so nothing is ended."""
 
 Say = Callable[[str], None]
 
 
 def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say) -> tuple[Path, Servers]:
-    """Start what does not run; return the configuration file and the servers, with the shop's database."""
+    """Start all parts that do not run; return the configuration file and the servers with the shop's DSNs."""
     began = time.monotonic()
     say("starting PostgreSQL, Kafka" + (" and OpenSearch" if search else ""))
     servers = start_servers(state_dir, search=search)
@@ -62,7 +62,10 @@ def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say) -> tuple[P
 def wait_for_views(
     file: Path, servers: Servers, state_dir: Path, say: Say, told: Told = nobody, patience: float = _PATIENCE
 ) -> None:
-    """Return when every view holds what the source had when this was called. Errors name what died or lags."""
+    """Return when every view has all changes present in the source at the call.
+
+    Errors name the program that has ended or the views that lag.
+    """
     from tailrace.cdc.operations.read_status import wal_lsn
     from tailrace.cdc.postgres.connect import connect
 
@@ -93,7 +96,7 @@ def wait_for_views(
 
 
 def _applied(config: Config) -> dict[str, int]:
-    """Return the LSN of each view that has one; the daemon is left in peace while it starts."""
+    """Return the LSN of each view that has one; empty while Kafka's views topic cannot be read."""
     try:
         records = read_views(config.kafka, Topics(config.kafka.prefix))
     except SinkError:
@@ -108,7 +111,7 @@ def _check_programs(state_dir: Path) -> None:
 
 
 def died(name: str, log: Path) -> TailraceError:
-    """Return the error for a program that has ended: its own last one as the cause, with its hint."""
+    """Return the error for a program that has ended; its own last error is the cause and gives the hint."""
     cause = last_failure(log)
     hints = [cause.hint] if cause is not None and cause.hint else []
     return SinkError(

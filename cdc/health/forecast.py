@@ -1,4 +1,4 @@
-"""How long until the server gives the slot up: what is left of `max_slot_wal_keep_size`, and how fast it goes."""
+"""Forecast of the slot's loss: the unused part of `max_slot_wal_keep_size` and its rate of use."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Final
 from tailrace.cdc.postgres.slot import Slot
 
 _SAMPLES: Final = 120
-"""Bounds the history: ten minutes of a look every five seconds."""
+"""Maximum length of the history: ten minutes with a sample every five seconds."""
 
 _LEAST_S: Final = 60.0
-"""A shorter history is no trend: the slot moves in steps, at checkpoints and every 15 s."""
+"""Minimum duration of the history for a trend: the slot moves in steps, at checkpoints and every 15 s."""
 
 
 class Growth:
-    """How fast the WAL that is kept for the slot has grown of late."""
+    """Recent growth rate of the WAL that the server retains for the slot."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)
 
     def add(self, at: float, retained: int) -> None:
-        """Note what is kept at a time in seconds."""
+        """Record the retained bytes at a time in seconds."""
         self._samples.append((at, retained))
 
     def rate(self) -> float | None:
-        """Return bytes a second, negative when it shrinks; None as long as the history says too little."""
+        """Return the growth in bytes per second, negative if it shrinks; None while the history is too short."""
         if len(self._samples) < 2:
             return None
         (began, first), (ended, last) = self._samples[0], self._samples[-1]
@@ -34,14 +34,14 @@ class Growth:
 
 
 def seconds_to_full(safe_wal_size: int | None, rate: float | None) -> float | None:
-    """Return how long `safe_wal_size` bytes last at `rate` bytes a second; None without a limit or without growth."""
+    """Return the seconds that `safe_wal_size` bytes last at `rate` bytes/s; None without limit or growth."""
     if safe_wal_size is None or rate is None or rate <= 0:
         return None
     return max(0, safe_wal_size) / rate
 
 
 class Level(IntEnum):
-    """How near the slot is to being lost."""
+    """Severity: the risk that the slot is lost."""
 
     SAFE = 0
     NOTICE = 1
@@ -50,11 +50,11 @@ class Level(IntEnum):
 
 
 _LEVELS: Final = ((Level.DANGER, 0.9, 3600.0), (Level.WARNING, 0.75, 4 * 3600.0), (Level.NOTICE, 0.5, 24 * 3600.0))
-"""From which part of the limit, and from how many seconds before it, a level holds."""
+"""For each level, the minimum used fraction of the limit and the maximum seconds until the limit."""
 
 
 def level_of(slot: Slot, retained: int, left_s: float | None) -> Level:
-    """Judge a slot by what it holds and by the forecast; without a limit it is never lost."""
+    """Return the level of a slot from its retained WAL and the forecast; without a limit it is never lost."""
     if slot.wal_status in ("unreserved", "lost"):
         return Level.DANGER
     if slot.safe_wal_size is None:
@@ -68,7 +68,7 @@ def level_of(slot: Slot, retained: int, left_s: float | None) -> Level:
 
 
 class Alarm:
-    """Says when a level is worth a line in the log: when it rises, when it stays, when it has been low for a while."""
+    """Decides when to log a level: when it rises, again while it stays, after it was low for a while."""
 
     def __init__(self) -> None:
         self._said = Level.SAFE
@@ -76,12 +76,12 @@ class Alarm:
         self._high_at = 0.0
 
     def speaks(self, now: float, level: Level) -> bool:
-        """Say whether to speak of `level` now (seconds)."""
+        """Return whether to log `level` at time `now` (seconds)."""
         if level >= self._said:
             self._high_at = now
         risen = level > self._said
         again = level == self._said and level > Level.SAFE and now - self._said_at >= _AGAIN_S[level]
-        # not at each step of a value that goes up and down around a bound
+        # avoid a log event each time that a value oscillates around a bound
         fallen = level < self._said and now - self._high_at >= _LOW_S
         if risen or again or fallen:
             self._said, self._said_at, self._high_at = level, now, now

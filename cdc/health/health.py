@@ -1,7 +1,7 @@
-"""What is known of the running daemon: written by its threads, read by whoever asks over HTTP.
+"""Health of the running daemon: written by its threads, read by HTTP requests.
 
-Every attribute has one writing thread and is replaced as a whole, so that nobody needs a lock; nothing here is touched
-per change. Bounded by the number of topics and of error codes.
+Every attribute has one writing thread and is replaced as a whole, so no lock is needed. Nothing is updated per change.
+Memory is bounded by the number of topics and of error codes.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ State = Literal["starting", "copying", "streaming", "standby", "retrying"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 
 _TURN_S: Final = 120.0
-"""The loop turns at least this often: a commit may wait twice 30 s for Kafka before it gives up."""
+"""Longest normal loop iteration: a commit may wait twice 30 s for Kafka before it fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Since when (time.time()) nothing has moved, and why, in words."""
+    """The time (time.time()) since when the position has not moved, and the cause as text."""
 
     since: float
     cause: str
 
 
 class Health:
-    """The first part is the daemon's own thread's to write, the second that of its watch of the slot.
+    """Health of a daemon. Its main thread writes the first attribute group, the slot monitor the second.
 
-    `address` is that of its HTTP, if it has one. `record` is the newest position record in Kafka, `committed_at`
-    (time.time()) when this process wrote one. `lag` is written by both. `full_at`: when the slot reaches its limit if
-    all goes on as it has of late. `missing` are tables that are to be captured and are in no publication.
+    `address` is that of the HTTP server, if there is one. `record` is the newest position record in Kafka,
+    `committed_at` (time.time()) when this process last wrote one. `lag` is written by both threads. `full_at` is when
+    the slot reaches its limit at the recent rate. `missing` are tables that match `source.tables` and are in no
+    publication.
     """
 
     def __init__(self, slot: str) -> None:
@@ -70,43 +71,43 @@ class Health:
         self.stall: Stall | None = None
 
     def begin(self, sink: KafkaSink, stored: PositionRecord, wal_lsn: int) -> None:
-        """Note a session that owns the slot and goes on from `stored`, with the end of the server's WAL."""
+        """Record a session that owns the slot and resumes from `stored`; the server's WAL ends at `wal_lsn`."""
         self.lag.resume(stored.here.flushed_lsn, wal_lsn)
         self.sink, self.record, self.state = sink, stored, "starting"
         self.sessions += 1
 
     def streaming(self) -> None:
-        """Note that the loop begins; what went wrong before is over."""
+        """Record that the loop begins, and clear the earlier error."""
         self.turned_at = time.monotonic()
         self.state, self.error = "streaming", None
 
     def committed(self, record: PositionRecord) -> None:
-        """Note a record that Kafka has committed."""
+        """Record a position record that Kafka has committed."""
         self.record, self.committed_at = record, time.time()
         self.kafka_transactions += 1
         self.records.update(record.counts)
 
     def failed(self, error: TailraceError) -> None:
-        """Note what a session ended with."""
+        """Record the error that ended a session."""
         self.error, self.state = error, "retrying"
         self.errors[error.code] += 1
 
     def end(self) -> None:
-        """Note that the session has let go of its producer."""
+        """Record that the session has released its producer."""
         self.sink = self.committing_since = None
 
     def lag_seconds(self) -> float | None:
-        """Return the lag of the topics as `cdc.health.lag` defines it; None while it is not known, or another's."""
+        """Return the lag of the topics as `cdc.health.lag` defines it; None while unknown or in standby."""
         return None if self.state == "standby" else self.lag.seconds(time.time())
 
     def live(self) -> tuple[bool, dict[str, Any]]:
-        """Say whether the loop turns, which a restart would mend if not; servers that are down do not count."""
+        """Return whether the loop runs (if not, a restart helps), and the response body; outages do not count."""
         turned_s = time.monotonic() - self.turned_at
         live = self.state != "streaming" or turned_s < _TURN_S
         return live, {"live": live, "state": self.state, "loop_turned_s_ago": round(turned_s, 3)}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Say whether changes flow, or this daemon stands by for one through which they do; why not, if not."""
+        """Return whether changes flow or this is a standby, and the response body with the reason if not."""
         reason = self._not_ready()
         body: dict[str, Any] = {"ready": reason is None, "state": self.state, "slot": self.slot}
         lag_s = self.lag_seconds()

@@ -1,8 +1,8 @@
 """Lag, defined once for status, metrics, `/readyz` and views.
 
 Lag is the time since the commit of the oldest change of a captured table that a reader does not have yet, in seconds;
-0 when there is none. WAL that brings no such change (checkpoints, other databases, our own marks) is no lag.
-Commit times are the source's clock, `now` is ours.
+0 if there is none. WAL without such a change (checkpoints, other databases, our own marks) is no lag.
+Commit times are from the source's clock, `now` is from ours.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from collections import deque
 from typing import Final
 
 _SAMPLES: Final = 720
-"""Bounds how far back the end of the WAL is remembered: an hour, with a sample every five seconds."""
+"""Maximum number of stored WAL ends: one hour, with a sample every five seconds."""
 
 _UNREAD_S: Final = 4.0
-"""For how long WAL that nobody has read yet is taken for WAL without changes.
+"""Unread WAL younger than this is assumed to contain no changes.
 
-The server says at least every 1.5 s how far it has read. Past this time the WAL may hold changes, and counts.
+The server reports at least every 1.5 s how far it has read. After this time the WAL may contain changes, and counts.
 """
 
 
 _SILENT_S: Final = 20.0
-"""When the server was not seen for so long, nobody knows what has been committed there since."""
+"""After this time without an answer of the server, the lag is unknown: it may have new commits."""
 
 
 def age(since: float | None, now: float) -> float:
-    """Return the lag at `now` if `since` is when the oldest missing change was committed; None: none is missing."""
+    """Return the lag (s) at `now`; `since` is the commit time of the oldest missing change, None if none."""
     return 0.0 if since is None else round(max(0.0, now - since), 3)
 
 
 class LagMeter:
-    """What a daemon knows of committed changes that are not in Kafka yet.
+    """Tracks committed changes that are not in Kafka yet.
 
-    The stream's thread calls `resume`, `pending` and `delivered`, the watch's thread `saw_wal`; anyone may ask.
-    Times are seconds since 1970.
+    The stream's thread calls `resume`, `pending` and `delivered`, the monitor's thread `saw_wal`; any thread may call
+    `seconds`. Times are seconds since 1970.
     """
 
     def __init__(self) -> None:
@@ -45,38 +45,39 @@ class LagMeter:
         self._seen_at = 0.0
 
     def resume(self, flushed_lsn: int, wal_lsn: int) -> None:
-        """Note that a session begins at `flushed_lsn`, with the server's WAL at `wal_lsn`.
+        """Record that a session begins at `flushed_lsn`, with the end of the server's WAL at `wal_lsn`.
 
-        What an earlier session had read and not delivered is read again: until then it stays the oldest missing.
+        Changes that an earlier session read and did not deliver are read again; until then, they stay the oldest
+        missing ones.
         """
         self._target_lsn = max(self._target_lsn or 0, self._delivered_lsn, wal_lsn)
         self._delivered_lsn = flushed_lsn
 
     def pending(self, commit_us: int | None) -> None:
-        """Note when the oldest change was committed that has been read and is not in Kafka (microseconds)."""
+        """Record the commit time (microseconds) of the oldest change that is read and not in Kafka."""
         if commit_us is not None:
             self._pending_since = commit_us / 1e6
 
     def delivered(self, lsn: int) -> None:
-        """Note that all changes committed before `lsn` are in Kafka."""
+        """Record that all changes committed before `lsn` are in Kafka."""
         self._delivered_lsn = lsn
         if self._caught_up:
             self._pending_since, self._level = None, True
 
     @property
     def _caught_up(self) -> bool:
-        """Whether this session has read what earlier ones had, and what was there when it began."""
+        """Whether this session has delivered all that earlier ones had, and the WAL present at its start."""
         return self._target_lsn is not None and self._delivered_lsn >= self._target_lsn
 
     def saw_wal(self, at: float, lsn: int) -> None:
-        """Note that the server's WAL ended at `lsn`."""
+        """Record that the server's WAL ended at `lsn` at time `at`."""
         self._seen_at = at
         while self._ends and self._ends[0][1] <= self._delivered_lsn:
             self._ends.popleft()
         self._ends.append((at, lsn))
 
     def seconds(self, now: float) -> float | None:
-        """Return the lag; None while it is not known: at a start, and when the source cannot be asked any more."""
+        """Return the lag in seconds; None while unknown: at a start, and after the source stops answering."""
         pending, delivered = self._pending_since, self._delivered_lsn
         if pending is not None:
             return age(pending, now)

@@ -1,4 +1,4 @@
-"""The source at one moment, as the daemon's watch sees it: WAL, slot, walsender, the oldest open transaction."""
+"""State of the source for the slot monitor: WAL, slot, walsender, oldest open transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.schemas.lsn import parse_lsn
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that has written and not ended; `state` is its session's, or "prepared"."""
+    """An open transaction that has written; `state` is that of its session, or "prepared"."""
 
     xid: str
     pid: int | None
@@ -29,9 +29,10 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """`at` is a time.time(); `wal_lsn` the end of the WAL that is on disk, on a standby of what it has replayed.
+    """State of the source at `at` (time.time()).
 
-    `sent_lsn` and `wait_event` are those of the slot's walsender, None while there is none, or while it works.
+    `wal_lsn` is the end of the flushed WAL, on a standby of the replayed WAL. `sent_lsn` and `wait_event` are those of
+    the slot's walsender. Both are None without a walsender; `wait_event` is also None while it works.
     """
 
     at: float
@@ -44,15 +45,15 @@ class SourceState:
 
     @property
     def retained_bytes(self) -> int | None:
-        """WAL that the server keeps for the slot."""
+        """Bytes of WAL that the server retains for the slot."""
         if self.slot is None or not self.slot.restart_lsn:
             return None
         return max(0, self.wal_lsn - self.slot.restart_lsn)
 
 
 def source_state(connection: psycopg.Connection, slot_name: str) -> SourceState:
-    """Ask for all of it. Without pg_monitor other people's transactions stay unseen."""
-    # The slot first: what it holds is then never ahead of the WAL's end.
+    """Query the state of the source. Without pg_monitor, transactions of other roles are not visible."""
+    # The slot first, so that its LSNs are never past the end of the WAL.
     found = slot.inspect(connection, slot_name)
     row = connection.execute(
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END::text,"

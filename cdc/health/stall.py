@@ -1,4 +1,4 @@
-"""A stall: WAL is there, the position does not move. How long to wait before it is called so, and why it is."""
+"""Stall detection: there is WAL, but the position does not move. Its duration and its cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONG_CALL_S: Final = 5.0
 
 
 class Standstill:
-    """Tells how long a position has stood still although there is something to do."""
+    """Measures how long a position has not moved although there is work."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -23,7 +23,7 @@ class Standstill:
         self._moved_at: float | None = None
 
     def look(self, now: float, position: object, *, behind: bool) -> float | None:
-        """Return for how many seconds, once that is the patience or more; `now` in seconds."""
+        """Return the seconds without movement if at least the patience, else None; `now` is in seconds."""
         if self._moved_at is None or not behind or position != self._position:
             self._position, self._moved_at = position, now
         stood = now - self._moved_at
@@ -31,10 +31,10 @@ class Standstill:
 
 
 def cause_of(health: Health, source: SourceState | None, before: SourceState | None) -> str:
-    """Say what the position waits for, by what is known of Kafka, of the walsender and of ourselves.
+    """Return the cause of a stall as text, from the state of Kafka, of the walsender and of this process.
 
-    The same cause is always in the same words. `source` is what was seen last, `before` what was before that; None
-    where PostgreSQL did not answer.
+    The same cause always has the same text. `source` is the newest state of the source, `before` the one before; None
+    if PostgreSQL did not answer.
     """
     if health.state in ("starting", "retrying"):
         if health.error is not None:

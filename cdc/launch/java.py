@@ -1,8 +1,8 @@
 """Find the JDKs of this machine, and the first one that fits a component.
 
-Machines differ: one JDK for Spark, another for OpenSearch, none on PATH. So every place is looked at, and who
-finds none is told what there was and what to install. Called by whatever starts a JVM: the jar fetch, the
-embedded servers, the Spark jobs.
+Machines differ: one JDK for Spark, another for OpenSearch, none on PATH. So all known locations are searched, and the
+error lists the JDKs found and the one to install. Callers are all parts that start a JVM: the jar fetch, the embedded
+servers, the Spark jobs.
 """
 
 from __future__ import annotations
@@ -17,18 +17,24 @@ from pathlib import Path
 
 from tailrace.schemas.errors import ConfigError
 
-# What each component runs on (components.md). Spark 4.1 calls what later JDKs have removed, hence no 25.
+# JDK versions of each component (components.md). Spark 4.1 calls APIs that later JDKs have removed, hence no 25.
 SPARK = (17, 21)
 KAFKA = range(17, 100)
 OPENSEARCH = range(21, 100)
 IVY = range(11, 100)
 
 SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Soon there and small: OpenSearch is 300 MB when idle. Without them it takes half as long for a document."""
+"""Options for a fast start and little memory: OpenSearch takes 300 MB when idle.
+
+Without them, indexing a document takes half the time.
+"""
 
 SMALL_SPARK = " ".join((*SMALL, "-XX:ReservedCodeCacheSize=240m"))
-"""The same for `spark.driver.extraJavaOptions`: the first compiler alone gets room for 48 MB of code, which Spark fills
-in some minutes. From then on it is thrown out and compiled again, for ever."""
+"""The same for `spark.driver.extraJavaOptions`, with a larger code cache.
+
+The C1 compiler alone gets a code cache of 48 MB, which Spark fills in some minutes. From then on, code is evicted and
+compiled again continuously.
+"""
 
 _JVM_FOLDER = Path("/usr/lib/jvm")
 
@@ -41,7 +47,7 @@ appender.console.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
 rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 """
-"""The log4j2.properties of an embedded server: all goes to its standard output, which is its log file."""
+"""The log4j2.properties of an embedded server: it logs to standard output, which is its log file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +59,12 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The `java` to start."""
+        """The path of the `java` executable."""
         return self.home / "bin" / "java"
 
 
 def find_java(component: str, accepts: Container[int]) -> Java:
-    """Return the first JDK whose major version `component` accepts; ConfigError TR-600 when there is none."""
+    """Return the first JDK whose major version `component` accepts; ConfigError TR-600 if there is none."""
     found = list(installed())
     for java in found:
         if java.version in accepts:
@@ -77,7 +83,7 @@ def installed(environment: dict[str, str] | None = None, jvm_folder: Path = _JVM
     """Yield every JDK once: JAVA_HOME's, PATH's, then those of the distribution, by name."""
     seen: set[Path] = set()
     for home in _homes(dict(os.environ) if environment is None else environment, jvm_folder):
-        # Distributions name one JDK several times, by links.
+        # Distributions link one JDK under several names.
         home = home.resolve()
         if home in seen or not (home / "bin" / "java").is_file():
             continue
@@ -88,14 +94,14 @@ def installed(environment: dict[str, str] | None = None, jvm_folder: Path = _JVM
 
 
 def wanted(accepts: Container[int]) -> str:
-    """Say a set of versions as a person would: `17 or 21`, `21 or later`."""
+    """Return a set of versions as text: `17 or 21`, `21 or later`."""
     if isinstance(accepts, range):
         return f"{accepts.start} or later"
     return " or ".join(str(version) for version in _numbers(accepts))
 
 
 def smallest(accepts: Container[int]) -> int:
-    """Return the oldest version that is accepted: the one that distributions are most likely to have."""
+    """Return the oldest accepted version: the one that distributions are most likely to have."""
     return min(_numbers(accepts))
 
 
@@ -121,7 +127,7 @@ def _homes(environment: dict[str, str], jvm_folder: Path) -> Iterator[Path]:
 
 
 def _version(home: Path) -> int | None:
-    """Read the `release` file, else ask the JVM itself (old JREs have no such file)."""
+    """Return the major version from the `release` file, else from the JVM itself (old JREs lack the file)."""
     try:
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:

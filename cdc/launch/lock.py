@@ -1,4 +1,4 @@
-"""One process at a time: a file lock that ends with its holder, however that one ends."""
+"""File lock for mutual exclusion of processes: it is released when its holder ends, even by a crash."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock `path` (made with its folder if missing); waits for whoever holds it."""
+    """Hold the lock `path` (created with its folder if missing); waits for the present holder."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            # Whoever held it may have purged the folder: then this is the lock of a file that is gone.
+            # The last holder may have purged the folder: then this is the lock of a deleted file.
             if not _still_there(handle, path):
                 continue
             yield

@@ -1,7 +1,7 @@
-"""Start a Spark job as a process of its own: the daemon and the command line never load Spark.
+"""Start a Spark job as a separate process: the daemon and the command line never load Spark.
 
-The job is a module; spark-submit takes its file. Here Python comes first and starts the JVM: under spark-submit it is
-the other way round, and SIGTERM would end the JVM in mid-batch. The connectors come from the jar cache.
+The job is a module; spark-submit can run its file, too. Here Python starts first and launches the JVM. Under
+spark-submit it is the reverse, and SIGTERM would end the JVM in mid-batch. The connectors come from the jar cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Job:
 
 
 def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
-    """Return how to start ``spark_jobs/jobs/{name}.py``. ConfigError names what is not installed."""
+    """Return the job that runs ``spark_jobs/jobs/{name}.py``. ConfigError names a missing package or JDK."""
     spark = config.spark
     home = _package("pyspark")
     java = find_java("Spark", SPARK)
@@ -44,7 +44,7 @@ def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
         *collector(config),
         *archive_options(java, [home / "jars", *connectors], write=name == "rebuild"),
     ]
-    # [spark.conf] is not in it: the job passes that on in a file, for there are passwords in it.
+    # [spark.conf] is not included: it may contain passwords, so the job passes it on in a file.
     submit = (
         *("--master", spark.master),
         *("--driver-memory", spark.driver_memory),
@@ -58,7 +58,7 @@ def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(home),
             "PYSPARK_SUBMIT_ARGS": shlex.join(submit),
-            # beside spark.driver.extraJavaOptions, which are the user's
+            # in addition to spark.driver.extraJavaOptions, which belong to the user
             "SPARK_SUBMIT_OPTS": " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), *map(shlex.quote, java_options)]),
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYTHONPATH": _path(),
@@ -67,7 +67,7 @@ def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
 
 
 def start(job: Job, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a job that ends when this process does, however that ends: it watches a pipe of which we have an end."""
+    """Start a job that ends when this process ends, even by a crash: it watches a pipe to this process."""
     watched, ours = os.pipe()
     try:
         environment = {**job.environment, "TAILRACE_PARENT": str(watched)}
@@ -81,32 +81,39 @@ def start(job: Job, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def plain_job(name: str, arguments: Sequence[str]) -> Job:
-    """Return how to start a job that needs no Spark. ConfigError names what is not installed."""
+    """Return a job that needs no Spark. Raises ConfigError if sqlglot or tailrace is not installed."""
     _package("sqlglot")
     return Job(_command(name, arguments), {**os.environ, "PYTHONPATH": _path()})
 
 
 def _command(name: str, arguments: Sequence[str]) -> tuple[str, ...]:
-    """Without -P the folder that the user stands in would come first on the path: his `schemas.py`, `pyspark.py`."""
+    """Return the command line of a job, with -P.
+
+    Without -P, the user's working directory would be first on the path, with files such as `schemas.py`, `pyspark.py`.
+    """
     return (sys.executable, "-P", "-m", f"tailrace.spark_jobs.jobs.{name}", *arguments)
 
 
 def _path() -> str:
-    """Let Spark's workers find our code as this process has found it, whether it is installed or a checkout."""
+    """Return the PYTHONPATH by which Spark's workers find our code, installed or in a checkout."""
     return os.pathsep.join(filter(None, [str(_package("tailrace").parent), os.environ.get("PYTHONPATH", "")]))
 
 
 def collector(config: Config) -> tuple[str, ...]:
-    """Choose the collector that costs least for batches, unless somebody has chosen one: two would be an error."""
+    """Return the option for the cheapest garbage collector for batches, or none if the user has set one.
+
+    Two collectors would be an error.
+    """
     chosen = [config.spark.conf.get("spark.driver.extraJavaOptions", "")]
     chosen += [os.environ.get(name, "") for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")]
     return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
 
 
 def class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str]) -> tuple[str, ...]:
-    """In one process they need only be on the class path; `--jars` would copy them to the executor inside.
+    """Return the spark-submit options for the connectors.
 
-    What the user has there, a driver for the catalog, is added: this argument goes over the setting.
+    In local mode, the class path is enough; `--jars` would copy the files to the executor in the same process. The
+    user's `extraClassPath`, for example a driver for the catalog, is added, because this option overrides the setting.
     """
     files = [str(path) for path in connectors]
     if not master.startswith("local") or master.startswith("local-cluster"):

@@ -1,7 +1,8 @@
-"""What the position records promise of the topics, and whether the records keep it. No I/O here.
+"""Check the records of the topics against the position records. No I/O here.
 
-Between two cuts lie the records of one Kafka transaction. The record that ends it says how many they are on each topic,
-where they end in each partition, and the position of the last: so none can be missing, added or torn without a trace.
+The records of one Kafka transaction lie between two cuts. The position record that ends it has their number on each
+topic, their end offset in each partition, and the position of the last one. So a missing, added or torn record is
+always detected.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from tailrace.sinks.kafka.producer import TRANSACTION_TIMEOUT_MS
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken promise. `kind` is missing, unaccounted, order, misplaced, torn or cut; `partition` None means all."""
+    """A violation. `kind` is missing, unaccounted, order, misplaced, torn or cut.
+
+    `partition` None means all partitions.
+    """
 
     kind: str
     topic: str
@@ -39,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A position record, and when Kafka took it (ms)."""
+    """A position record and its Kafka timestamp (ms)."""
 
     record: PositionRecord
     taken_ms: int
@@ -47,8 +51,10 @@ class Timed:
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over all that has been looked at. `compacted` are records that compaction took, `uncounted` those whose
-    position record it took; only the first `limit` findings are kept.
+    """Totals over all checked records.
+
+    `compacted` counts records that compaction has deleted, `uncounted` those whose position record it has deleted.
+    Only the first `limit` findings are stored.
     """
 
     limit: int
@@ -66,9 +72,9 @@ class Tally:
 
 
 class Block:
-    """Some position records in a row, `before` the one in front of them; None if they begin with the first there is.
+    """Consecutive position records; `before` is their predecessor, None if there is none.
 
-    Memory: 8 bytes for each partition and position record, and the records themselves.
+    Memory: 8 bytes for each partition and position record, plus the records themselves.
     """
 
     def __init__(self, before: Timed | None, timed: Sequence[Timed]) -> None:
@@ -82,11 +88,11 @@ class Block:
         return self.records[-1]
 
     def begins_ms(self, index: int) -> int:
-        """Return when Kafka took the position record in front of one; of the very first, its own time."""
+        """Return the Kafka timestamp (ms) of the preceding position record; of the very first, its own."""
         return self.timed[index - 1].taken_ms if index else self._before_ms
 
     def check_cuts(self, tally: Tally) -> None:
-        """Cuts and positions go forward, and each names the newest one that is a state."""
+        """Check that cuts and positions never go back and that each record names the newest state."""
         before = self.before
         for record in self.records:
             tally.position_records += 1
@@ -96,7 +102,7 @@ class Block:
             before = record
 
     def moved(self) -> dict[str, tuple[list[int], list[int]]]:
-        """Return what the block covers: for each topic, where its partitions begin and end, if any moved."""
+        """Return the offsets that the block covers: (starts, ends) of the partitions of each topic that moved."""
         begin = self.before.here.offsets if self.before else {}
         spans = {
             topic: ([*begin.get(topic, []), *[0] * (len(ends) - len(begin.get(topic, [])))], ends)
@@ -105,12 +111,15 @@ class Block:
         return {topic: (starts, ends) for topic, (starts, ends) in spans.items() if starts != ends}
 
     def counted(self) -> set[str]:
-        """Return the topics that a record of the block counts."""
+        """Return the topics for which the block's position records have counts."""
         return {topic for record in self.records for topic in record.counts}
 
 
 class TopicCheck:
-    """The records of one topic against a block. `newest` is the last position of each partition, for all blocks."""
+    """Check of one topic's records against a block.
+
+    `newest` is the last position of each partition, for all blocks.
+    """
 
     def __init__(
         self,
@@ -120,7 +129,7 @@ class TopicCheck:
         tally: Tally,
         horizon_ms: Callable[[], int],
     ) -> None:
-        """What is older than `horizon_ms` says may have been compacted: that is said, and is no finding."""
+        """Set up. Records from before `horizon_ms()` may be compacted: if missing, they are only counted."""
         self._topic, self._block, self._newest, self._tally = topic, block, newest, tally
         self._horizon_ms = horizon_ms
         self._counts = [0] * len(block.records)
@@ -130,7 +139,7 @@ class TopicCheck:
         self._last: dict[int, tuple[int, int]] = {}
 
     def take(self, partition: int, offset: int, key: bytes, position: Position) -> None:
-        """Take the next record of a partition; its offset is before the end of the block."""
+        """Check the next record of a partition; its offset is before the end of the block."""
         index = min(bisect_right(self._ends[partition], offset), len(self._counts) - 1)
         self._counts[index] += 1
         self._tally.records += 1
@@ -148,7 +157,7 @@ class TopicCheck:
         if position > record.here.position or (before is not None and position <= before.here.position):
             after = before.here.position if before else "the beginning"
             self._add("misplaced", partition, offset, f"{position} is not in ({after}, {record.here.position}]")
-        # the control record that empties a topic in front of a transaction has the LSN before that one's
+        # a truncate record that precedes a transaction has the LSN before that of the transaction
         lsn = position.commit_lsn + (key == TRUNCATE_KEY and position.ordinal == 0)
         if record.is_state and position.commit_lsn >= record.here.flushed_lsn:
             self._add("torn", partition, offset, f"{position} is before the cut at {_at(record)}")
@@ -156,7 +165,7 @@ class TopicCheck:
             self._add("torn", partition, offset, f"{position} is behind the cut at {_at(before)}")
 
     def _ended(self, partition: int, upto: int) -> None:
-        """A cut that moved stands right behind a record."""
+        """Check that a cut that moved is directly after a record."""
         if partition in self._last:
             index, offset = self._last[partition]
             if index != upto and self._ends[partition][index] != offset + 1 and not self._old(index):
@@ -164,7 +173,7 @@ class TopicCheck:
                 self._add("cut", partition, offset, f"the cut at {_at(self._block.records[index])} ends at {end}")
 
     def finish(self) -> None:
-        """Compare the counts, when all records up to the end of the block have been taken."""
+        """Compare the counts after all records up to the end of the block have been checked."""
         for partition in list(self._last):
             self._ended(partition, upto=len(self._counts))
         for index, record in enumerate(self._block.records):
@@ -174,13 +183,13 @@ class TopicCheck:
             elif there < said:
                 self._add("missing", None, None, f"{there} of {said} records {self._between(index)}")
             elif there > said and self._block.begins_ms(index) - TRANSACTION_TIMEOUT_MS < self._horizon_ms():
-                # only old position records go, each in favour of a later old one
+                # compaction deletes old position records only, each in favor of a later old one
                 self._tally.uncounted += there - said
             elif there > said:
                 self._add("unaccounted", None, None, f"{there} records, not {said}, {self._between(index)}")
 
     def _old(self, index: int) -> bool:
-        # the oldest record of a Kafka transaction is at most its time-out older than the last
+        # the first record of a Kafka transaction is older than the last by at most the transaction timeout
         return self._block.timed[index].taken_ms - TRANSACTION_TIMEOUT_MS < self._horizon_ms()
 
     def _between(self, index: int) -> str:
@@ -205,9 +214,9 @@ def _follows(before: PositionRecord, record: PositionRecord) -> Iterator[tuple[s
 
 
 def _states_follow(before: PositionRecord, record: PositionRecord) -> Iterator[tuple[str, str]]:
-    """Compare the cuts that are states of some tables only; records of older versions name none."""
+    """Compare the cuts that are states of some tables only; records of older versions have none."""
     if not record.states or not before.is_begun or before.generation != record.generation:
-        return  # what comes before the first record of a slot is not on the topic
+        return  # the state before the first record of a slot is not on the topic
     expected = {_boundary(each) for each in states_after(before, record.open, record.incomplete_tables)}
     named = {_boundary(each) for each in record.states}
     for wrong, what in ((named - expected, "as a state what was none"), (expected - named, "no more what is a state")):
@@ -222,7 +231,7 @@ def _boundary(boundary: Boundary) -> tuple[int, tuple[str, ...], str]:
 
 
 def _same(one: Cut | None, other: Cut | None) -> bool:
-    """Whether two cuts are one; after a promotion it goes by the timeline that went on from it."""
+    """Whether two cuts are the same; the timeline is ignored, because a promotion changes it."""
     if one is None or other is None:
         return one is other
     return replace(one, timeline=0) == replace(other, timeline=0)

@@ -1,7 +1,7 @@
-"""The lag of the topics as a command finds it, outside of the daemon: `cdc.health.lag` says what it is.
+"""Lag of the topics, as defined in `cdc.health.lag`, measured by a command outside of the daemon.
 
-A daemon on this host is asked over HTTP. Of one elsewhere the server knows how far it is; where none runs, the changes
-that wait are looked for in the slot, without moving it.
+A daemon on this host answers over HTTP. For a daemon elsewhere, the server knows its position. If none runs, the
+waiting changes are decoded from the slot without moving it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from tailrace.schemas.records.position import PositionRecord
 
 _HTTP_S: Final = 1.0
 _LEVEL_S: Final = 2.0
-"""A daemon says every 1.5 s how far it is; what it has not delivered by then is late."""
+"""A daemon reports its position every 1.5 s; changes not delivered after this time are late."""
 
 _LOOK_S: Final = 0.1
 
 _PEEK_BYTES: Final = 67_108_864
 _PEEK_ROWS: Final = 1000
 _PEEK_MS: Final = 2000
-"""Bound what is decoded to find the first change that waits: WAL, rows, time."""
+"""Limits of decoding to find the first waiting change: WAL bytes, rows, milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walsender:
-    """The server's side of a daemon: all changes committed before `level_lsn` are in Kafka."""
+    """The server's view of a daemon: all changes committed before `level_lsn` are in Kafka."""
 
     client: str | None
     level_lsn: int | None
 
 
 def ask_daemon(record: DaemonRecord | None, config: Config) -> dict[str, Any] | None:
-    """Return what the daemon of the record answers on `/status`, None if it does not run on this host.
+    """Return the `/status` response of the recorded daemon, None if it does not run on this host.
 
-    Without a record, as while Kafka is down, the configured address is asked.
+    Without a record, for example while Kafka is down, the configured address is used.
     """
     address = config.health.listen if record is None else record.address
     if not address or (record is not None and record.host != socket.gethostname()):
@@ -54,7 +54,7 @@ def ask_daemon(record: DaemonRecord | None, config: Config) -> dict[str, Any] | 
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    # not urllib, which would ask the proxy of the environment
+    # not urllib, which would use the proxy of the environment
     connection = http.client.HTTPConnection(local, int(port), timeout=_HTTP_S)
     try:
         connection.request("GET", "/status")
@@ -64,7 +64,7 @@ def ask_daemon(record: DaemonRecord | None, config: Config) -> dict[str, Any] | 
     finally:
         connection.close()
     if not isinstance(body, dict):
-        return None  # another program's
+        return None  # the response of another program
     same = (body.get("slot"), body.get("prefix")) == (config.source.slot, config.kafka.prefix)
     return body if same and (record is None or body.get("pid") == record.pid) else None
 
@@ -81,9 +81,10 @@ def walsender(connection: psycopg.Connection, slot: Slot | None) -> Walsender | 
 
 
 def lag_behind_walsender(connection: psycopg.Connection, slot: Slot, wal_lsn: int, stored_s: float) -> float | None:
-    """Return the lag by what a daemon elsewhere tells the server; 0 if within moments it has all up to `wal_lsn`.
+    """Return the lag (s) of a remote daemon from the position that it reports to the server.
 
-    Otherwise it is at most the time since `stored_s`, when Kafka took the newest position.
+    It is 0 if the daemon reaches `wal_lsn` within two seconds. Otherwise an upper bound is returned: the time since
+    `stored_s`, the Kafka timestamp of the newest position. None if unknown.
     """
     deadline = time.monotonic() + _LEVEL_S
     while True:
@@ -98,7 +99,7 @@ def lag_behind_walsender(connection: psycopg.Connection, slot: Slot, wal_lsn: in
 
 
 class WaitingChanges:
-    """The first change that waits in a slot that nobody reads. What has been found is not looked for again."""
+    """The first waiting change in an inactive slot; a result is cached and not searched again."""
 
     def __init__(self) -> None:
         self._slot: tuple[str, int] | None = None
@@ -106,7 +107,7 @@ class WaitingChanges:
         self._none_before = 0
 
     def lag(self, connection: psycopg.Connection, slot: Slot, stored: PositionRecord, wal_lsn: int) -> float | None:
-        """Return the lag at this moment; None if the WAL up to `wal_lsn` is too much to look through."""
+        """Return the present lag (s); None if the WAL up to `wal_lsn` could not be searched within the limits."""
         where = slot.name, slot.confirmed_flush_lsn
         if self._slot != where:
             self._slot, self._since, self._none_before = where, None, 0
@@ -121,9 +122,9 @@ class WaitingChanges:
 def _oldest_waiting(
     connection: psycopg.Connection, slot: Slot, stored: PositionRecord, wal_lsn: int
 ) -> tuple[bool, float | None]:
-    """Return whether it is known which change waits first, and when that was committed; (True, None): none waits.
+    """Return whether the first waiting change is known, and its commit time; (True, None) if none waits.
 
-    Nothing moves, but a daemon that starts meanwhile waits for a moment.
+    The slot does not move, but a daemon that starts meanwhile has to wait briefly.
     """
     end = min(wal_lsn, slot.confirmed_flush_lsn + _PEEK_BYTES)
     try:
@@ -133,7 +134,7 @@ def _oldest_waiting(
         ).fetchone()
         with connection.transaction():
             connection.execute(f"SET LOCAL statement_timeout = {_PEEK_MS}")
-            # a transaction without a change of ours comes as its begin and its commit, from servers before 15
+            # servers before 15 send a transaction without published changes as Begin and Commit only
             rows = connection.execute(
                 "SELECT data FROM (SELECT data, get_byte(data, 0) AS kind, lead(get_byte(data, 0)) OVER () AS next"
                 " FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s, 'proto_version', '1',"

@@ -1,4 +1,4 @@
-"""Ask PostgreSQL and Kafka for what `cdc.operations.status` shows; whoever does not answer is said to be down."""
+"""Query PostgreSQL and Kafka for `cdc.operations.status`; report servers that do not answer as down."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status:
-    """Ask everybody, once. Who asks again and again hands in what it remembers of the changes that wait."""
+    """Query all servers once. A caller that polls passes `waiting`, which caches the first waiting change."""
     topics = Topics(config.kafka.prefix)
     with ExitStack() as opened:
         dsn = config.source.dsn.get_secret_value()
@@ -43,7 +43,7 @@ def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status
         if connection is not None:
             source, source_error = _attempt(partial(_read_source, config, connection))
         stored, kafka_error = _attempt(lambda: read_positions(config))
-        # A broker that is down has cost one timeout already.
+        # A broker that is down has already cost one timeout.
         records, views_error = ({}, None) if kafka_error else _attempt(lambda: _read_views(config, topics))
         reads, _ = (None, None) if kafka_error else _attempt(lambda: stored_reads(config, KAFKA_TIMEOUT_S))
         positions = stored or []
@@ -73,7 +73,7 @@ def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
     try:
         return read(), None
     except ConfigError:
-        raise  # no server is down: it could not even be asked
+        raise  # not an outage: the server could not be queried at all
     except TailraceError as error:
         return None, f"{error.message}: {error.detail}" if error.detail else error.message
     except psycopg.Error as error:
@@ -98,7 +98,7 @@ def _lag(
 
 
 def wal_lsn(connection: psycopg.Connection) -> int:
-    """Return the end of the source's WAL; on a standby, of what it has replayed."""
+    """Return the end of the source's WAL; on a standby, of the replayed WAL."""
     row = connection.execute(
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text"
     ).fetchone()
@@ -107,7 +107,7 @@ def wal_lsn(connection: psycopg.Connection) -> int:
 
 
 def _read_source(config: Config, connection: psycopg.Connection) -> SourceStatus:
-    # The slot first: what it holds is then never ahead of the WAL's end.
+    # The slot first, so that its LSNs are never past the end of the WAL.
     found = slot.inspect(connection, config.source.slot)
     end = wal_lsn(connection)
     row = connection.execute(
@@ -129,15 +129,15 @@ def _read_source(config: Config, connection: psycopg.Connection) -> SourceStatus
 
 
 def read_stored(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> tuple[PositionRecord | None, int]:
-    """Return the newest position record and when Kafka took it (ms); None and 0 if there is none yet."""
+    """Return the newest position record and its Kafka timestamp (ms); None and 0 if there is none yet."""
     found = read_positions(config, timeout)
     return found[-1] if found else (None, 0)
 
 
 def read_positions(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> list[tuple[PositionRecord, int]]:
-    """Return the last position records, in order, and when Kafka took each (ms); none if there is none yet.
+    """Return the last position records, in order, with their Kafka timestamps (ms); empty without any.
 
-    They are those among the last 64 records of their topic; if these have none, of as many more as it takes.
+    They are from the last 64 records of their topic; if these have none, from increasingly longer spans.
     """
     key = position_key(config.source.slot)
     with Reader(config.kafka, Topics(config.kafka.prefix).progress, timeout, once=True) as reader:
@@ -159,14 +159,14 @@ def read_positions(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> list[tup
 
 
 def read_shares(config: Config, record: PositionRecord | None) -> dict[str, float]:
-    """Return how much of each incomplete table has been read, by bytes of the table, once its read is planned."""
+    """Return the fraction read of each incomplete table, by bytes of the table, once its read is planned."""
     if record is None or not record.incomplete_tables:
         return {}
     return shares_of(stored_reads(config), record)
 
 
 def shares_of(reads: StoredReads, record: PositionRecord | None) -> dict[str, float]:
-    """Return the same of what has been read from the tables topic."""
+    """Return the same as `read_shares`, from reads that are already loaded from the tables topic."""
     if record is None:
         return {}
     found = reads.progress()

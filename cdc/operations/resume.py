@@ -1,4 +1,4 @@
-"""`tailrace views resume`: a view that `follow` has put aside is tried at once, and it is said how that went."""
+"""`tailrace views resume`: retry a view at once that `follow` has parked, and report the result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _LOOK_S: Final = 0.2
 
 
 def resume(config: Config, view: str, timeout_s: float) -> int:
-    """Return the LSN that the view is at once it goes on, or if nothing keeps it. Run it on the host of `follow`.
+    """Return the view's LSN once it has resumed, or at once if it has no error.
 
-    StateError (TR-576) if it fails again or was never made, DeadlineError (TR-577) if nobody has tried it in time.
+    Run it on the host of `follow`. Raises StateError (TR-576) if it fails again or was never created, DeadlineError
+    (TR-577) if no process has retried it in time.
     """
     named(config, [view])
     deadline = time.monotonic() + timeout_s
@@ -27,7 +28,7 @@ def resume(config: Config, view: str, timeout_s: float) -> int:
         if before is not None and before.error is None and before.cut is not None:
             return before.cut.flushed_lsn
         with view_lease(config, view).held(timeout_s):
-            # That somebody else has had the lease is what `follow` looks for at a view that it has put aside.
+            # `follow` retries a parked view when it notices that another process has held its lease.
             pass
         while (now := tail.newest(_LOOK_S).get(view)) is before:
             if time.monotonic() > deadline:

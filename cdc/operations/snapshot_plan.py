@@ -1,4 +1,4 @@
-"""What a first copy would read, and in which order; nothing is made or changed."""
+"""Plan of a first copy: the tables, their reads and their order; nothing is created or changed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tailrace.snapshot.reader import LOCK_TIMEOUT
 
 
 def plan(config: Config) -> list[TablePlan]:
-    """Return the plans of all tables that are captured, or would be: without a publication, by ``source.tables``.
+    """Return the plans of all captured tables; without a publication, of all that match ``source.tables``.
 
-    SourceError if the server cannot be asked, ConfigError for a condition that cannot be used.
+    Raises SourceError if the server cannot be queried, ConfigError for an invalid condition.
     """
     source = config.source
     with connect_to_read(source.dsn.get_secret_value(), application_name="tailrace plan") as connection:
         try:
             connection.execute("BEGIN READ ONLY")
-            # sizes are asked for under a lock
+            # size queries need a lock
             connection.execute(LOCK_TIMEOUT)
             found = publication.find(connection, source.publication)
             insert_only: set[int] = set()

@@ -1,6 +1,4 @@
-"""Where the snapshots of tables stand, from what Kafka holds: it is known on every machine, whether a daemon runs or
-not.
-"""
+"""Status of table snapshots, read from Kafka: available on every host, even without a running daemon."""
 
 from __future__ import annotations
 
@@ -20,11 +18,12 @@ from tailrace.snapshot.progress import TableProgress, seconds_left
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A table's newest run. `incomplete`: no cut is a state of it until then. `chunks` is None before it is planned.
+    """A table's newest run. `incomplete`: no cut is a state of the table before the run ends.
 
-    `state` is waiting, reading, paused, "deleting what is gone", done, cancelled or failed (its condition cannot be
-    evaluated). `lsn`: the run reads everything that was committed before. `rows`, `rows_per_s` and `copied_bytes` (of
-    COPY's text) are those of whole chunks; `seconds_left` is None before one is read, and while nothing is being read.
+    `chunks` is None before the run is planned. `state` is waiting, reading, paused, "deleting what is gone", done,
+    cancelled or failed (its condition cannot be evaluated). `lsn`: the run reads everything committed before it.
+    `rows`, `rows_per_s` and `copied_bytes` (of COPY's text) count complete chunks. `seconds_left` is None before the
+    first chunk is read and while nothing is being read.
     """
 
     table: str
@@ -45,7 +44,7 @@ class TableSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """All tables, and the requests that no daemon has taken up yet."""
+    """The snapshots of all tables, and the requests that no daemon has accepted yet."""
 
     tables: tuple[TableSnapshot, ...]
     waiting: tuple[Request, ...]
@@ -55,7 +54,7 @@ class Snapshots:
 
 
 def read_snapshots(config: Config) -> Snapshots:
-    """Ask Kafka. SinkError if it does not answer."""
+    """Read the snapshots and waiting requests from Kafka. Raises SinkError if it does not answer."""
     reads = stored_reads(config)
     stored, _ = read_stored(config)
     incomplete = set(stored.incomplete_tables) - stored.reread.keys() if stored else set()
@@ -63,7 +62,7 @@ def read_snapshots(config: Config) -> Snapshots:
     found = [
         _snapshot(name, state, progress.get(name), incomplete=name in incomplete)
         for name, state in sorted(reads.states.items())
-        if state.oid != 0 or name in incomplete  # others have another name by now
+        if state.oid != 0 or name in incomplete  # the others have been renamed
     ]
     with RequestTail(config.kafka, config.source.slot) as tail:
         return Snapshots(tuple(found), tail.waiting)

@@ -1,6 +1,6 @@
-"""Where everything stands: the daemon, the source's WAL, the slot, what Kafka holds, what each view has applied.
+"""Status of the pipeline: daemon, source WAL, slot, topics, and the applied state of each view.
 
-A server that is down is a line of the answer, not an error: that is when people ask. Lag is what `cdc.health.lag` says.
+A server that is down is reported in the status, not raised as an error. `cdc.health.lag` defines lag.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ _PRESENT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """PostgreSQL and our slot in it; `slot` is None before the first start of the daemon.
+    """State of PostgreSQL and of our slot; `slot` is None before the first start of the daemon.
 
-    `wal_bytes_per_s` is the mean since the server's statistics were reset, `reader` the host that reads the slot if it
-    reads it over TCP. `missing_tables` match ``source.tables`` and are in no publication; `missing_statements` publish
-    them.
+    `wal_bytes_per_s` is the mean since the server's statistics were reset. `reader` is the host that reads the slot, if
+    over TCP. `missing_tables` match ``source.tables`` and are in no publication; `missing_statements` publish them.
     """
 
     error: str | None = None
@@ -45,16 +44,16 @@ class SourceStatus:
 
     @property
     def retained_bytes(self) -> int | None:
-        """WAL that the server keeps for the slot."""
+        """Bytes of WAL that the server retains for the slot."""
         return None if self.wal_lsn is None or self.slot is None else self.wal_lsn - self.slot.restart_lsn
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """Whether a daemon reads the slot: None if PostgreSQL does not say. The rest is what it has recorded, if anything.
+    """Whether a daemon runs (None if PostgreSQL does not answer), and its recorded state, if any.
 
-    `state` is running, retrying, stopped, failed or killed (it has recorded no end), `since` when it entered that
-    state, in UTC; of one that was killed, when it began to run.
+    `state` is running, retrying, stopped, failed or killed (no end recorded). `since` is when it entered that state, in
+    UTC; for a killed one, when it entered the last state that it recorded.
     """
 
     running: bool | None = None
@@ -68,11 +67,12 @@ class DaemonStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicsStatus:
-    """What Kafka holds: all that was committed before `flushed_lsn`; `diverted` of it are dead letters.
+    """State of the topics: Kafka holds all changes committed before `flushed_lsn`.
 
-    `lag_bytes` is 0 when nothing is missing, `unread_bytes` all WAL past `flushed_lsn`: most of it may be none of ours.
-    `stored_seconds` is how long ago Kafka took the newest position. `reads` says of each of the `incomplete_tables` how
-    far it is. `parked_tables` has the code of the error of each parked table, empty for one that is left out.
+    `diverted` of them are dead letters. `lag_bytes` is 0 when no change is missing. `unread_bytes` is all WAL past
+    `flushed_lsn`, most of which may contain no captured change. `stored_seconds` is the age of the newest position in
+    Kafka. `reads` has the progress of each of the `incomplete_tables`. `parked_tables` has the error code of each
+    parked table, empty for one that is left out.
     """
 
     error: str | None = None
@@ -91,9 +91,10 @@ class TopicsStatus:
 
 @dataclass(frozen=True, slots=True)
 class ViewStatus:
-    """A view is the database as of `flushed_lsn`; None before its first batch.
+    """State of a view. It equals the database as of `flushed_lsn`, which is None before the first batch.
 
-    A history or a log begins at `history_from_lsn`. With tables in `waits_for` it stands still until they are complete.
+    A history or a log begins at `history_from_lsn`. The view does not advance until the tables in `waits_for` are
+    complete.
     """
 
     name: str
@@ -119,10 +120,10 @@ class Status:
 
     @property
     def seconds_to_full(self) -> float | None:
-        """How long the slot would last if nothing moved it; None without a limit.
+        """Seconds until the slot reaches its limit if it does not move; None without a limit.
 
-        By the WAL since the topics' end if that is a while ago, so that it is the present rate while the daemon is
-        down; else by the mean.
+        If the newest position is a minute old or more, the rate is that of the WAL since then: the present rate while
+        the daemon is down. Otherwise it is the mean rate.
         """
         rate, topics, found = self.source.wal_bytes_per_s, self.topics, self.source.slot
         if topics.unread_bytes is not None and (topics.stored_seconds or 0.0) >= _PRESENT_S:
@@ -130,7 +131,7 @@ class Status:
         return None if found is None else seconds_to_full(found.safe_wal_size, rate)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: LSNs as PostgreSQL prints them, sizes in bytes, times in seconds."""
+        """Return the JSON form: LSNs in PostgreSQL's notation, sizes in bytes, times in seconds."""
         value = asdict(self)
         value["source"]["retained_bytes"] = self.source.retained_bytes
         value["source"]["seconds_to_full"] = self.seconds_to_full
@@ -162,10 +163,10 @@ def assemble(
     lag_s: float | None = None,
     daemon: DaemonStatus = DaemonStatus(),
 ) -> Status:
-    """Put together what was read.
+    """Assemble the status from the data that was read.
 
-    `positions` are the last position records, in order, and when Kafka took each (ms); `lag_s` is the lag of the
-    topics, None if it is not known. `shares` says how much of each table that is being read has been read.
+    `positions` are the last position records, in order, with their Kafka timestamps (ms). `lag_s` is the lag of the
+    topics, None if unknown. `shares` is the fraction of each table, of those being read, that has been read.
     """
     record, stored_ms = positions[-1] if positions else (None, 0)
     flushed = record.here.flushed_lsn if record else None
@@ -195,7 +196,7 @@ def assemble(
 def daemon_status(
     source: SourceStatus | None, record: DaemonRecord | None, answer: Mapping[str, Any] | None
 ) -> DaemonStatus:
-    """Say whether a daemon runs, by the slot, and what is known of it: its record, and its answer if it is near."""
+    """Return the daemon's status from the slot, its record and, if it runs on this host, its HTTP answer."""
     running = None if source is None else source.slot is not None and source.slot.active_pid is not None
     running = running or (True if answer is not None else running)
     if record is None:
@@ -206,7 +207,7 @@ def daemon_status(
     if running is False and state in ("running", "retrying") and answer is None:
         state = "killed"
     elif running and state in ("stopped", "failed"):
-        # another has begun since, which has not recorded it yet
+        # another daemon has started since and has not written its record yet
         return DaemonStatus(running, "running", host=source.reader if source else None)
     return DaemonStatus(
         running,
@@ -252,7 +253,7 @@ def _view(
 
 
 def _topic_of(config: Config, view: View) -> tuple[str, ...]:
-    """Return the topic of a view of one table; those of a query are in its cut."""
+    """Return the topic of a single-table view; the topics of a query view are in its cut."""
     if view.table is None:
         return ()
     schema, _, table = view.table.partition(".")
@@ -267,10 +268,10 @@ def _view_lag(
     current_ms: int,
     now: float,
 ) -> float | None:
-    """Return the lag of a view at `cut`: that of the topics, if these have no record that the view does not have.
+    """Return the lag of a view at `cut`: that of the topics if the view has all of their records.
 
-    Otherwise it counts from the first position record with such a record. If that is not among `positions`, it counts
-    from when the view last had all there was (`current_ms`), which is a little earlier.
+    Otherwise it counts from the first position record whose cut has a missing record. If that is not among `positions`,
+    it counts from the time at which the view was last up to date (`current_ms`), which is slightly earlier.
     """
     if not _lacks(cut, positions[-1][0].here, topics):
         return topics_lag_s
@@ -278,7 +279,7 @@ def _view_lag(
     first, taken_ms = positions[n]
     if n == 0:
         return age((min(current_ms, taken_ms) or taken_ms) / 1000, now)
-    # rows of a snapshot have no commit of their own
+    # snapshot rows have no commit time
     commit_us = first.here.commit_ts_us
     return age(commit_us / 1e6 if commit_us > cut.commit_ts_us else taken_ms / 1000, now)
 
@@ -293,7 +294,7 @@ def _lacks(cut: Cut, newest: Cut, topics: Collection[str]) -> bool:
 
 
 def _stopped_by(record: ViewRecord, waits: tuple[TableWait, ...]) -> str | None:
-    """Return the record's error, unless it is that the view waits for tables, and these are known."""
+    """Return the record's error; None if it reports that the view waits for tables and these are known."""
     return None if waits and WAITS_FOR_TABLE in (record.error or "").partition("\n")[0] else record.error
 
 
@@ -302,5 +303,5 @@ def _behind(wal_lsn: int | None, flushed_lsn: int | None) -> int | None:
 
 
 def _lag_bytes(behind: int | None, lag_s: float | None) -> int | None:
-    """Return how much WAL is missing: none where no change is, and not known where that is not."""
+    """Return the bytes of missing WAL: 0 if no change is missing, None if that is unknown."""
     return None if lag_s is None else behind if lag_s else 0

@@ -1,4 +1,4 @@
-"""Where each captured table is, from what Kafka holds: it is known on every machine, whether a daemon runs or not."""
+"""State of each captured table, read from Kafka: available on every host, even without a daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.schemas.records.layout import TableState, TableStatus
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table and its status; of a parked one the error, its remedy, the time and the LSN of the commit that met it."""
+    """A table and its status; if parked, also the error, hint, time (UTC) and LSN of the failed commit."""
 
     table: str
     status: str
@@ -31,7 +31,7 @@ class TableInfo:
 
 
 def read_tables(config: Config) -> list[TableInfo]:
-    """Ask Kafka. SinkError if it does not answer."""
+    """Read the state of all tables from Kafka. Raises SinkError if it does not answer."""
     states = stored_reads(config).states
     return [_info(name, state) for name, state in sorted(states.items()) if state.status is not TableStatus.GONE]
 

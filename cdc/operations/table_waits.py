@@ -1,4 +1,4 @@
-"""Which views stand still because a table that they read is incomplete, and how far its read is. No I/O here."""
+"""Views that wait for incomplete tables, and the progress of those tables' reads. No I/O here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tailrace.sinks.control.views_topic import ViewRecord
 class TableWait:
     """An incomplete table: until it is complete, no newer cut is a state of the views that read it.
 
-    `share` of it has been read, by bytes of the table; None before its read is planned. A table of which only values
-    were fetched from the source has no read: it is complete once the topics are past `complete_lsn`.
+    `share` is the fraction that has been read, by bytes of the table; None before its read is planned. A table of which
+    only single values were fetched from the source has no read: it is complete once the topics are past `complete_lsn`.
     """
 
     table: str
@@ -34,7 +34,7 @@ class TableWait:
 
 
 def incomplete_tables(record: PositionRecord | None, shares: Mapping[str, float]) -> tuple[TableWait, ...]:
-    """Return the incomplete tables of a position record; `shares` says how much of each has been read."""
+    """Return the incomplete tables of a position record; `shares` is the fraction read of each."""
     if record is None:
         return ()
     return tuple(
@@ -51,9 +51,9 @@ def incomplete_tables(record: PositionRecord | None, shares: Mapping[str, float]
 def waited_for(
     config: Config, name: str, record: ViewRecord | None, tables: tuple[TableWait, ...]
 ) -> tuple[TableWait, ...]:
-    """Return which of `tables` a view reads, as far as its declaration or what it has applied tells.
+    """Return those of `tables` that a view reads, according to its declaration or its applied cut.
 
-    The query of a view that has applied nothing tells nobody but the job, which says it in the record's error.
+    For a query view that has applied nothing, only the job knows the tables; it names them in the record's error.
     """
     topics, view = Topics(config.kafka.prefix), config.views[name]
     read = set(record.cut.offsets) if record is not None and record.cut is not None else set()
@@ -64,5 +64,5 @@ def waited_for(
 
 
 def sentence(tables: tuple[TableWait, ...]) -> str:
-    """Say it to a person; nothing if no table is waited for."""
+    """Return a clause for the user, e.g. "waits for table ..."; empty without waiting tables."""
     return f"waits for table {'; '.join(map(str, tables))}" if tables else ""

@@ -1,4 +1,4 @@
-"""`tailrace table add|remove`: put tables into the publications and take them out, while the daemon runs or not."""
+"""`tailrace table add|remove`: add tables to the publications or remove them; needs no running daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOCK_TIMEOUT: Final = "SET lock_timeout = '5s'"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a table; `publication` is the one that has it now, or had it."""
+    """Result for one table; `publication` is the one that now has it, or had it."""
 
     table: str
     publication: str | None
@@ -32,7 +32,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Why a table cannot be added or removed, and a line to paste that helps, if there is one."""
+    """Reason that a table cannot be added or removed, with lines to paste that help, if any."""
 
     table: str
     reason: str
@@ -42,8 +42,9 @@ class _Refusal:
 def add(config: Config, names: Sequence[str]) -> list[Change]:
     """Add tables to the publications, each to that of its replica identity; all of them or none.
 
-    ConfigError TR-132 for tables that the patterns do not take or that there are none of, SourceError TR-234 with the
-    statements to run if the role may not alter the publications.
+    Raises ConfigError TR-132 for tables that do not match the patterns, do not exist, are published by their partitions
+    or have no replica identity; SourceError TR-234 with the statements to run if the role may not alter the
+    publications.
     """
     with _connected(config) as connection:
         found, capture_set = _publications(connection, config), CaptureSet(config.source.tables)
@@ -68,9 +69,9 @@ def add(config: Config, names: Sequence[str]) -> list[Change]:
 
 
 def remove(config: Config, names: Sequence[str]) -> list[Change]:
-    """Take tables out of the publications; all of them or none. Their topics stay as they are.
+    """Remove tables from the publications; all of them or none. Their topics do not change.
 
-    ConfigError TR-132 for tables that are published with all others (of a schema).
+    Raises ConfigError TR-132 for tables that are published FOR ALL TABLES or FOR TABLES IN SCHEMA.
     """
     with _connected(config) as connection:
         found = _publications(connection, config)
@@ -121,7 +122,7 @@ def _publications(connection: psycopg.Connection, config: Config) -> Publication
 
 
 def _members(connection: psycopg.Connection, found: Publications) -> dict[str, list[tuple[str, str]]]:
-    """Return by name (quoted name, publication) of the tables that the publications list."""
+    """Return the tables that the publications list: for each name, pairs (quoted name, publication)."""
     rows = connection.execute(
         "SELECT n.nspname::text, c.relname::text, p.pubname::text FROM pg_publication_rel r JOIN pg_publication p"
         " ON p.oid = r.prpubid JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace"

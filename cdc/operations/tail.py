@@ -1,4 +1,4 @@
-"""Follow a table's topic and say each change as people read it."""
+"""Follow a table's topic and show each change in readable form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WIDTH: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A change. `before` is None where the source does not log old values (no REPLICA IDENTITY FULL)."""
+    """A change. `before` is None if the source does not log old values (no REPLICA IDENTITY FULL)."""
 
     table: str
     record: Record
@@ -36,7 +36,7 @@ class Line:
     latency_ms: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; values as PostgreSQL prints them."""
+        """Return the JSON form; values are in PostgreSQL's text form."""
         position = self.record.position
         return {
             "table": self.table,
@@ -74,7 +74,10 @@ class Line:
 
 
 def tail(config: Config, table: str, *, from_start: bool) -> Iterator[Line]:
-    """Yield the changes of a table as they are committed to Kafka, for as long as it is asked."""
+    """Yield the changes of a table as they are committed to Kafka, without end.
+
+    Raises ConfigError TR-111 if the table has no topic, SinkError TR-330 if Kafka cannot be read.
+    """
     topics = Topics(config.kafka.prefix)
     candidates = _topics(topics, table)
     topic = candidates[0]
@@ -110,14 +113,14 @@ def tail(config: Config, table: str, *, from_start: bool) -> Iterator[Line]:
 
 
 def _topics(topics: Topics, table: str) -> list[str]:
-    """Return the topics that may be meant: names of schemas and of tables may have dots, too."""
+    """Return the candidate topics: names of schemas and of tables may contain dots, too."""
     dots = [n for n, character in enumerate(table) if character == "."]
     names = [(table[:dot], table[dot + 1 :]) for dot in dots if 0 < dot < len(table) - 1]
     return [topics.table(schema, name) for schema, name in [*names, ("public", table)]]
 
 
 def change(table: str, decoder: Decoder, record: Record) -> Line | None:
-    """Return what a record says; None for a tombstone, whose delete has been told by the record before it."""
+    """Return the change of a record; None for a tombstone: the record before it reports the delete."""
     if record.key == TRUNCATE_KEY:
         return Line(table, record, "t", {}, None, None, None)
     if record.value is None:

@@ -1,4 +1,4 @@
-"""How far a long command is, for the caller that shows it."""
+"""Progress of a long command, for the caller that displays it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 Told = Callable[[str, int, int | None], None]
-"""Takes what is being done, how many of it are done, and how many there are if that is known."""
+"""Progress callback: the current activity, the number of items done, and the total if known."""
 
 T = TypeVar("T")
 _EVERY_S: Final = 0.2
 
 
 def nobody(what: str, done: int, total: int | None) -> None:
-    """Take it for a caller that shows nothing."""
+    """Ignore progress: the callback of a caller that displays nothing."""
 
 
 def counted(items: Iterable[T], told: Told, what: str, total: int | None = None) -> Iterator[T]:
-    """Yield the items, and say how many have been taken; of lists, how many items are in them."""
+    """Yield the items and report how many have been consumed; a list counts as its number of elements."""
     done, at = 0, time.monotonic()
     told(what, done, total)
     for item in items:

@@ -1,7 +1,7 @@
-"""`tailrace verify`: source = topic at X, topic = view at C, row by row, while the load goes on.
+"""`tailrace verify`: source = topic at X, topic = view at C, row by row, under load.
 
-X is the LSN of a consistent read of the source; C is the cut that a view has applied, at or behind X. So source
-and view are compared exactly although no cut stands at X itself.
+X is the LSN of a consistent read of the source. C is the cut that a view has applied, at or after X. So source and
+view are compared exactly although no cut is at X itself.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _POLL_S: Final = 0.3
 def verify(
     config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say, told: Told = nobody
 ) -> Iterator[Result]:
-    """Yield one result for each view, by default each that has a captured table's rows, all against one read of the
-    source. SourceError (TR-223) for views that `names` asks for, and whose tables are not captured; ConfigError
-    (TR-137) where topics are logs of inserts.
+    """Yield one result for each view, by default each that has a captured table's rows.
 
-    `timeout_s` bounds the wait for the consistent point, and the wait for each view; the error says what was behind.
+    All are compared with one read of the source. Raises SourceError (TR-223) for views in `names` whose tables are not
+    captured, and ConfigError (TR-137) if topics are logs of inserts. `timeout_s` limits the wait for the consistent
+    point, and the wait for each view; the error names the part that was late.
     """
     if config.source.publish == "insert":
         raise ConfigError(
@@ -109,9 +109,9 @@ def stored_schemas(config: Config) -> list[StoredSchema]:
 
 
 def form_of(config: Config, table: Table, schemas: Sequence[StoredSchema]) -> TableForm:
-    """Return how the values of a table are compared, by the newest schemas of its topic."""
+    """Return the form in which a table's values are compared, from the newest schemas of its topic."""
     topic = Topics(config.kafka.prefix).table(*table)
-    newest = {stored.subject: stored.schema for stored in schemas}  # which comes last
+    newest = {stored.subject: stored.schema for stored in schemas}  # the newest comes last
     return TableForm.of(".".join(table), newest.get(f"{topic}-key"), newest.get(f"{topic}-value"))
 
 
@@ -123,7 +123,7 @@ def read_source(
     timeout_s: float,
     told: Told = nobody,
 ) -> int:
-    """Load the source's rows of each table into its side, all as of one LSN, and return that."""
+    """Load the source's rows of each table into its side, all as of one LSN, and return that LSN."""
     dsn = config.source.dsn.get_secret_value()
     options = ColumnOptions(config.source)
     replication = conninfo_for(dsn, replication=True, application_name="tailrace verify")
@@ -158,9 +158,9 @@ def add_topic(
 
 
 def _wait(config: Config, name: str, x: int, timeout_s: float) -> ViewState:
-    """Return the view at the first cut seen that is at or behind X.
+    """Return the view at the first observed cut that is at or after X.
 
-    It is opened only when the views topic says that it is there: an open search view holds resources of the index.
+    The view is opened only after the views topic shows such a cut: an open search view holds resources of the index.
     """
     topics = Topics(config.kafka.prefix)
     deadline = time.monotonic() + timeout_s

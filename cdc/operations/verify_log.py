@@ -1,7 +1,7 @@
-"""`tailrace verify --log`: that nothing is missing, added or torn, from the topics and their position records alone.
+"""`tailrace verify --log`: prove from the topics alone that no record is missing, added or torn.
 
-The source is not asked. What it rests on is that position records speak the truth and that Kafka's transactions are
-whole; `tailrace verify` compares with the source.
+The source is not queried. The proof uses the position records, and assumes that they are correct and that Kafka
+transactions are atomic; `tailrace verify` compares with the source.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from tailrace.snapshot.topic import NOT_OURS, Record, open_consumer, read_to
 
 _BLOCK_RECORDS: Final = 2000
 _BLOCK_BYTES: Final = 4_194_304
-"""Of position records, each of which names every partition: what bounds the memory, with `_BATCH` records of data."""
+"""Limits of a block of position records, each of which names every partition.
+
+Together with `_BATCH` data records, they bound the memory.
+"""
 
 _BATCH: Final = 500
 _TAIL_S: Final = 30.0
-"""So long after its records a position record may come into sight: its transaction's markers are on their way."""
+"""Longest wait for a position record after its data records: transaction markers arrive separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogProof:
-    """What was found; its JSON form is a contract. `first` and `last` are the LSNs of the oldest and newest cut."""
+    """The result; its JSON form is a contract. `first` and `last`: LSNs of the oldest and newest cut."""
 
     slot: str
     first: int
@@ -69,9 +72,10 @@ class LogProof:
 
 
 def verify_log(config: Config, *, limit: int = 20, told: Told = nobody) -> LogProof:
-    """Read all topics of the pipeline, up to what is committed when it begins; at most `limit` findings are kept.
+    """Check all topics of the pipeline, up to the records committed at the start.
 
-    ConfigError with at-least-once; SinkError when there is no position record, or Kafka cannot be read.
+    At most `limit` findings are stored. Raises ConfigError (TR-139) with at-least-once delivery; SinkError if there is
+    no position record (TR-348) or Kafka cannot be read.
     """
     if config.delivery.guarantee != "exactly-once":
         raise ConfigError(
@@ -99,7 +103,7 @@ def verify_log(config: Config, *, limit: int = 20, told: Told = nobody) -> LogPr
 
 @dataclass(slots=True)
 class _Proof:
-    """The way along the progress topic, block by block."""
+    """The proof in progress: it reads the progress topic block by block."""
 
     config: Config
     tally: Tally
@@ -158,7 +162,7 @@ class _Proof:
             yield from records
 
     def _tail(self, reader: Reader) -> None:
-        """What is committed behind the last cut has a position record, which comes into sight soon."""
+        """Check the records committed after the last cut: their position record must become visible soon."""
         behind = self._behind()
         deadline = time.monotonic() + _TAIL_S
         while behind and time.monotonic() < deadline:
@@ -176,7 +180,7 @@ class _Proof:
             self.tally.add(Finding("unaccounted", topic, detail, partition, last))
 
     def _behind(self) -> dict[tuple[str, int], int]:
-        """Return the offset of the last committed record of each partition that has one behind the last cut."""
+        """Return the offset of the last committed record of each partition that has one after the last cut."""
         assert self.before is not None
         offsets = self.before.record.here.offsets
         behind: dict[tuple[str, int], int] = {}
@@ -187,13 +191,13 @@ class _Proof:
                 for record in self._read(topic, ends, starts):
                     behind[topic, record.partition] = record.offset
             except SinkError as error:
-                # no cut has ever spoken of it: a topic of others, whose name begins as ours do
+                # no cut has ever named it: a foreign topic whose name has the same prefix
                 if known is not None or error.code != NOT_OURS:
                     raise
         return behind
 
     def _ends(self) -> dict[str, list[int]]:
-        """Return the ends of all topics of the pipeline that cuts speak of, as committed."""
+        """Return the committed end offsets of all topics of the pipeline that may be in cuts."""
         kafka = self.config.kafka
         topics = Topics(kafka.prefix)
         consumer = open_consumer(client_options(kafka))

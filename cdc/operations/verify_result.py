@@ -1,4 +1,4 @@
-"""What `tailrace verify` has found for a view; its JSON form is a contract."""
+"""Result of `tailrace verify` for one view; its JSON form is a contract."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tailrace.snapshot.verify.comparison import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was found for one view: `outcomes` in the order of `COMPARED`.
+    """Result for one view; `outcomes` are in the order of `COMPARED`.
 
-    `late` says that it took longer than the compaction lag: the topic may have forgotten its state at X by then, so
-    equal is still proof, but a difference need not be one.
+    `late`: the comparison took longer than the minimum compaction lag, so the topic may have lost its state at X. Equal
+    is still a proof, but a difference may be caused by compaction.
     """
 
     view: str
@@ -35,7 +35,7 @@ class Result:
         return not any(outcome.differing for outcome in self.outcomes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; keys and rows as PostgreSQL prints the values."""
+        """Return the JSON form; keys and rows have values in PostgreSQL's text form."""
         return {
             "view": self.view,
             "table": self.table,

@@ -1,4 +1,4 @@
-"""The tables that `tailrace verify` can compare: the captured ones; of the others, why they are not captured."""
+"""Tables that `tailrace verify` can compare: the captured ones; for the others, the reason why not."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Table = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """`filters` are the conditions that the publications put on the rows of captured tables."""
+    """Captured tables with their publications' row filters (`filters`), and the other tables with reasons."""
 
     filters: Mapping[Table, str | None]
     not_captured: Mapping[Table, NotCaptured]
 
 
 def comparable(config: Config, tables: Collection[Table]) -> Comparable:
-    """Ask the source which of `tables` are captured: taken by the patterns, and in a publication by their own name."""
+    """Ask the source which `tables` are captured: they match the patterns and are published by name."""
     name, capture_set = config.source.publication, CaptureSet(config.source.tables)
     filters: dict[Table, str | None] = {}
     others: dict[Table, NotCaptured] = {}
@@ -43,7 +43,7 @@ def comparable(config: Config, tables: Collection[Table]) -> Comparable:
 
 
 def refusal(views: Mapping[str, Table], not_captured: Mapping[Table, NotCaptured]) -> SourceError:
-    """Return the error for views that were asked for, and whose tables are not captured."""
+    """Return the error for requested views whose tables are not captured."""
     tables = dict.fromkeys(views.values())
     reasons = [f"{'.'.join(table)} (view {_of(views, table)}): {not_captured[table].reason}" for table in tables]
     hints = dict.fromkeys(not_captured[table].hint for table in tables if not_captured[table].hint)

@@ -13,7 +13,10 @@ from tailrace.sinks.control.positions import read_schemas
 
 
 def named(config: Config, names: Sequence[str]) -> dict[str, View]:
-    """Return the views of these names, all if there are none. ConfigError for a name that is no view."""
+    """Return the views with these names, or all views if `names` is empty.
+
+    Raises ConfigError for an unknown name (TR-107), or if no view is declared (TR-108).
+    """
     for name in names:
         if name not in config.views:
             close = difflib.get_close_matches(name, config.views, n=1)
@@ -34,12 +37,12 @@ def named(config: Config, names: Sequence[str]) -> dict[str, View]:
 
 
 def holds_rows(view: View) -> bool:
-    """Whether a view has the rows of one table, not what became of them or what they match."""
+    """Whether a view has the rows of one table; logs of changes and percolator views do not."""
     return view.table is not None and view.shape not in ("log", "percolate")
 
 
 def table_of(name: str, view: View) -> tuple[str, str]:
-    """Return (schema, table) of a view that is one table. ConfigError for a query or a log: not verified yet."""
+    """Return (schema, table) of a single-table view with rows. ConfigError (TR-109) for any other view."""
     schema, _, table = (view.table or "").partition(".")
     if not table or not holds_rows(view):
         raise ConfigError(
@@ -52,7 +55,10 @@ def table_of(name: str, view: View) -> tuple[str, str]:
 
 
 def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
-    """ConfigError for a view of a table that has no key: its rows cannot be told apart, so none is the newest."""
+    """Raise ConfigError for a view whose table has no key, or whose topic is a log of inserts (TR-508).
+
+    Without a key, rows cannot be distinguished, so none is the newest. Views with shape "log" are allowed.
+    """
     if config.source.publish == "insert":
         for name, view in views.items():
             if view.table is not None and view.shape != "log":
@@ -67,7 +73,7 @@ def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
     subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
     for name, view in views.items():
         if view.table is None or view.shape == "log":
-            continue  # the job looks at each table of a query; a log needs no key
+            continue  # the job checks each table of a query; a log needs no key
         schema, _, table = view.table.partition(".")
         topic = topics.table(schema, table)
         if f"{topic}-value" in subjects and f"{topic}-key" not in subjects:

@@ -1,4 +1,4 @@
-"""Read your writes: wait until views have applied what was committed on the source before an LSN."""
+"""Read your writes: wait until views have applied all changes committed on the source before an LSN."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTail
 
 _LOOK_S: Final = 0.1
-"""How long one look at the topic may take, and so how late a waiter sees that it is over."""
+"""Maximum duration of one poll of the topic, and so the maximum delay until a waiter notices a change."""
 
 
 class AppliedViews(Closes):
-    """What each view has applied, for any number of waiting threads: whoever is free reads for all.
+    """Applied LSN of each view, for any number of waiting threads; one of them reads for all.
 
     One consumer, opened by the first wait. Memory: one record for each view.
     """
@@ -36,7 +36,7 @@ class AppliedViews(Closes):
         self._closed = False
 
     def close(self) -> None:
-        """End all waits, with an error for who waits."""
+        """End all waits; their callers get an error."""
         with self._news:
             self._closed = True
             self._news.notify_all()
@@ -46,10 +46,10 @@ class AppliedViews(Closes):
                 self._tail.close()
 
     def wait(self, lsn: int, views: Sequence[str], timeout_s: float) -> dict[str, int]:
-        """Return which LSN each of `views` (all if none is named) has applied, once none is before `lsn`.
+        """Return the applied LSN of each of `views` (all if none is named) once all are at or after `lsn`.
 
-        So a read of them afterwards shows every transaction whose commit ended at or before `lsn`. DeadlineError
-        (TR-570) after `timeout_s` seconds; ConfigError for a name that is no view.
+        A later read of them shows every transaction whose commit ended at or before `lsn`. Raises DeadlineError
+        (TR-570) after `timeout_s` seconds, ConfigError for an unknown view.
         """
         names = list(named(self._config, views))
         deadline = time.monotonic() + timeout_s
@@ -66,7 +66,7 @@ class AppliedViews(Closes):
         return {name: record.cut.flushed_lsn if record and record.cut else None for name, record in records.items()}
 
     def _look(self, seconds: float) -> None:
-        """Wait for something new: read, or let the thread that reads already do it."""
+        """Wait for new records: read them, or wait for the thread that already reads."""
         with self._news:
             if self._closed:
                 raise SinkError("TR-586", "the wait was ended: this process stops", hint="Repeat it.")
@@ -96,7 +96,7 @@ class AppliedViews(Closes):
         )
 
     def _waits(self, names: Iterable[str]) -> str | None:
-        """Say for which incomplete tables the views stand still, if so; Kafka is asked once more."""
+        """Return for which incomplete tables the views wait, None if for none; queries Kafka once more."""
         try:
             record, _ = read_stored(self._config)
         except TailraceError:

@@ -1,9 +1,9 @@
-"""One form for a value, wherever it was read, so that equal values look equal and no others do.
+"""Canonical form of a value from any side: equal values have equal forms, different values do not.
 
-The form is PostgreSQL's own text under the pinned settings (`schemas.types.RENDERING`). The source's text is
-left as it is; what topics and views hold as numbers is rendered the way PostgreSQL would. That is the inverse
-of what the encoder does and shares no code with it, so a fault there cannot hide here. Three kinds are taken
-apart on both sides, because equal values may have several texts: floats, arrays, maps.
+The form is PostgreSQL's text under the pinned settings (`schemas.types.RENDERING`). The source's text is not changed;
+numbers from topics and views are rendered as PostgreSQL would. That is the inverse of the encoder and shares no code
+with it, so a fault of the encoder is detected. Floats, arrays and maps are parsed on both sides, because equal values
+may have several texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import orjson
 from tailrace.snapshot.verify.value_kinds import Field, Form, Kind
 
 Canon = str | None | list[Any] | dict[str, Any]
-"""A value in the common form; None is NULL."""
+"""A value in canonical form; None is NULL."""
 
 _EXACT: Final = Context(prec=80, traps=[Inexact])
 _DATE_INFINITIES: Final = (-(1 << 31), (1 << 31) - 1)
@@ -32,17 +32,17 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
 def row_of(fields: Sequence[Field], values: Mapping[str, Any]) -> list[Canon]:
-    """Return a decoded record's values; a field that its schema did not have yet is NULL."""
+    """Return a decoded record's values in canonical form; a field that its schema lacks is NULL."""
     return [from_avro(field.form, values.get(field.name)) for field in fields]
 
 
 def packed(values: Sequence[Canon]) -> bytes:
-    """Return bytes that are equal for equal rows only."""
+    """Return the bytes of a row; they are equal only for equal rows."""
     return orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
 
 
 def from_avro(form: Form, value: Any) -> Canon:
-    """Render a value read with its schema `without_logical_types`."""
+    """Return the canonical form of a value that was decoded `without_logical_types`."""
     if value is None:
         return None
     kind = form.kind
@@ -70,14 +70,14 @@ def from_avro(form: Form, value: Any) -> Canon:
 
 
 def from_view(form: Form, value: Any) -> Canon:
-    """Render a value as a view's reader gives it: numbers as on the topic, but decimals as `Decimal`."""
+    """Return the canonical form of a value from a view: numbers as on the topic, decimals as `Decimal`."""
     if value is None:
         return None
     kind = form.kind
     if kind is Kind.DECIMAL and isinstance(value, Decimal):
         return decimal_text(int(value.scaleb(form.scale, _EXACT)), form.scale)
     if kind is Kind.FLOAT:
-        # a document holds the shortest decimal, which is another double than the float's
+        # a document holds the shortest decimal, which is a different double than the float
         return repr(struct.unpack("f", struct.pack("f", value))[0])
     if kind is Kind.ARRAY or kind is Kind.VECTOR:
         return [from_view(_item(form), item) for item in value]
@@ -85,7 +85,7 @@ def from_view(form: Form, value: Any) -> Canon:
 
 
 def from_text(form: Form, text: str | None) -> Canon:
-    """Take the source's text. What does not have the form expected stays as it is, and will differ."""
+    """Return the canonical form of the source's text. Unexpected text is not changed and will differ."""
     if text is None:
         return None
     kind = form.kind
@@ -105,14 +105,14 @@ def from_text(form: Form, text: str | None) -> Canon:
 
 
 def decimal_text(unscaled: int, scale: int) -> str:
-    """Write a numeric(p,s) as PostgreSQL does: always with all digits of its scale."""
+    """Return the text of a numeric(p,s) as in PostgreSQL: always with all digits of its scale."""
     digits = str(abs(unscaled)).rjust(scale + 1, "0")
     sign = "-" if unscaled < 0 else ""
     return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits
 
 
 def date_text(days: int) -> str:
-    """Write days since 1970-01-01."""
+    """Return the text of a date in days since 1970-01-01."""
     if days in _DATE_INFINITIES:
         return "infinity" if days > 0 else "-infinity"
     day, era = _day_text(days)
@@ -120,7 +120,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(micros: int, zone: str) -> str:
-    """Write microseconds since 1970-01-01 00:00, with the zone that PostgreSQL would add."""
+    """Return the text of microseconds since 1970-01-01 00:00, with PostgreSQL's suffix `zone`."""
     if micros in _TIMESTAMP_INFINITIES:
         return "infinity" if micros > 0 else "-infinity"
     days, rest = divmod(micros, _MICROS_PER_DAY)
@@ -136,7 +136,7 @@ def _clock_text(micros: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _day_text(days: int) -> tuple[str, str]:
-    """Return the day and, before year 1, the era; years beyond Python's go round in cycles of 400."""
+    """Return the day and, before year 1, the era; years outside of Python's range use 400-year cycles."""
     ordinal = days + _EPOCH
     cycles = 0 if 1 <= ordinal <= date.max.toordinal() else (ordinal - 1) // _DAYS_PER_CYCLE
     day = date.fromordinal(ordinal - cycles * _DAYS_PER_CYCLE)
@@ -163,7 +163,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def _array_items(text: str) -> list[str | None] | None:
-    """Split an array of one dimension that starts at 1; None for any other."""
+    """Return the items of a one-dimensional array that starts at 1; None for any other array."""
     if text == "{}":
         return []
     items: list[str | None] = []

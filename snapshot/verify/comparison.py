@@ -1,7 +1,7 @@
-"""Three sides in a temporary database: the source at X, the topic at X and at C, the view at C.
+"""Compare three sides in a temporary database: source at X, topic at X and at C, view at C.
 
-Rows are kept on disk by key, so memory does not grow with the table. Who calls it (`cdc.operations.verify`) brings
-the rows; this module only stores, counts and finds what differs.
+Rows are stored on disk by key, so memory does not grow with the table. The caller (`cdc.operations.verify`) supplies
+the rows; this module only stores and counts them and finds differences.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CREATE TABLE topic (
 CREATE TABLE view (key BLOB PRIMARY KEY, row BLOB, copies INTEGER DEFAULT 1) WITHOUT ROWID;
 """
 
-# A key that stands twice on a side is a fault of its own, whatever its rows hold.
+# A duplicate key on a side is an error of its own, whatever its rows contain.
 _ROW: Final = (
     "INSERT INTO {side} (key, row) VALUES (?, ?) "
     "ON CONFLICT (key) DO UPDATE SET row = excluded.row, copies = copies + 1"
 )
-# The newest is the one with the greatest position, not the one that was read last.
+# The newest record has the greatest position; it is not necessarily the last one read.
 _RECORD: Final = (
     "INSERT INTO topic (key, partition, position, at_x, at_c, before_x) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (key) DO UPDATE SET position = excluded.position, partition = excluded.partition, "
@@ -51,7 +51,7 @@ COMPARED: Final = tuple(_SIDES)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key whose two sides are not the same; a side without the row is None, with 0 copies."""
+    """A key whose two sides differ; a side without the row is None, with 0 copies."""
 
     key: bytes
     left: bytes | None
@@ -62,7 +62,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one comparison found: rows on either side, differing keys and the first of them."""
+    """Result of one comparison: rows on each side, number of differing keys, and the first of them."""
 
     compared: str
     left_rows: int
@@ -72,12 +72,12 @@ class Outcome:
 
 
 class Comparison(Closes):
-    """The temporary database; a context manager that leaves nothing behind."""
+    """The temporary database; a context manager that deletes it at the end."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="tailrace-verify-", dir=folder)
         self._db = sqlite3.connect(Path(self._folder.name) / "rows.db", isolation_level=None)
-        # Nothing here must outlive the process, so nothing needs a journal; 64 MB is all it may cache.
+        # The data need not outlive the process, so no journal is needed; the cache is limited to 64 MB.
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -65536", "temp_store = FILE"):
             self._db.execute(f"PRAGMA {pragma}")
         self._db.executescript(_SCHEMA)
@@ -88,11 +88,11 @@ class Comparison(Closes):
         self._folder.cleanup()
 
     def add_source(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add (key, row) of the source at X."""
+        """Add (key, row) pairs of the source at X."""
         self._db.executemany(_ROW.format(side="source"), rows)
 
     def add_view(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add (key, row) of the view at its cut."""
+        """Add (key, row) pairs of the view at its cut."""
         self._db.executemany(_ROW.format(side="view"), rows)
 
     def add_records(self, records: Iterable[tuple[bytes, int, bytes, bytes | None, bool]]) -> None:
@@ -106,19 +106,19 @@ class Comparison(Closes):
         )
 
     def truncate(self, partition: int, before_x: bool) -> None:
-        """Forget the state of all keys of the partition, at C, and at X too if the truncate was before X."""
+        """Delete the state of all keys of the partition at C, and at X too if the truncate was before X."""
         sides = "at_c = NULL, at_x = NULL" if before_x else "at_c = NULL"
         self._db.execute(f"UPDATE topic SET {sides} WHERE partition = ?", (partition,))
 
     def start_view(self) -> None:
-        """Forget topic and view, to compare another view of the same source rows."""
+        """Delete topic and view rows, to compare another view with the same source rows."""
         self._db.execute("DELETE FROM topic")
         self._db.execute("DELETE FROM view")
 
     def outcome(self, compared: str, limit: int) -> Outcome:
-        """Compare the two sides that `compared` names (of `COMPARED`); keep the first `limit` differences."""
+        """Compare the two sides that `compared` names (of `COMPARED`); return the first `limit` differences."""
         left, right = _SIDES[compared]
-        # Two left joins: the FULL JOIN of SQLite is younger than the systems this must run on.
+        # Two left joins: supported systems may have an SQLite without FULL JOIN.
         differing = (
             f"SELECT l.key, l.row, r.row, l.copies, coalesce(r.copies, 0) "
             f"FROM ({left}) l LEFT JOIN ({right}) r USING (key) "
@@ -127,7 +127,7 @@ class Comparison(Closes):
             f"FROM ({right}) r LEFT JOIN ({left}) l USING (key) WHERE l.key IS NULL"
         )
         found = tuple(Difference(*row) for row in self._all(f"{differing} ORDER BY 1 LIMIT ?", limit))
-        # Few differences is the rule; only then is the first list the whole of them.
+        # Usually there are few differences, and the list is complete; otherwise they are counted.
         total = len(found) if len(found) < limit else self._one(f"SELECT count(*) FROM ({differing})")
         return Outcome(
             compared,

@@ -1,6 +1,6 @@
-"""Bring the three sides of a table into one form and into the comparison: source, topic, view.
+"""Load the three sides of a table, source, topic and view, into the comparison in canonical form.
 
-`cdc.operations.verify` says what is read and when; here it becomes keys and rows that can be compared.
+`cdc.operations.verify` decides on the data to read and when; this module converts them to comparable keys and rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tailrace.snapshot.verify.value_kinds import Field, Form, key_fields, row_fi
 
 @dataclass(frozen=True, slots=True)
 class TableForm:
-    """The newest shape of a table on its topic: its columns, and which of them make up the key."""
+    """The newest shape of a table on its topic: its columns, and the indexes of the key columns."""
 
     fields: tuple[Field, ...]
     key: tuple[int, ...]
@@ -30,9 +30,9 @@ class TableForm:
 
     @classmethod
     def of(cls, table: str, key_schema: str | None, value_schema: str | None) -> Self:
-        """Read the shape from the newest schemas of key and value.
+        """Return the shape from the newest schemas of key and value.
 
-        SinkError if there are none yet, ConfigError if the table has no key.
+        Raises SinkError (TR-341) if there are none yet, ConfigError (TR-344) if the table has no key.
         """
         if key_schema is None and value_schema is not None:
             raise ConfigError(
@@ -54,15 +54,15 @@ class TableForm:
 
     @property
     def columns(self) -> list[str]:
-        """The names in PostgreSQL."""
+        """The column names in PostgreSQL."""
         return [each.column for each in self.fields]
 
     def pair(self, row: Sequence[Canon]) -> tuple[bytes, bytes]:
-        """Return key and row as they are stored."""
+        """Return key and row in the form in which they are stored."""
         return packed([row[index] for index in self.key]), packed(row)
 
     def older(self, schema: str) -> list[Field | None]:
-        """Return, for each column of the newest shape, the field of an older one; None where it had none."""
+        """Return, for each column of the newest shape, its field in an older schema, None if it had none."""
         if schema not in self._own:
             by_column = {each.column: each for each in row_fields(schema)}
             self._own[schema] = [by_column.get(column) for column in self.columns]
@@ -75,27 +75,30 @@ def load_source(
     form: TableForm,
     option: Callable[[str], ValueType | None] = lambda column: None,
 ) -> None:
-    """Add the source's rows: texts in the order of `form.columns`; `option` says what the topic makes of a column."""
+    """Add the source's rows: texts in the order of `form.columns`.
+
+    `option` returns the configured type of a column on the topic, for example masked or hashed.
+    """
     readers = [_reader(each.form, option(each.column)) for each in form.fields]
     into.add_source(form.pair([read(text) for read, text in zip(readers, row, strict=True)]) for row in rows)
 
 
 def _reader(form: Form, option: ValueType | None) -> Callable[[str | None], Canon]:
-    """Return what brings the source's text into the common form, hidden as on the topic."""
+    """Return the function that converts the source's text to canonical form, hidden as on the topic."""
     if option is None or option.kind not in (Kind.MASKED, Kind.HASHED):
         return lambda text: from_text(form, text)
     return lambda text: None if text is None else hide(text.encode(), option).decode()
 
 
 def load_view(into: Comparison, rows: Iterable[Mapping[str, Any]], form: TableForm) -> None:
-    """Add the view's rows: column → value; a column that the view lacks is NULL there."""
+    """Add the view's rows (column → value); a column that the view lacks is NULL."""
     into.add_view(form.pair([from_view(each.form, row.get(each.column)) for each in form.fields]) for row in rows)
 
 
 def load_topic(
     into: Comparison, batches: Iterable[list[Record]], form: TableForm, decoder: Decoder, epoch: int, x: int
 ) -> None:
-    """Add the topic's records up to the cut; those whose transaction committed before `x` count for X as well."""
+    """Add the topic's records up to the cut; those committed before `x` also belong to the state at X."""
     for batch in batches:
         waiting: list[tuple[bytes, int, bytes, bytes | None, bool]] = []
         for record in batch:

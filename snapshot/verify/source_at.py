@@ -1,7 +1,7 @@
-"""The source at one known LSN: a temporary slot whose snapshot says where in the WAL it stands.
+"""Read the source at a known LSN, through the snapshot of a temporary logical slot.
 
-No plain read knows its LSN. A logical slot does: its consistent point X is such that exactly the transactions
-whose commit record starts before X are in its snapshot. The slot is dropped at once, for it would hold WAL.
+An ordinary read does not know its LSN, but a logical slot does: its snapshot contains exactly the transactions whose
+commit record starts before its consistent point X. The slot is dropped at once, because it would retain WAL.
 https://www.postgresql.org/docs/current/protocol-replication.html (CREATE_REPLICATION_SLOT, SNAPSHOT 'use')
 """
 
@@ -31,7 +31,7 @@ class SourceAt:
     def rows(self, table: tuple[str, str], columns: Sequence[str], where: str | None) -> Iterator[Sequence[str | None]]:
         """Yield the text of `columns` of every row; `where` is the publication's row filter.
 
-        Rows of tables that inherit from this one are theirs; those of partitions are the root's.
+        Rows of tables that inherit from this one are excluded; rows of its partitions are included.
         """
         name = sql.Identifier(*table)
         kind = sql.SQL("SELECT relkind = 'p' FROM pg_class WHERE oid = {}::regclass").format(
@@ -54,11 +54,11 @@ class SourceAt:
 
 @contextmanager
 def source_at(replication: str, plain: str, tables: Sequence[tuple[str, str]], deadline_s: float) -> Iterator[SourceAt]:
-    """Give the source at an LSN of now.
+    """Yield the source at a present LSN.
 
-    `replication` and `plain` are conninfos of the two kinds, both with the pinned settings. The tables are
-    locked (ACCESS SHARE) from before: one rewritten in between would look empty. A transaction that was open
-    holds the slot up; past the deadline SourceError names it.
+    `replication` and `plain` are conninfos for a replication and an ordinary connection, both with the pinned settings.
+    The tables are locked (ACCESS SHARE) before: a table rewritten in between would look empty. Open transactions delay
+    the slot; after `deadline_s` seconds, SourceError (TR-221) names one. SourceError TR-222 if PostgreSQL refuses.
     """
     with ExitStack() as stack:
         try:
@@ -82,7 +82,7 @@ def _lock(helper: psycopg.Connection, tables: Sequence[tuple[str, str]], deadlin
 
 
 def _take(walsender: psycopg.Connection, plain: str, deadline_s: float) -> int:
-    """Open the transaction that reads at the consistent point, and return that point."""
+    """Open the transaction that reads at the consistent point, and return that LSN."""
     name = f"tailrace_verify_{os.getpid()}_{secrets.token_hex(4)}"
     how = "(SNAPSHOT 'use')" if walsender.info.server_version >= 150000 else "USE_SNAPSHOT"
     blockers: list[SourceError] = []
@@ -109,7 +109,7 @@ def _take(walsender: psycopg.Connection, plain: str, deadline_s: float) -> int:
 
 
 def _blocker(walsender_pid: int, plain: str, deadline_s: float) -> SourceError:
-    """Name the transaction that the walsender waits for; one without a process is a prepared one."""
+    """Return an error with the transaction that the walsender waits for, open or prepared."""
     with psycopg.connect(plain, autocommit=True) as connection:
         row = connection.execute(
             "SELECT w.transactionid::text, h.pid, a.usename, a.application_name, a.state,"
@@ -140,7 +140,7 @@ def _blocker(walsender_pid: int, plain: str, deadline_s: float) -> SourceError:
 
 
 def _refused(what: str, error: psycopg.Error) -> SourceError:
-    """Keep the server's own words; they hold names, never rows of ours."""
+    """Return an error with the server's message, which contains names but no row data."""
     message = error.diag.message_primary or " ".join(str(error).split())
     return SourceError(
         "TR-222",

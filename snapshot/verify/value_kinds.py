@@ -1,4 +1,4 @@
-"""What kind of value each column holds, read from the topic's own schema: comparing needs no catalog."""
+"""Value kind of each column, from the topic's own schema: a comparison needs no catalog."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.schemas.evolution import row_record
 
 
 class Kind(Enum):
-    """What to do with a value; named for Avro, for the topic's schema is what tells it."""
+    """The treatment of a value; the names follow Avro, because the topic's schema determines it."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -32,7 +32,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The type of a column as the topic has it."""
+    """The type of a column on the topic."""
 
     kind: Kind
     scale: int = 0
@@ -41,7 +41,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column: `name` on the topic, `column` in PostgreSQL; they differ where Avro forbids the name."""
+    """A column: `name` on the topic, `column` in PostgreSQL; they differ if Avro forbids the name."""
 
     name: str
     column: str
@@ -77,7 +77,7 @@ def form_of(avro: Any) -> Form:
     if logical in _LOGICAL:
         return Form(_LOGICAL[logical])
     if avro["type"] == "array":
-        # pgvector's items are never null, an array's may be; their texts have other brackets
+        # pgvector's items are never null, an array's may be; their texts have different brackets
         nullable = isinstance(avro["items"], list)
         return Form(Kind.ARRAY if nullable else Kind.VECTOR, item=form_of(avro["items"]))
     if avro["type"] == "map":
@@ -100,7 +100,7 @@ def _field(field: dict[str, Any]) -> Field:
 
 
 def without_logical_types(avro: Any) -> Any:
-    """Return the schema with plain numbers in it: Python's dates end in year 9999, PostgreSQL's do not."""
+    """Return the schema without logical types: Python's dates end in year 9999, PostgreSQL's do not."""
     if isinstance(avro, list):
         return [without_logical_types(branch) for branch in avro]
     if isinstance(avro, dict):
