@@ -1,4 +1,4 @@
-"""A new slot and the snapshot that goes with it: workers that see the database at the slot's consistent point."""
+"""Create a slot with an exported snapshot, and workers that read at the slot's consistent point."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from tailrace.snapshot.reader import SnapshotWorkers
 
 
 class ExportedSnapshot:
-    """`names` are the tables asked for; `relations` and `layouts` are those of the consistent point, by name.
+    """A new slot with workers and plans for its snapshot.
 
-    `plans` come in the order of reading.
+    `names` are the requested tables; `relations` and `layouts` are those at the consistent point, by name. `plans` are
+    in the order of reading.
     """
 
     def __init__(
@@ -33,11 +34,11 @@ class ExportedSnapshot:
         relations: Sequence[Relation],
         keyless: Collection[str],
     ) -> None:
-        """The workers hold ACCESS SHARE from before the slot is made, and the connection that exports runs nothing
-        until all of them have imported.
+        """Lock the tables, create the slot, and plan the reads.
 
-        Raises psycopg's LockNotAvailable if somebody has a table for himself, SourceError if one cannot be read. A slot
-        that was made by then is dropped again.
+        The workers take ACCESS SHARE locks before the slot is created. The exporting connection runs no command until
+        all workers have imported the snapshot. Raises psycopg's LockNotAvailable if a session holds a conflicting lock
+        on a table, SourceError if a table cannot be read; a slot created by then is dropped again.
         """
         dsn = config.source.dsn.get_secret_value()
         self.names = {relation.qualified_name for relation in relations}
@@ -71,13 +72,13 @@ class ExportedSnapshot:
 
 
 CONDITION_NOT_CAPTURED: Final = "TR-135"
-"""The code for a condition on a table that is not captured."""
+"""The error code for a condition on a table that is not captured."""
 
 
 def condition_errors(
     connection: psycopg.Connection, config: Config, relations: Sequence[Relation]
 ) -> list[ConfigError]:
-    """Return what is wrong with ``snapshot.where``: conditions that are none on a captured table."""
+    """Return the errors in ``snapshot.where``: unusable conditions and tables that are not captured."""
     errors: list[ConfigError] = []
     by_name = {relation.qualified_name: relation for relation in relations}
     for name, condition in config.snapshot.where.items():
@@ -108,7 +109,7 @@ def condition_errors(
 def _describe(
     connection: psycopg.Connection, config: Config, relations: Sequence[Relation]
 ) -> list[tuple[Relation, Layout]]:
-    """Ask for the tables once more: what was asked before the lock may have been altered since."""
+    """Query the tables again: they may have been altered between the first query and the lock."""
     found = (describe(connection, _publications(config), each.schema, each.name) for each in relations)
     return [each for each in found if each is not None]
 
@@ -118,7 +119,7 @@ def _publications(config: Config) -> list[str]:
 
 
 def _drop(dsn: str, name: str) -> None:
-    """Drop the slot that was made a moment ago: nothing has been confirmed to it, nor sent from it."""
+    """Drop the slot just created: nothing has been sent from it or confirmed to it."""
     with connect(dsn) as connection:
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active",

@@ -1,4 +1,4 @@
-"""The first copy of all tables: the database at the slot's consistent point, every row tagged with it."""
+"""First snapshot: copy all tables as of the slot's consistent point, the position of all its rows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tailrace.snapshot.reader import Lines
 log = structlog.get_logger()
 
 _WAIT_S = 0.2
-"""How long the loop waits for rows before it looks after the rest."""
+"""Maximum wait for rows, in seconds, before the loop does its other work."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """What has come of a chunk so far; `refused` is bounded as the chunk is."""
+    """Rows and bytes received of an open chunk; `refused` is bounded by the size of the chunk."""
 
     rows: int = 0
     copied: int = 0
@@ -37,7 +37,7 @@ class _Open:
 
 
 class FirstSnapshot:
-    """Sends what the workers read. `left` are the chunks that are not read, by table."""
+    """Send the rows that the workers read. `left` are the unread chunks by table."""
 
     def __init__(self, delivery: Delivery, tables: Tables, exported: ExportedSnapshot) -> None:
         self._delivery = delivery
@@ -50,10 +50,10 @@ class FirstSnapshot:
         self.left = {plan.relation.qualified_name: set(plan.chunks) for plan in exported.plans}
 
     def send(self, pace: Pace, report: Report) -> None:
-        """Copy all tables into Kafka; when `delivery` is told to stop, the rest is left for windows.
+        """Copy all tables to Kafka; when `delivery` is stopped, the rest is left for windows.
 
-        SourceError if the server refuses to have a table read, or if a connection is lost, and with it what it sees:
-        what is read by then is with Kafka, and the next start goes on with the rest.
+        SourceError if the server refuses a read, or if a connection is lost, and with it its snapshot. The rows read by
+        then are in Kafka, and the next start continues with the rest.
         """
         exported, delivery, workers = self._exported, self._delivery, self._exported.workers
         log.info(
@@ -93,8 +93,8 @@ class FirstSnapshot:
             raise
 
     def _begin(self) -> None:
-        """Say what is to be read, and as what, before anything is: of all tables in one Kafka transaction."""
-        # ahead of the tables: without transactions a part of these records may be all that there is at the next start
+        """Store the chunks and layouts of all tables in one Kafka transaction, before any row is read."""
+        # before the tables: without Kafka transactions, only the first of these records may exist at the next start
         for chunk in self._exported.chunks:
             self._registry.note_chunk(chunk, FIRST_RUN, done=False)
         for name, relation in self._exported.relations.items():
@@ -102,7 +102,7 @@ class FirstSnapshot:
             self._registry.first(relation, self._exported.layouts[name], self._point)
             if (toast := self._tables.for_record(relation.oid).toast) is not None:
                 toast.vouch()
-        # a partitioned table may have no partition yet
+        # a partitioned table without partitions has no chunks
         for name in self._exported.relations.keys() - {chunk.table for chunk in self._exported.chunks}:
             self._registry.copied(name)
         for name in self._exported.names - self._exported.relations.keys():
@@ -110,7 +110,7 @@ class FirstSnapshot:
         self._delivery.commit(self._delivery.progress.newest.here.position, self._point, 0, None)
 
     def _take(self, chunk: Chunk, lines: Lines | None) -> int:
-        """Send rows of a chunk, or take note of its end; return how many bytes came."""
+        """Send rows of a chunk, or note its end; return the number of bytes received."""
         relation = self._exported.relations[chunk.table]
         if self._registry.is_parked(relation):
             return 0

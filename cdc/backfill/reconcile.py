@@ -1,4 +1,4 @@
-"""The end of a snapshot run that reconciles: keys that the source no longer has get their delete and a tombstone."""
+"""Reconcile at the end of a run: send a delete and a tombstone for each key missing in the source."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from tailrace.snapshot.sweep import Sweep
 from tailrace.snapshot.verify.value_kinds import without_logical_types
 
 _DELETES: Final = 2000
-"""Keys that are deleted between two looks at the stream."""
+"""Maximum number of keys that are deleted before the stream is served again."""
 
 _CLOSE: Final = 20_000
-"""Records that may be left to read when the keys of the stream begin to be noted, which are kept in memory."""
+"""Maximum number of unread records when noting the stream's keys, in memory, begins."""
 
 _CLIENT: Final = {"queued.max.messages.kbytes": 8192, "fetch.max.bytes": 4_194_304}
 
 
 class Reconcile:
-    """Finds the keys of one table that are gone, while the stream goes on.
+    """Find the keys of one table that are missing in the source, while streaming.
 
-    The topic is read to its end, on and on, until little is left. From then on the keys that the stream sends are
-    noted; what it had sent before is read, too. What is old then and not noted is gone.
-    Memory: the keys that are changed while the last of the topic is read and the deletes are sent.
+    The topic is read to its end repeatedly, until few records are unread. From then on the keys that the stream sends
+    are noted, and all records sent before are read. Keys whose records are from before the run, and that were not
+    noted, are missing in the source.
+    Memory: the keys that change while the rest of the topic is read and the deletes are sent.
     """
 
     def __init__(self, kafka: Kafka, topic: str, since: Sequence[int]) -> None:
@@ -53,13 +54,13 @@ class Reconcile:
             self._noted.add(key)
 
     def truncated(self) -> None:
-        """Note that nothing on the topic counts any more."""
+        """Note that a truncate has invalidated all records on the topic."""
         self._emptied = True
 
     def step(self, newest: PositionRecord, *, pending: bool) -> list[bytes] | None:
-        """Go on; return the keys to delete now, or None when there is none left.
+        """Do the next step; return the keys to delete now, or None when all are deleted.
 
-        `newest` is what Kafka holds, `pending` whether records wait for their commit.
+        `newest` is the position record that Kafka has, `pending` whether records wait for their commit.
         """
         if self._sweep.reading:
             return []
@@ -74,7 +75,7 @@ class Reconcile:
             else:
                 self._noted, self._opened = set(), newest
         elif not pending or newest is not self._opened:
-            # all that was sent before keys were noted has its offsets now
+            # all records sent before the noting began have committed offsets now
             self._read(newest)
             self._whole = True
         return []
@@ -88,7 +89,7 @@ class Reconcile:
 
 
 class Deletes:
-    """Sends the deletes of one run."""
+    """Send the deletes of one run."""
 
     def __init__(self, outbox: Outbox, table: CapturedTable, key_schema: tuple[int, str], run: int) -> None:
         self._outbox = outbox
@@ -97,7 +98,7 @@ class Deletes:
         self._image = KeyImage(key_schema, table)
 
     def send(self, keys: Iterable[bytes], position: Position) -> Position:
-        """Send event and tombstone of each key from `position` on; return the position of the last record."""
+        """Send delete and tombstone of each key, starting at `position`; return the last record's position."""
         table, ordinal = self._table, position.ordinal
         now_ms = time.time_ns() // 1_000_000
         table.encoder.begin_snapshot(position.commit_lsn, now_ms, now_ms)
@@ -114,7 +115,7 @@ class Deletes:
 
 
 class KeyImage:
-    """Makes of a key the row before its delete: the columns of the key, the others NULL."""
+    """Build the `before` image of a delete from a key: the key's columns, all others NULL."""
 
     def __init__(self, key_schema: tuple[int, str], table: CapturedTable) -> None:
         fields: Sequence[Mapping[str, Any]] = orjson.loads(key_schema[1])["fields"]
@@ -127,7 +128,7 @@ class KeyImage:
         self._frame = framing(key_schema[0])
 
     def of(self, key: bytes) -> bytes:
-        """Return the bytes of `before`, as a union; null for a key of an earlier form."""
+        """Return the Avro bytes of `before`, a union; null for a key with an earlier schema."""
         if key[:FRAMING_SIZE] != self._frame:
             return b"\x00"
         body = io.BytesIO(key)

@@ -1,4 +1,4 @@
-"""How far the first copy is: a bar on a terminal, a line in the log otherwise."""
+"""Progress of the first snapshot: a bar on a terminal, otherwise log lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BAR_EVERY_S = 0.5
 
 
 class Report:
-    """Shows `reads` now and then."""
+    """Show the progress in `reads` periodically."""
 
     def __init__(self, reads: ReadProgress, lsn: int, slot: str, connection: psycopg.Connection) -> None:
         self._reads = reads
@@ -36,7 +36,7 @@ class Report:
             self._bar.start()
 
     def show(self) -> None:
-        """Show it, if some time has passed since the last time."""
+        """Show the progress if the last display is more than 10 s ago (0.5 s for a bar)."""
         if time.monotonic() - self._shown_at < self._every_s:
             return
         self._shown_at = time.monotonic()
@@ -65,7 +65,7 @@ class Report:
         )
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 

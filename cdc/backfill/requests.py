@@ -1,7 +1,8 @@
-"""What people ask of snapshots, done: `tailrace snapshot start`, `pause`, `resume`, `cancel` as the daemon takes them.
+"""Execute snapshot and table requests in the daemon: `tailrace snapshot start`, `pause` and others.
 
-Every one of them is a change of a table's state on the tables topic; the answer goes into the same Kafka transaction.
-Asked twice, each says that it is so already.
+The requests are start, pause, resume and cancel for snapshots, and park, unpark and leave out for tables. Each changes
+a table's state on the tables topic; the answer is in the same Kafka transaction. A repeated request is answered with
+the present state.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = structlog.get_logger()
 
 
 class SnapshotRequests:
-    """Answers the open requests; `send` puts a record on the topic of requests."""
+    """Answer the open requests; `send` writes a record to the requests topic."""
 
     def __init__(
         self,
@@ -41,10 +42,10 @@ class SnapshotRequests:
         self._catalog = catalog
         self._registry = registry
         while tail.answered:
-            send(tail.answered.pop(), None)  # whoever asked has read it, in an earlier life of the daemon
+            send(tail.answered.pop(), None)  # answered before this start: the client has read it
 
     def poll(self) -> None:
-        """Do what is asked."""
+        """Execute and answer all open requests."""
         while (found := self._tail.next()) is not None:
             key, request = found
             answer = tuple(self._do(request))
@@ -131,7 +132,7 @@ class SnapshotRequests:
         return Outcome(name, "started", self._registry.ask(relation, Asked(whole, where, request.rate, since=since)))
 
     def _error_in(self, relation: Relation, where: str) -> str:
-        """Return what the server has against a condition, nothing if it takes it."""
+        """Return the server's error message for a condition, empty if the condition is valid."""
         try:
             check_condition(self._catalog.connection, relation, where)
         except psycopg.errors.OperationalError:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""The way of a row that was read, from a line of COPY into the outbox: encoded, given its position, sent.
+"""Hot path of snapshot rows, from a line of COPY to the outbox: encode, assign the position, send.
 
 Compiled by Cython where possible, like `cdc.changes.row_path`, which does the same for changes.
 """
@@ -34,7 +34,7 @@ _NEVER = cython.declare(cython.Py_ssize_t, 2**62)
 
 @cython.cclass
 class RowSender:
-    """Sends rows that were read, as `op` r, with positions that count up from `ordinal` at one commit LSN."""
+    """Send snapshot rows as `op` r, with positions that count up from `ordinal` at one commit LSN."""
 
     def __init__(self, delivery: Delivery, epoch: int, commit_lsn: int, ordinal: int, run: int) -> None:
         self._outbox: Outbox = delivery.sink.outbox
@@ -49,11 +49,11 @@ class RowSender:
 
     @property
     def position(self) -> Position:
-        """Of the last row sent."""
+        """The position of the last record sent."""
         return Position(self._epoch, self._commit_lsn, self._ordinal - 1)
 
     def send(self, table: CapturedTable, lines: Sequence[bytes], without: set[bytes] | None = None) -> list[RefusedRow]:
-        """Send lines of COPY's text format, except those with a key in `without`; return what cannot be stored."""
+        """Send lines in COPY text format, except those with a key in `without`; return the refused rows."""
         encoder: TableEncoder = table.encoder
         outbox: Outbox = self._outbox
         to: Destination = table.destination
@@ -93,10 +93,9 @@ class RowSender:
         without: set[bytes] | None,
         refused: list[RefusedRow],
     ) -> bytes:
-        """Take a row that cannot be stored to `refused`; return the key of which a tombstone is sent in its place.
+        """Append a refused row to `refused`; return the key for a tombstone in its place, or empty.
 
-        A first copy has none to send. In one that is read again, what the topic holds of the row is not its newest
-        version any more.
+        A first copy needs no tombstone. In a later run, the row's version on the topic is no longer the newest.
         """
         row = self._refusals.row(table, error, split_copy(line))
         if without and row.key in without:
@@ -105,9 +104,9 @@ class RowSender:
         return b"" if self._run == FIRST_RUN else row.key
 
     def divert(self, refused: Sequence[RefusedRow]) -> None:
-        """Write the dead letters of rows: with the record that says that their chunk is read, so that each is one.
+        """Write the dead letters of rows, each once: in the transaction that marks their chunk as done.
 
-        The topic may have such a row from before the table was read again, in a form that could be stored.
+        A tombstone deletes an earlier version of such a row, which could be stored, from the topic.
         """
         for row in refused:
             if row.key:

@@ -1,8 +1,9 @@
-"""Tables that are read while the stream goes on: a first snapshot's rest or, if so configured, all of it; a new table;
-one whose rows read differently; one that a person wants read.
+"""Incremental snapshots: read tables in watermark windows while streaming.
 
-In windows over the stream: what it touches goes in, the other rows come out at the high mark's commit. Where marks
-cannot be written, they come out behind the last record of the stream.
+Used for the rest of a first snapshot or, if so configured, all of it; for a new table; for a table whose rows read
+differently; and for a table that a person wants read. The keys that the stream changes during a window are noted; the
+other rows are sent at the commit of the high mark. Where marks cannot be written, they are sent after the last record
+of the stream.
 """
 
 from __future__ import annotations
@@ -41,23 +42,26 @@ from tailrace.snapshot.window_reader import WindowReader
 log = structlog.get_logger()
 
 _WINDOW_BYTES: Final = 1_048_576
-"""The most of a table that one window reads: its rows go into the stream at once, and changes wait meanwhile."""
+"""Maximum bytes of a table in one window: its rows are sent all at once, while changes wait."""
 
 _AGAIN_S: Final = 0.2
-"""Until a void chunk is read again: a commit that is not seen yet may wait long, for a standby."""
+"""Delay before a void chunk is read again: a commit may stay invisible while it awaits a standby."""
 
 _PLAN_AGAIN_S: Final = 1.0
-"""Until a table that was not there is planned again."""
+"""Delay before the read of a missing table is planned again."""
 
 _DENIED_AGAIN_S: Final = 10.0
-"""Until a table is tried again that the role may not read."""
+"""Delay before a table that the role may not read is tried again."""
 
 _ASK_S: Final = 0.05
-"""An idle server is asked this often how far it has sent the WAL, where no mark tells it."""
+"""Interval of requests to an idle server for its sent LSN, where marks cannot be written."""
 
 
 class TableRead:
-    """A table that is being read: without a `plan` it is still to be planned. `ready_at`: not before, for its rate."""
+    """A table that is being read; `plan` is None until its read is planned.
+
+    `ready_at` is the earliest monotonic time for the next step, because of the rate limit or after a failed attempt.
+    """
 
     def __init__(self, relation: Relation, run: int) -> None:
         self.relation = relation
@@ -69,7 +73,7 @@ class TableRead:
 
 
 class Windows:
-    """Joins the reader of windows to the stream. `reads` are the tables that are being read, by name."""
+    """Connect the window reader with the stream. `reads` are the tables that are being read, by name."""
 
     def __init__(
         self,
@@ -81,7 +85,7 @@ class Windows:
         ask_for_wal_end: Callable[[], None],
         watch: CatalogWatch,
     ) -> None:
-        """`ask_for_wal_end` has the server say at once how far it has sent the WAL."""
+        """`ask_for_wal_end` makes the server report at once how far it has sent the WAL."""
         self._watch = watch
         self.reads: dict[str, TableRead] = {}
         self._kafka = config.kafka
@@ -114,7 +118,7 @@ class Windows:
         assembler.rows.on_commit = self._commit
 
     def resume(self, relation: Relation, chunks: Iterable[Chunk]) -> None:
-        """Go on with the chunks that are left of a table; without a layout nobody has begun to read it."""
+        """Resume a table's read with its remaining chunks; without a layout the read has not begun."""
         name = relation.qualified_name
         state = self._registry.states[name]
         asked = self._asked(name)
@@ -127,7 +131,10 @@ class Windows:
             self._when_copied(read)
 
     def poll(self) -> None:
-        """Take up what is wanted, what was found altered, and what has been planned. Raises what the reader met."""
+        """Process inspections, new reads, plans and reconciliation; schedule the next reader task.
+
+        Raises the errors of the reader.
+        """
         if (look := self._reader.looked()) is not None:
             self._watch.add(look)
         for name, relation in self._registry.wanted.items():
@@ -135,7 +142,7 @@ class Windows:
             self._begin(relation)
         for name, read in list(self.reads.items()):
             if self._registry.states[name].run != read.run:
-                self._done(name)  # it has another name by now, or a person does not want it any more
+                self._done(name)  # the table was renamed, or its read was cancelled
         try:
             plan = self._reader.planned()
         except psycopg.Error as error:
@@ -159,7 +166,7 @@ class Windows:
         return read
 
     def _next(self) -> None:
-        """Give the reader the next plan or chunk; the tables in the order in which they came."""
+        """Give the reader the next plan or chunk, in the order in which the tables were added."""
         now = time.monotonic()
         if self._reader.busy:
             if self._reader.waits and now - self._asked_at > _ASK_S:
@@ -180,7 +187,7 @@ class Windows:
                 return
 
     def _how(self, relation: Relation) -> Snapshot:
-        """Return how to cut a table into chunks: all of it, if what is not found is to be deleted."""
+        """Return the snapshot settings of a table; without conditions if it reconciles, which needs all rows."""
         if self._asked(relation.qualified_name).since is None:
             return self._snapshot
         return self._snapshot.model_copy(update={"where": {}})
@@ -193,7 +200,7 @@ class Windows:
             self._denied(read, plan.denied)
             return
         if plan.layout is None:
-            # gone, or under another name, at a place of the WAL that a look at the catalog finds
+            # missing or renamed: a catalog inspection finds the LSN
             read.ready_at = time.monotonic() + _PLAN_AGAIN_S
             self._watch.want_look()
             return
@@ -204,7 +211,7 @@ class Windows:
         self._registry.forget_chunks(plan.table)
         for chunk in plan.chunks:
             self._registry.note_chunk(chunk, plan.run, done=False)
-        # behind them: without transactions a part of these records may be all that there is at the next start
+        # after the chunks: without Kafka transactions, only the first of these records may exist at the next start
         past = self._tables.past(plan.relation.schema, plan.relation.name)
         self._registry.planned(plan.relation, plan.layout, plan.lsn, past)
         log.info("table is read in windows", table=plan.table, run=plan.run, chunks=len(plan.chunks))
@@ -213,7 +220,7 @@ class Windows:
         self._when_copied(read)
 
     def _done(self, table: str) -> None:
-        """Nothing is left of a table; with no other left, rows need not be looked at."""
+        """Remove a table's read; when none is left, stop listening to the stream."""
         read = self.reads.pop(table)
         if read.reconcile is not None:
             read.reconcile.close()
@@ -222,12 +229,12 @@ class Windows:
             self._assembler.rows.on_key = None
 
     def _current(self, plan: Plan) -> TableRead | None:
-        """Return the read that a plan is of; None if it is not wanted any more, or is wanted anew since."""
+        """Return the read that a plan belongs to; None if that read has ended or has been restarted."""
         read = self.reads.get(plan.table)
         return read if read is not None and read.run == plan.run == self._registry.states[plan.table].run else None
 
     def _message(self, message: pgoutput.Message) -> None:
-        """Take a logical message of the stream."""
+        """Process a logical message of the stream."""
         self._closed = self._reader.mark(message.prefix, message.content) or self._closed
         self._opened = self._reader.opened
 
@@ -256,7 +263,7 @@ class Windows:
         self._close(window, Position(self._delivery.progress.epoch, commit_lsn, PARTS_PER_CHANGE - 1))
 
     def _between(self) -> None:
-        """Between transactions, windows without marks open and close."""
+        """Open and close windows without marks, between transactions."""
         window = self._reader.between(self._assembler.rows.flushed_lsn)
         if window is None and self._reader.opened is not None:
             self._begin_empty(self._reader.opened, self._assembler.behind)
@@ -264,7 +271,7 @@ class Windows:
             self._close(window, self._assembler.position)
 
     def _close(self, window: Window, position: Position) -> None:
-        """Deal with what a window has brought; its rows stand behind `position`."""
+        """Handle the result of a window; its rows get the positions after `position`."""
         read = self._current(window.plan)
         if read is not None:
             if window.denied:
@@ -272,7 +279,7 @@ class Windows:
             elif window.failed:
                 self._failed(window)
             elif self._has_left(window.relation, window.lsn):
-                # it has a name by now under which it is not captured
+                # renamed to a name that is not captured
                 read.ready_at = time.monotonic() + _PLAN_AGAIN_S
                 self._watch.want_look()
             elif window.moved or self._is_outdated(window, read):
@@ -286,9 +293,9 @@ class Windows:
         self._reader.finish()
 
     def _begin_empty(self, window: Window, position: Position) -> None:
-        """Where a table is read from an empty topic, have it empty when its first window opens.
+        """Empty the topic when the first window opens, if the read of the table begins with a truncate.
 
-        What the stream has brought by then may have the form of before the read was planned.
+        Records of the stream up to then may have a form from before the read was planned.
         """
         plan = window.plan
         read = self._current(plan)
@@ -304,7 +311,7 @@ class Windows:
             self._registry.emptied(plan.table)
 
     def _denied(self, read: TableRead, statements: tuple[str, ...]) -> None:
-        """Leave a table that may not be read to itself for a while; it is incomplete until it has been."""
+        """Retry a table later that the role may not read; it stays incomplete until it has been read."""
         read.ready_at = time.monotonic() + _DENIED_AGAIN_S
         self._denials.log(read.relation.qualified_name, statements)
 
@@ -314,16 +321,18 @@ class Windows:
         self._registry.cancel(table, "failed")
 
     def _has_left(self, relation: Relation, lsn: int) -> bool:
-        """Whether nothing of a table is sent that was found as `relation` at `lsn`: the stream has shown it since under
-        a name outside the capture set. A name from before says nothing, and no change need follow a rename.
+        """Whether a table, read as `relation` at `lsn`, has left the capture set or is parked.
+
+        Only a name that the stream has shown after `lsn` counts: an earlier one is outdated, and a rename need not be
+        followed by a change.
         """
         seen = self._tables.seen(relation.oid)
         return self._tables.is_ignored(relation.oid) and (seen is None or seen[1] > lsn)
 
     def _is_outdated(self, window: Window, read: TableRead) -> bool:
-        """Whether the stream has shown another shape than the one that was read, and a later one.
+        """Whether the stream has shown a shape that differs from the one that was read, and is later.
 
-        An earlier one is none: a table may be altered without a change that would bring a Relation message.
+        An earlier shape does not count: a table may be altered without a change that would bring a Relation message.
         """
         seen = self._tables.seen(window.relation.oid)
         if seen is None or _shape(seen[0]) != _shape(window.relation):
@@ -332,14 +341,14 @@ class Windows:
             seen = window.relation, window.lsn
         elif len(read.left) < len(window.plan.chunks):
             return False
-        # the same one, too, for the first chunk: what becomes of the topic may depend on the publication
+        # adopt it for the first chunk even if it is the same: the topic's action may depend on the publication
         self._tables.see(*seen)
         return False
 
     def emit(self, window: Window, read: TableRead, position: Position) -> None:
-        """Send the rows of a window that the stream has not changed meanwhile, behind `position`."""
+        """Send a window's rows that the stream has not changed meanwhile, after `position`."""
         self._assembler.sent(position)
-        # the shape may be news to the topic, and void what has been read of the table so far
+        # the shape may be new to the topic, and invalidate the rows read so far
         destined = self._tables.captured(window.relation.oid)
         if destined is None or self._current(window.plan) is None:
             return
@@ -365,9 +374,9 @@ class Windows:
         self._when_copied(read)
 
     def _when_copied(self, read: TableRead) -> None:
-        """With no chunk left: what is gone is to be deleted, or the table is done.
+        """Begin to delete missing keys, or finish the table, if no chunk is left.
 
-        A partitioned table without a partition has no chunk to begin with.
+        A partitioned table without partitions has no chunks at all.
         """
         if read.plan is None or read.left or read.reconcile is not None:
             return
@@ -398,7 +407,7 @@ class Windows:
     def _copied(self, read: TableRead) -> None:
         name = read.relation.qualified_name
         if self._registry.must_be_emptied(name) and read.plan is not None:
-            # no chunk, so no row that would have come after the truncate
+            # no chunk, so no row whose record would have triggered the truncate
             self._tables.see(read.plan.relation, read.plan.lsn)
             self._tables.for_record(read.plan.relation.oid)
         self._done(name)

@@ -1,7 +1,7 @@
-"""From the stream's messages to records: whole transactions, each change with its place in the order.
+"""Turn the stream's messages into records of whole transactions, each change with its position.
 
 The `Assembler` counts every change of a transaction, before any filter, so that a change has the same position each
-time the server sends it, and leaves out what the stored position says is there already.
+time the server sends it. It skips changes up to the stored position.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tailrace.sinks.kafka.producer import KafkaSink
 
 
 class Assembler:
-    """The state of the stream between two messages; that of rows and transactions is in `rows`.
+    """The state of the stream between two messages; `rows` has the state of rows and transactions.
 
-    `oldest_us` is when the oldest transaction was committed of which the open Kafka transaction has something; whoever
-    ends that sets it to None.
+    `oldest_us` is the commit time of the oldest transaction with records in the open Kafka transaction. The caller
+    resets it to None when it ends the Kafka transaction.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Assembler:
         messages: Messages,
         refusals: Refusals,
     ) -> None:
-        """The caller sets `on_message` to get our own marks that the topics have not passed yet."""
+        """The caller sets `on_message` to receive our own marks after the stored position."""
         self._tables = tables
         self._outbox = sink.outbox
         self._progress = progress
@@ -59,32 +59,32 @@ class Assembler:
 
     @property
     def open_xid(self) -> int | None:
-        """The transaction in whose middle we are."""
+        """The xid of the transaction in progress."""
         return self.rows.xid if self.rows.open else None
 
     @property
     def lsn(self) -> int:
-        """That of the commit of the transaction at hand, or of the last record sent."""
+        """The commit LSN of the transaction in progress, or else of the last record sent."""
         return self.rows.final_lsn if self.rows.open else self.rows.position_lsn
 
     @property
     def position(self) -> Position:
-        """That of the last record sent."""
+        """The position of the last record sent."""
         return Position(self._progress.epoch, self.rows.position_lsn, self.rows.position_ordinal)
 
     @property
     def behind(self) -> Position:
-        """The next position behind it: for records that no change has brought, between transactions."""
+        """The next position after `position`: for records between transactions that no change has caused."""
         return Position(self._progress.epoch, self.rows.position_lsn, self.rows.position_ordinal + 1)
 
     def sent(self, position: Position) -> None:
-        """Say that somebody else has sent records, up to this position."""
+        """Note that another component has sent records up to this position."""
         self.rows.position_lsn, self.rows.position_ordinal = position.commit_lsn, position.ordinal
 
     def feed(self, messages: list[bytes]) -> None:
-        """Take XLogData messages. Raises DecodeError, SourceError, SinkError.
+        """Process XLogData messages. Raises DecodeError, SourceError, SinkError.
 
-        Behind the commit of a transaction that came in progress they wait; `release` goes on.
+        Messages after the commit of a streamed transaction wait until `release` has sent that transaction.
         """
         self._note_oldest(messages)
         done = 0
@@ -115,11 +115,11 @@ class Assembler:
 
     @property
     def releasing(self) -> bool:
-        """Whether `release` has something to do."""
+        """Whether `release` has messages to send."""
         return self._in_progress.releasing
 
     def release(self, limit: int) -> bool:
-        """Take up to `limit` messages of a transaction that came in progress and has committed; False if none has."""
+        """Send up to `limit` messages of a committed streamed transaction; False if there is none."""
         if not self._in_progress.releasing:
             return False
         messages = self._in_progress.release(limit)
@@ -129,7 +129,7 @@ class Assembler:
         return True
 
     def _other(self, raw: bytes) -> None:
-        """Take XLogData of a message that is no row."""
+        """Process the XLogData of a message that is not a row change."""
         message = raw[XLOGDATA:]
         kind = message[0] if message else 0
         if kind == pgoutput.BEGIN:
@@ -157,7 +157,7 @@ class Assembler:
             raise DecodeError("change outside a transaction", 0, 1, 0)
 
     def _fetched(self, table: CapturedTable, message: bytes, pos: int, lsn: int, ordinal: int) -> list[Record]:
-        """Return the records of an update that lacks large values."""
+        """Return the records of an update that lacks unchanged TOAST values."""
         try:
             return self._unchanged.records(table, message, pos, lsn, ordinal, self.rows.final_lsn)
         except ColumnRefused as error:
@@ -169,9 +169,9 @@ class Assembler:
     def _refused(
         self, table: CapturedTable, message: bytes, pos: int, lsn: int, ordinal: int, error: ColumnRefused
     ) -> list[Record]:
-        """Return what takes the place of a change that cannot be stored exactly: nothing once its table is parked.
+        """Return the substitute records for a change that cannot be stored; none once its table is parked.
 
-        Raises SourceError to stop.
+        Raises SourceError if the daemon is to stop.
         """
         rows = self.rows
         if not self._refusals.divert_changes:
@@ -185,19 +185,19 @@ class Assembler:
         return records
 
     def park(self, oid: int, error: TailraceError) -> bool:
-        """Park a table for an error that is about it alone; False if the daemon is to stop."""
+        """Park a table for an error that concerns it alone; False if the daemon is to stop."""
         parked = self._tables.park(oid, error, self.lsn)
         if parked:
             self.rows.forget()
         return parked
 
     def set_aside(self, relation: Relation, error: TailraceError) -> None:
-        """Park a table because a person says so."""
+        """Park a table at a person's request."""
         self._tables.set_aside(relation, error, self.lsn)
         self.rows.forget()
 
     def empty(self, table: CapturedTable, position: Position) -> None:
-        """Empty the topic of a table whose rows follow: what lies before `position` counts no more."""
+        """Empty the topic of a table whose rows follow: records before `position` become invalid."""
         self._empty(table, position.commit_lsn, position)
 
     def _truncate(self, lsn: int, truncate: pgoutput.Truncate) -> None:
@@ -214,7 +214,7 @@ class Assembler:
             rows.sent(ordinal)
 
     def _emptied(self, table: CapturedTable) -> None:
-        """Empty the topic of a table that begins anew, in front of the record that is about to be sent."""
+        """Empty the topic of a table to be refilled, directly before the record that is about to be sent."""
         rows = self.rows
         lsn = rows.final_lsn
         if not rows.open:
@@ -223,12 +223,12 @@ class Assembler:
         elif (behind := rows.changes * PARTS_PER_CHANGE - 1) > 0:
             position = Position(self._progress.epoch, lsn, behind)  # the last part of the change before this one
         else:
-            # no record's: commit records stand at multiples of 8
+            # no other record has this position: commit records are at multiples of 8
             position = Position(self._progress.epoch, lsn - 1, 0)
         self._empty(table, lsn, position)
 
     def _empty(self, table: CapturedTable, lsn: int, position: Position) -> None:
-        """Send a control record to every partition: what lies before it there is gone."""
+        """Send a truncate control record to every partition: it deletes all rows before it."""
         self.rows.prepare(table.encoder)
         value = table.encoder.truncate(lsn, position.ordinal)
         for partition in range(table.destination.partitions):
@@ -239,9 +239,10 @@ class Assembler:
             self.rows.on_key(table, TRUNCATE_KEY)
 
     def _message(self, message: pgoutput.Message, sent_us: int) -> None:
-        """Take a logical message: one of the changes of its transaction, or all there is at its place in the WAL.
+        """Process a logical message, transactional or not.
 
-        `sent_us` is when the server sent it, counted from 2000: nothing else tells the time of one that stands alone.
+        `sent_us` is the time at which the server sent it, in microseconds since 2000: a non-transactional message has
+        no other time.
         """
         rows = self.rows
         if message.transactional:
@@ -249,7 +250,7 @@ class Assembler:
         elif rows.open:
             raise DecodeError("message that stands alone, inside a transaction", 0, 1, 0)
         else:
-            # its LSN is that of the first byte behind it, where the next commit may stand
+            # its LSN is that of the first byte after it, where the next commit may be
             rows.begin(message.lsn - 1, sent_us + pgoutput.POSTGRES_EPOCH_US, 0)
         ordinal = rows.count()
         if ordinal >= 0:

@@ -1,10 +1,10 @@
-"""Values that cannot be stored exactly: their table is parked, the daemon stops, or the change is a dead letter.
+"""Handle values that cannot be stored exactly: write a dead letter, park the table, or stop.
 
 With ``on_table_error = "divert"`` a refused change is written whole to ``{prefix}.tailrace.dead``, in the same Kafka
-transaction as its neighbours. On the table's topic stands in its place what can be said exactly: a delete of the row,
-for the version that is there is not the newest any more; or, where only the old image was refused, the new row without
-it. So no view shows an old state as the present one: a row whose newest version was refused is not there, and its next
-version that can be stored brings it back.
+transaction as its neighbors. The table's topic gets an exact substitute: a delete of the row, because its version there
+is no longer the newest; or, if only the old image was refused, the new row without the old image. So no view shows an
+old state as the present one: a row whose newest version was refused is missing, and its next version that can be stored
+brings it back.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tailrace.sinks.kafka.outbox import Outbox
 log = structlog.get_logger()
 
 LETTER: Final = 3
-"""The part of a change that its dead letter is; what stands in its place takes the parts before."""
+"""The part number of a dead letter within its change; substitute records have lower numbers."""
 
 _REPORT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row of a snapshot; `key` is empty if it cannot be encoded."""
+    """A refused row of a snapshot; `key` is empty if it cannot be encoded."""
 
     table: CapturedTable
     key: bytes
@@ -49,7 +49,7 @@ class RefusedRow:
 
 
 class Refusals:
-    """What becomes of refused changes. `report` says how many there were; values are never logged."""
+    """Handle refused changes. `report` logs their numbers; values are never logged."""
 
     def __init__(self, config: Config, outbox: Outbox, destinations: Destinations) -> None:
         self._outbox = outbox
@@ -67,9 +67,10 @@ class Refusals:
     def change(
         self, table: CapturedTable, error: ColumnRefused, message: bytes, pos: int, ordinal: int, place: Place
     ) -> list[Record]:
-        """Write the dead letter of the change whose first tuple's mark is at `pos`; return what stands in its place.
+        """Write a change's dead letter; return the substitute records for the table's topic.
 
-        `place` is the letter's, `ordinal` the change's. Raises SourceError if refusals stop us.
+        The mark of the change's first tuple is at `pos`. `place` belongs to the dead letter, `ordinal` to the change.
+        Raises SourceError if the configuration does not divert.
         """
         if self._dead is None:
             raise table.refused(error, *_others(table, error, _tuples(message, pos, self._limit))) from None
@@ -92,7 +93,7 @@ class Refusals:
         return records
 
     def row(self, table: CapturedTable, error: ColumnRefused, fields: Sequence[bytes | None]) -> RefusedRow:
-        """Take a row of a snapshot; `divert` writes its dead letter. Raises SourceError if refusals stop us."""
+        """Return a refused snapshot row for `divert`. Raises SourceError if the configuration does not divert."""
         if self._dead is None:
             raise table.refused(error, *_others(table, error, [fields])) from None
         size = sum(len(field) for field in fields if field is not None)
@@ -102,7 +103,7 @@ class Refusals:
         return RefusedRow(table, _key(table, fields), letter)
 
     def divert(self, row: RefusedRow, position: Position) -> None:
-        """Write the dead letter of a row of a snapshot."""
+        """Write the dead letter of a snapshot row."""
         self._send(row.table, row.letter, row.key, Place(position))
 
     def _send(self, table: CapturedTable, letter: DeadLetter, key: bytes, place: Place) -> None:
@@ -112,7 +113,7 @@ class Refusals:
         self._counts[table.name, letter.column or "", letter.reason] += 1
 
     def report(self, *, now: bool = False) -> None:
-        """Log what was diverted since the last time: `now`, or when some seconds have passed."""
+        """Log the changes diverted since the last report, if `now` or if more than ten seconds have passed."""
         if not self._counts or not (now or time.monotonic() - self._reported_at > _REPORT_S):
             return
         for (table, column, reason), count in self._counts.items():
@@ -122,7 +123,7 @@ class Refusals:
 
 
 def _tuples(message: bytes, pos: int, limit: int) -> list[Texts]:
-    """Return the tuples of a change, the first mark being at `pos`; a damaged message has fewer."""
+    """Return the tuples of a change whose first mark is at `pos`; fewer if the message is damaged."""
     found: list[Texts] = []
     try:
         while message[pos : pos + 1] in (b"K", b"O", b"N"):
@@ -134,14 +135,14 @@ def _tuples(message: bytes, pos: int, limit: int) -> list[Texts]:
 
 
 def _others(table: CapturedTable, error: ColumnRefused, rows: Sequence[Texts]) -> list[ColumnRefused]:
-    """Return what else of the same change cannot be stored, so that a person hears of all of it in one stop.
+    """Return all other refused values of the same change, so that one error reports all of them.
 
-    The encoder stops at the first value: a row is encoded again without what is known of by then.
+    The encoder stops at the first refused value, so the row is encoded again without the values found so far.
     """
     found: dict[int, ColumnRefused] = {error.index: error}
     if error.index < 0:
         return []
-    # it may have been made ready for a snapshot only; nothing of it is sent any more
+    # the encoder may be prepared for a snapshot only; it sends nothing any more
     table.encoder.begin(0, 0, 0, 0, 0)
     for row in rows:
         texts = [None if isinstance(text, bool) else text for text in row]
@@ -152,7 +153,7 @@ def _others(table: CapturedTable, error: ColumnRefused, rows: Sequence[Texts]) -
                 table.encoder.insert(_tuple_data(texts), 0, 0, 0)
             except ColumnRefused as other:
                 if other.index < 0 or other.index in found:
-                    break  # its size, or a part of the key that is null by now
+                    break  # the row's size, or a key column that was set to null here
                 found[other.index] = other
             else:
                 break
@@ -160,13 +161,13 @@ def _others(table: CapturedTable, error: ColumnRefused, rows: Sequence[Texts]) -
 
 
 def _tuple_data(texts: Sequence[bytes | None]) -> bytes:
-    """Return a row as pgoutput has it."""
+    """Return a row in pgoutput's TupleData format."""
     parts = [b"n" if text is None else b"t" + len(text).to_bytes(4, "big") + text for text in texts]
     return len(texts).to_bytes(2, "big") + b"".join(parts)
 
 
 def make_dead_topic(config: Config) -> None:
-    """Make the dead-letter topic, or check the settings of the one that is there."""
+    """Create the dead-letter topic, or check the settings of an existing one."""
     kafka = config.kafka
     ensure_topics(kafka, [TopicSpec(Topics(kafka.prefix).dead, 1, kept(kafka.max_message_bytes))])
 
@@ -207,13 +208,13 @@ def _in_place(
     lsn: int,
     ordinal: int,
 ) -> list[Record]:
-    """Return the records in place of a refused change, `at` being the mark of the new tuple.
+    """Return the substitute records for a refused change; the mark of its new tuple is at `at`.
 
-    A key that cannot be encoded itself has never come to the topic.
+    A key that cannot be encoded needs no record, because it has never been on the topic.
     """
     if new is not None and full:
         assert old is not None
-        # a damaged message with tuples of two lengths is found by whoever encodes its key
+        # encoding the key detects a damaged message whose tuples differ in length
         new = [before if text is False else text for before, text in zip(old, new, strict=False)]
     row = _row_alone(table, message, at, new, lsn, ordinal + 2) if old is not None and new is not None else None
     gone = _key(table, old if old is not None else new)
@@ -224,15 +225,16 @@ def _in_place(
     if row is not None:
         records.append(row)
     elif key and key != gone:
-        # it has no row, but whoever waits for changes of that key (a window) must hear of it
+        # no row to send, but a snapshot window must learn of the change of this key
         records.append((2, key, None))
     return records
 
 
 def _row_alone(table: CapturedTable, message: bytes, at: int, new: Texts, lsn: int, ordinal: int) -> Record | None:
-    """Return the record of the new row without its old image, None if it cannot be stored either.
+    """Return the record of the new row without its old image, None if the new row cannot be stored.
 
-    Nor can it where a large value is in neither tuple, the old one being a key: the next change brings the row back.
+    It cannot if a large value is in neither tuple, because the old one is only a key. A later change brings the row
+    back.
     """
     fields = [text for text in new if not isinstance(text, bool)]
     if len(fields) < len(new):
@@ -245,7 +247,7 @@ def _row_alone(table: CapturedTable, message: bytes, at: int, new: Texts, lsn: i
 
 
 def _key(table: CapturedTable, texts: Texts | None) -> bytes:
-    """Return the framed key of a row, empty if it cannot be encoded."""
+    """Return the framed key of a row, empty if the key cannot be encoded."""
     if texts is None or not table.key_columns:
         return b""
     try:

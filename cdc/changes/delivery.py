@@ -1,4 +1,4 @@
-"""When a Kafka transaction ends, and what ends it: the position record, then the confirmation to PostgreSQL."""
+"""End Kafka transactions with the position record, then confirm the LSN to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from tailrace.sinks.kafka.producer import KafkaSink
 log = structlog.get_logger()
 
 _PROGRESS_BYTES_PER_S = 500_000
-"""How fast the progress topic may grow by small commits: a record names every partition, of thousands of tables."""
+"""Maximum growth of the progress topic: each record lists all partitions of possibly many tables."""
 
 _SHORTEST_REST, _LONGEST_REST = 0.25, 9.0
-"""How long to rest after a commit, by how long that took. After few bytes: more would add to latency, less would keep
-Kafka busy with transactions of a few records. After many: a tenth of the time goes into committing, for nothing is
-read meanwhile.
+"""Pause after a commit, as a multiple of the commit's duration.
+
+After few bytes, a longer pause would add latency, and a shorter one would load Kafka with tiny transactions. After many
+bytes, the pause limits commits, during which nothing is read, to a tenth of the time.
 """
 
 _MANY_BYTES = 1_000_000
-"""From what size a group rests the longest."""
+"""The transaction size, in bytes, from which the pause is longest."""
 
 
 class Delivery:
-    """One Kafka transaction after the other; `on_flushed` is told the LSN that Kafka holds after each."""
+    """Commit Kafka transactions; call `on_flushed` with the LSN that Kafka has reached after each."""
 
     def __init__(
         self, config: Config, sink: KafkaSink, tables: Tables, progress: Progress, stop: threading.Event
@@ -52,30 +53,31 @@ class Delivery:
 
     @property
     def full(self) -> bool:
-        """Whether the open transaction has reached its size, so that even a source transaction is split here."""
+        """Whether the open transaction has reached its size limit; then even a source transaction is split."""
         return self.sink.pending_bytes >= self._limits.max_transaction_bytes
 
     def due(self) -> bool:
-        """Whether the open transaction has reached its size or its age."""
+        """Whether the open transaction has reached its size limit or its age limit."""
         return self.full or (self.sink.pending and self.since_commit() * 1000 >= self._limits.max_transaction_ms)
 
     def since_commit(self) -> float:
-        """Seconds since the last commit."""
+        """Return the seconds since the last commit."""
         return time.monotonic() - self._committed_at
 
     def rest(self) -> float:
-        """Seconds until the next commit is worth it, when all that has come is sent: a part of what the last one took.
+        """Return the seconds until the next commit pays off, once all received changes are sent.
 
-        What comes after a pause is committed at once; a steady flow in groups that grow with it and with a slow Kafka.
+        The pause is proportional to the duration of the last commit. Changes after an idle time are committed at once;
+        a steady flow is committed in groups, which grow with the flow and with Kafka's latency.
         """
         return max(0.0, self._rest_s - self.since_commit())
 
     def commit(
         self, position: Position, flushed_lsn: int, commit_us: int, open_xid: int | None, rest_s: float = 0.0
     ) -> None:
-        """End the Kafka transaction with the position record; tell `on_flushed` when Kafka has it.
+        """End the Kafka transaction with the position record; call `on_flushed` when Kafka has committed it.
 
-        `rest_s` is the least time until the next commit is worth it, for what was done besides.
+        `rest_s` is a minimum, in seconds, for the pause until the next commit.
         """
         began = time.monotonic()
         share = self.sink.pending_bytes / _MANY_BYTES * _LONGEST_REST

@@ -1,8 +1,8 @@
-"""The logical messages of applications (`pg_logical_emit_message`), on their way to ``{prefix}.message``.
+"""Send the logical messages of applications (`pg_logical_emit_message`) to ``{prefix}.message``.
 
-A transactional message is one of the changes of its transaction: counted among them, whole with them, and sent once as
-they are. Any other stands for itself in the WAL, like a transaction that is nothing but its commit: its position is the
-last byte of its record, and `flushed_lsn` the byte behind that.
+A transactional message is a change of its transaction: it is counted, delivered and deduplicated like the others. A
+non-transactional message is like a transaction that consists only of its commit: its position is the last byte of its
+WAL record, and `flushed_lsn` is the next byte.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.kafka.outbox import Outbox
 
 OWN: Final = "tailrace:"
-"""With it begin the prefixes of our own marks, whichever slot they are for."""
+"""First characters of the message prefixes of our own marks, for any slot."""
 
 
 class Messages:
-    """Sends those whose prefix the configuration takes."""
+    """Send the messages whose prefix matches the configuration."""
 
     def __init__(self, config: Config, database: str, tables: Tables, outbox: Outbox) -> None:
         self._patterns = config.source.messages
@@ -43,7 +43,7 @@ class Messages:
         }
 
     def send(self, rows: RowPath, message: Message, ordinal: int) -> None:
-        """Send a message that stands at `ordinal` of what `rows` is in the middle of."""
+        """Send a message at `ordinal` of the transaction in `rows`."""
         if not taken(message.prefix, self._patterns):
             return
         source = self._source | {

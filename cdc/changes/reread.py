@@ -1,7 +1,8 @@
-"""Fetch large values that the WAL left out from the source, by key: those that the cache lacks, or all without one.
+"""Fetch unchanged TOAST values, which the WAL omits, from the source by key.
 
-What is fetched may be newer than the change, never older. So no cut is a state for that table until the stream has
-passed the source's insert LSN as of after the fetch. A row that is gone by then needs no update: its delete follows.
+With a TOAST cache, only values missing in it are fetched. A fetched value may be newer than the change, never older. So
+no cut is a state for that table until the stream has passed the source's insert LSN, read after the fetch. A row that
+is deleted by then needs no update: its delete follows in the stream.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Texts = Sequence[bytes | bool | None]
 
 
 class Reread:
-    """Fetches over one connection; `count` is the number of rows asked for, `gone` of those that are deleted by now."""
+    """Fetch rows over one connection; `count` is the number of queried rows, `gone` that of missing ones."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
@@ -28,10 +29,10 @@ class Reread:
     def row(
         self, relation: Relation, key_columns: Sequence[int], texts: Texts
     ) -> tuple[list[bytes | None] | None, int]:
-        """Return the texts of the row with its missing values (False in `texts`) filled in, None if it is gone.
+        """Return a row's texts with missing values (False in `texts`) filled in, None for a missing row.
 
-        The second value is the LSN that the stream must pass before the row cannot be newer than its surroundings.
-        Raises psycopg.errors.UndefinedColumn when the table has been altered since.
+        The second value is the LSN that the stream must pass until the row is no newer than the rest of the cut.
+        Raises psycopg.errors.UndefinedColumn if the table has been altered since.
         """
         missing = [i for i, text in enumerate(texts) if text is False]
         self.count += 1
@@ -49,7 +50,7 @@ class Reread:
     def _query(
         self, relation: Relation, key_columns: Sequence[int], missing: Sequence[int], key: Sequence[str]
     ) -> pq.abc.PGresult | None:
-        """Ask for the missing columns of a row; None if the table is gone. It may have another name by now."""
+        """Query the missing columns of a row; None if the table is missing. The oid finds a renamed table."""
         named = self._connection.execute(
             "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE c.oid = %s",
@@ -69,7 +70,7 @@ class Reread:
 
 
 def _quoted(*names: str) -> sql.Identifier:
-    """In a query that has parameters, psycopg looks for them in names, too."""
+    """Return an identifier with % doubled: in queries with parameters, psycopg parses names, too."""
     return sql.Identifier(*(name.replace("%", "%%") for name in names))
 
 

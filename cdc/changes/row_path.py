@@ -1,7 +1,7 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""The way of a row change, from the stream's bytes into the outbox: counted, encoded, given its position, sent.
+"""Hot path of row changes, from stream to outbox: count, encode, assign the position, send.
 
-Compiled by Cython where possible: what millions of changes pass through is here, the rest in `cdc.changes.assembler`.
+Compiled by Cython where possible. Less frequent messages are handled in `cdc.changes.assembler`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _EPOCH_US = cython.declare(cython.ulonglong, POSTGRES_EPOCH_US)
 
 @cython.cclass
 class RowPath:
-    """Sends the row changes of one transaction after the other.
+    """Send the row changes of one transaction after the other.
 
-    `position_lsn` and `position_ordinal` are those of the last record sent, `flushed_lsn` the end of the last
-    transaction that was sent whole, `commit_us` when it was committed; `open` says whether we are in the middle of one.
+    `position_lsn` and `position_ordinal` belong to the last record sent. `flushed_lsn` is the end of the last
+    transaction that was sent whole, `commit_us` its commit time. `open` says whether a transaction is in progress.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class RowPath:
         fetch: Callable[..., list[Any]],
         refuse: Callable[..., list[Any]],
     ) -> None:
-        """`fetch` completes an update whose large value is not in the WAL: (table, message, pos, lsn, ordinal).
+        """`fetch` completes an update with a large value not in the WAL: (table, message, pos, lsn, ordinal).
 
-        `refuse` gives what stands in place of a change that cannot be stored exactly, or raises: (..., error).
+        `refuse` returns the substitute records for a change that cannot be stored exactly, or raises: (..., error).
         """
         stored = progress.newest
         self._tables = tables
@@ -99,7 +99,7 @@ class RowPath:
     @cython.ccall
     @cython.exceptval(-1)
     def begin(self, final_lsn: cython.ulonglong, commit_us: cython.longlong, xid: cython.longlong) -> cython.int:
-        """Begin a transaction; what of it Kafka holds already will only be counted."""
+        """Begin a transaction; changes that Kafka already has are only counted."""
         if self.open:
             raise DecodeError("begin inside a transaction", 0, 1, 0)
         self.open = True
@@ -132,32 +132,32 @@ class RowPath:
         return 0
 
     def end_alone(self) -> None:
-        """End what stands by itself in the WAL, at `final_lsn`: what lies before the next byte has been sent."""
+        """End a non-transactional message at `final_lsn`: everything before the next byte has been sent."""
         self.open = False
         if self.final_lsn >= self.flushed_lsn:
             self.flushed_lsn = self.final_lsn + 1
 
     def forget(self) -> None:
-        """Look tables up again: a Relation message has come, or other tables are ignored."""
+        """Look tables up again, after a Relation message or a change of the ignored tables."""
         self._oid = -1
 
     @cython.ccall
     @cython.exceptval(-2)
     def count(self) -> cython.longlong:
-        """Count a change and return its ordinal; −1 if Kafka holds it already."""
+        """Count a change and return its ordinal; −1 if Kafka already has the change."""
         ordinal: cython.longlong = self._index * _PARTS
         self._index += 1
         return ordinal if ordinal > self._skip else -1
 
     @property
     def changes(self) -> int:
-        """How many changes of this transaction came before the present one."""
+        """The number of this transaction's changes before the present one."""
         return self._index - 1
 
     @cython.boundscheck(False)
     @cython.wraparound(False)
     def feed(self, messages: list[bytes], start: cython.Py_ssize_t) -> int:
-        """Send the changes in `messages` from `start` on; return where the first message of another kind stands.
+        """Send changes in `messages` from index `start`; return the index of the first other message.
 
         The messages are XLogData. Raises DecodeError, SourceError, SinkError.
         """
@@ -207,7 +207,7 @@ class RowPath:
             return 0
         encoder: TableEncoder = self._encoder
         pos += 4
-        # The cache needs the key of a row as an object, and whoever is told of keys does.
+        # the TOAST cache and `on_key` need the key of a row as an object
         direct: cython.bint = self._outbox.direct and self.on_key is None and len(message) < self._toast_size
         try:
             if direct and self._straight(kind, message, pos, lsn, ordinal):
@@ -247,7 +247,7 @@ class RowPath:
         lsn: cython.ulonglong,
         ordinal: cython.longlong,
     ) -> cython.bint:
-        """Send a change that is one record from the encoder's own buffers; False for those that need more."""
+        """Send a one-record change directly from the encoder's buffers; False if the change needs more."""
         encoder: TableEncoder = self._encoder
         if kind == _INSERT and message[pos] == 78:
             encoder.put_insert(message, pos + 1, lsn, ordinal)
@@ -260,7 +260,7 @@ class RowPath:
     @cython.cfunc
     @cython.exceptval(-1)
     def _find(self, oid: cython.longlong) -> cython.int:
-        """Look up the table that the next changes are of; without one they are dropped."""
+        """Look up the table of the next changes; without a table they are dropped."""
         table = self._tables.captured(oid, self.final_lsn)
         self._table = table
         self._oid = oid
@@ -276,7 +276,7 @@ class RowPath:
     @cython.ccall
     @cython.exceptval(-1)
     def prepare(self, encoder: TableEncoder) -> cython.int:
-        """Tell an encoder about this transaction."""
+        """Prepare an encoder for this transaction."""
         return encoder.begin(self.number, self.final_lsn, self.begin_us // 1000, self.xid, self.now_ms)
 
     @cython.cfunc
@@ -296,7 +296,7 @@ class RowPath:
     @cython.ccall
     @cython.exceptval(-1)
     def sent(self, ordinal: cython.longlong) -> cython.int:
-        """Say that a record of this transaction has been sent."""
+        """Note that a record of this transaction has been sent."""
         self.position_lsn = self.final_lsn
         self.position_ordinal = ordinal
         return 0
@@ -319,7 +319,7 @@ class RowPath:
 @cython.wraparound(False)
 @cython.exceptval(check=False)
 def _number(message: bytes, pos: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.ulonglong:
-    """Read a big-endian number; the caller has checked that it lies inside."""
+    """Read a big-endian number; the caller has checked the bounds."""
     i: cython.Py_ssize_t
     value: cython.ulonglong = 0
     if not cython.compiled:
@@ -332,8 +332,8 @@ def _number(message: bytes, pos: cython.Py_ssize_t, size: cython.Py_ssize_t) -> 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _time(message: bytes, pos: cython.Py_ssize_t) -> cython.longlong:
-    """Read a time in microseconds since 2000; return it since 1970."""
-    # added without a sign, where C wraps around by its standard
+    """Read a time in microseconds since 2000; return it in microseconds since 1970."""
+    # unsigned addition: C defines its overflow
     micros: cython.ulonglong = _number(message, pos, 8) + _EPOCH_US
     if cython.compiled:
         return cython.cast(cython.longlong, micros)

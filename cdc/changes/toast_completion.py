@@ -1,4 +1,4 @@
-"""Updates that lack large values, made whole: from the TOAST cache, and what it does not have is read again."""
+"""Complete updates that lack unchanged TOAST values, from the TOAST cache or else from the source."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ _REPORT_S: Final = 60.0
 
 
 class Unchanged:
-    """Completes updates that leave large values out, from the cache or the source; logs each minute from which."""
+    """Complete updates without their unchanged TOAST values.
+
+    Logs, at most once a minute, the counts by origin.
+    """
 
     def __init__(self, reread: Reread, progress: Progress, want: Callable[[Relation], None]) -> None:
-        """`want` has a table read again, all of it."""
+        """`want` schedules a full read of a table."""
         self._reread = reread
         self._want = want
         self._progress = progress
@@ -39,8 +42,8 @@ class Unchanged:
     ) -> list[Record]:
         """Return the records of the Update at `pos`, of a transaction whose commit is at `commit_lsn`.
 
-        A row that is gone when it is read again has none but the delete of its old key, for its own delete follows.
-        Raises ColumnRefused, SourceError.
+        A row that is missing in the source gets only the delete of a changed old key, because its own delete follows in
+        the stream. Raises ColumnRefused, SourceError.
         """
         old: Texts | None = None
         new = pos
@@ -49,7 +52,7 @@ class Unchanged:
         texts = table.shown(split_tuple(message, new + 1)[0])
         old_key = None
         if old is not None:
-            # a part of the key that is out of line is missing, too, but then the old key comes with the update
+            # an out-of-line key column is missing, too, but then the update includes the old key
             texts = [old[i] if text is False and i in table.key_columns else text for i, text in enumerate(texts)]
             old_key = _key(table, old)
         key = _key(table, texts)
@@ -64,7 +67,7 @@ class Unchanged:
             fields, until = self._reread.row(table.relation, table.key_columns, texts)
             self._progress.reread[table.name] = until
         except psycopg.errors.UndefinedColumn:
-            # altered since: where the stream gets there, all rows are read
+            # the table was altered since: read all rows again
             self._want(table.relation)
         if fields is None:
             if table.toast is not None:
@@ -75,7 +78,7 @@ class Unchanged:
         return table.encoder.change_filled(message, pos, fields, lsn, ordinal)
 
     def report(self, *, now: bool = False) -> None:
-        """Log the counts of this session, if they have changed: `now`, or when a minute has passed."""
+        """Log the counts of this session if they have changed, when `now` is set or a minute has passed."""
         counts = (self._from_cache, self._reread.count)
         if counts == self._reported or not (now or time.monotonic() - self._reported_at > _REPORT_S):
             return

@@ -1,7 +1,7 @@
-"""The capture set: which tables the patterns of ``source.tables`` take, whatever a publication has besides.
+"""Capture set: the tables that match `source.tables`, whatever else a publication has.
 
-The patterns decide by the name of a table as the WAL shows it, that is as of the change: under
-publish_via_partition_root a partition has the name of its root. Nothing is asked of the server here.
+The patterns are matched with a table's name in the WAL, that is, as of the change. Under publish_via_partition_root a
+partition has the name of its root. Nothing here queries the server.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tailrace.schemas.errors import ConfigError
 
 
 def taken(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether `patterns` take a name: the last one that fits decides."""
+    """Return whether `patterns` include a name: the last matching pattern decides."""
     return (pattern := deciding(name, patterns)) is not None and not pattern.startswith("!")
 
 
 def deciding(name: str, patterns: Iterable[str]) -> str | None:
-    """Return the pattern that decides about a name: the last one that fits, None if none does."""
+    """Return the pattern that decides about a name, which is the last matching one; None if none matches."""
     found = None
     for pattern in patterns:
         if fnmatch.fnmatchcase(name, pattern.removeprefix("!")):
@@ -28,7 +28,7 @@ def deciding(name: str, patterns: Iterable[str]) -> str | None:
 
 
 def broken(pattern: str) -> str | None:
-    """Return why a pattern can be none of tables; None for one that can."""
+    """Return the reason why a table pattern is invalid; None for a valid one."""
     bare = pattern.removeprefix("!")
     if not bare.strip():
         return "it is empty"
@@ -36,7 +36,7 @@ def broken(pattern: str) -> str | None:
         return "it has no dot between schema and table"
     at = bare.find("[")
     while at >= 0:
-        # as fnmatch reads it: the first character of a set may be the bracket that ends others
+        # like fnmatch: a ] that is the first character of a set does not end it
         end = bare.find("]", at + (3 if bare[at + 1 : at + 2] == "!" else 2))
         if end < 0:
             return "its [ has no ]; a bracket in a name is written [[]"
@@ -45,7 +45,7 @@ def broken(pattern: str) -> str | None:
 
 
 class CaptureSet:
-    """The tables that `patterns` take."""
+    """The tables that match `patterns`."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.patterns = tuple(patterns)
@@ -55,7 +55,7 @@ class CaptureSet:
         return taken(f"{schema}.{table}", self.patterns)
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse patterns that are none (TR-127); `names` are those of the tables there are, to show the nearest."""
+        """Raise ConfigError (TR-127) for invalid patterns, with the nearest of all table `names`."""
         reasons = [f'"{pattern}": {reason}' for pattern in self.patterns if (reason := broken(pattern))]
         if reasons:
             wrong = [pattern for pattern in self.patterns if broken(pattern)]
@@ -67,12 +67,12 @@ class CaptureSet:
             )
 
     def unmatched(self, names: Iterable[str]) -> list[str]:
-        """Return the patterns that fit none of `names`."""
+        """Return the patterns that match none of `names`."""
         names = list(names)
         return [each for each in self.patterns if not any(deciding(name, (each,)) for name in names)]
 
     def refuse_unmatched(self, names: Sequence[str]) -> None:
-        """Refuse a first start with patterns that fit no table: what they are meant for would not be captured."""
+        """Raise ConfigError (TR-120) at a first start for patterns without a table, which would be missed."""
         wrong = [pattern for pattern in self.unmatched(names) if not pattern.startswith("!")]
         if wrong:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the daemon asks PostgreSQL's catalogs: types, tables, the server itself."""
+"""Queries of PostgreSQL's catalogs for types, tables and the server's properties."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tailrace.schemas.relation import Relation, ReplicaIdentity
 from tailrace.schemas.types import Column, TypeInfo
 
 OLDEST = 140000
-"""The first version whose slots and streams we know."""
+"""The first supported server version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server at the other end; `version` is PostgreSQL's number for it, 180006."""
+    """Properties of the source server; `version` is PostgreSQL's server_version_num, for example 180006."""
 
     version: int
     database: str
@@ -26,7 +26,7 @@ class Server:
     in_recovery: bool
 
     def check(self) -> None:
-        """Refuse one that cannot be read from."""
+        """Raise SourceError (TR-231, TR-202, TR-214) if the server cannot be a source."""
         if self.version < OLDEST:
             raise SourceError(
                 "TR-231",
@@ -51,7 +51,7 @@ class Server:
 
 
 def server(connection: psycopg.Connection) -> Server:
-    """Ask who the server is."""
+    """Query the server's properties."""
     row = connection.execute(
         "SELECT current_setting('server_version_num')::int, current_database(), current_setting('wal_level'),"
         " current_setting('server_encoding'), pg_is_in_recovery()"
@@ -61,7 +61,7 @@ def server(connection: psycopg.Connection) -> Server:
 
 
 class Types(dict[int, TypeInfo]):
-    """`pg_type` by oid, asked for when a type is first seen; bounded by the number of types in the database."""
+    """`pg_type` by oid, queried on first use. Memory is bounded by the number of types in the database."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class Types(dict[int, TypeInfo]):
             " FROM pg_type WHERE oid = %s",
             (oid,),
         ).fetchone()
-        # a type that is gone by now: its values are still text, which is exact
+        # a type that has been dropped: its values are still text, which is exact
         info = TypeInfo(*row) if row else TypeInfo(oid, f"oid {oid}", "b")
         self[oid] = info
         return info
 
 
 def permanent_tables(connection: psycopg.Connection) -> list[tuple[str, str]]:
-    """Return (schema, table) of every permanent table, in their order by name. Partitions belong to their root."""
+    """Return (schema, table) of all permanent tables, sorted by name, without partitions."""
     return connection.execute(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition"
@@ -90,8 +90,9 @@ def permanent_tables(connection: psycopg.Connection) -> list[tuple[str, str]]:
 
 
 def row_security_errors(connection: psycopg.Connection, relations: Sequence[Relation]) -> list[SourceError]:
-    """Return an error for tables with policies, which hold for what we select and not for the WAL: the first copy would
-    lack rows that the stream has.
+    """Return an error for tables with active row-level security.
+
+    Policies apply to our SELECTs but not to the WAL, so the first copy would lack rows that the stream has.
     """
     rows = connection.execute(
         "SELECT c.oid::regclass::text, current_user FROM pg_class c WHERE row_security_active(c.oid) AND"
@@ -117,10 +118,10 @@ def row_security_errors(connection: psycopg.Connection, relations: Sequence[Rela
 def table_relation(
     connection: psycopg.Connection, schema: str, table: str, columns: Sequence[str] | None = None
 ) -> Relation | None:
-    """Return the shape of a table as the catalog has it now, with the published `columns` only; None if it is gone.
+    """Return a table's present shape, limited to the published `columns`; None if it is missing.
 
-    Without `columns`, generated ones are left out, as they are before PostgreSQL 18. SourceError if `columns` are a
-    part of the key.
+    Without `columns`, generated columns are left out, as always before PostgreSQL 18. SourceError (TR-205) if `columns`
+    have only a part of the key.
     """
     rows = connection.execute(
         "SELECT c.oid::int8, c.relreplident::text, a.attname, a.atttypid::int8, a.atttypmod,"

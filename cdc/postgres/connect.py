@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, with everything pinned that decides how a value is printed."""
+"""Connections to PostgreSQL, with all settings pinned that affect the text form of values."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tailrace.schemas.errors import ConfigError, SourceError
 from tailrace.schemas.types import RENDERING
 
 _WHOLE_TABLES = {
-    # an error where policies would hide rows from what we read; the catalog's check has said it before
+    # an error if policies would hide rows from us; normally the catalog check has reported it before
     "row_security": "off",
 }
 
 _REPLICATION_SETTINGS = {
-    # a standby daemon waits for the slot: the server must notice soon that we are gone
+    # a standby daemon waits for the slot: the server must detect soon that we have disconnected
     "wal_sender_timeout": "6s",
 }
 
 _SERVER_KEEPALIVES = {
-    # so that locks and snapshots of a host that is gone do not stay. No tcp_user_timeout: it would also end the
-    # connection of a reader that rests while Kafka is slow.
+    # so that locks and snapshots of a failed host do not remain. No tcp_user_timeout: it would also end the
+    # connection of a reader that pauses while Kafka is slow.
     "tcp_keepalives_idle": "4",
     "tcp_keepalives_interval": "1",
     "tcp_keepalives_count": "4",
 }
 
 _KEEPALIVES = {
-    # and here, to notice a server that is gone: libpq's own defaults are hours
+    # on our side, to detect a failed server: libpq's own defaults are hours
     "keepalives_idle": "4",
     "keepalives_interval": "1",
     "keepalives_count": "4",
@@ -39,9 +39,9 @@ _KEEPALIVES = {
 
 
 def conninfo_for(dsn: str, *, replication: bool = False, application_name: str = "tailrace") -> str:
-    """Return `dsn` with the pinned settings and, if asked, as a logical replication connection.
+    """Return `dsn` with the pinned settings, optionally for a logical replication connection.
 
-    Either end notices within 10 s that the other is gone, host and all.
+    Either end detects within 10 s that the other host has failed.
     """
     settings = RENDERING | _WHOLE_TABLES | _SERVER_KEEPALIVES
     del settings["client_encoding"]
@@ -70,9 +70,9 @@ def connect(dsn: str, *, application_name: str = "tailrace") -> psycopg.Connecti
 
 
 def connect_to_read(dsn: str, *, application_name: str) -> psycopg.Connection:
-    """Return a connection like that of `connect` for reading tables: no limit of the role's or the database's ends it.
+    """Return a connection like `connect`'s for reading tables, without role or database timeouts.
 
-    A lock it waits for a little only: see `snapshot.reader`.
+    Lock waits are short nevertheless: see `snapshot.reader`.
     """
     connection = connect(dsn, application_name=application_name)
     connection.execute(
@@ -83,7 +83,7 @@ def connect_to_read(dsn: str, *, application_name: str) -> psycopg.Connection:
 
 
 def connect_replication(dsn: str) -> pq.abc.PGconn:
-    """Return a logical replication connection, on libpq's level. SourceError like `connect`."""
+    """Return a logical replication connection of libpq. Raises SourceError like `connect`."""
     pgconn = pq.PGconn.connect(conninfo_for(dsn, replication=True).encode())
     if pgconn.status != pq.ConnStatus.OK:
         reason = pgconn.get_error_message()
@@ -93,7 +93,7 @@ def connect_replication(dsn: str) -> pq.abc.PGconn:
 
 
 def command(pgconn: pq.abc.PGconn, text: str) -> list[tuple[bytes | None, ...]]:
-    """Run a command of the replication protocol and return its rows. SourceError with the server's own words."""
+    """Run a replication protocol command and return its rows. SourceError with the server's message."""
     result = pgconn.exec_(text.encode())
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
         raise server_refused(text.split()[0], result)
@@ -101,14 +101,14 @@ def command(pgconn: pq.abc.PGconn, text: str) -> list[tuple[bytes | None, ...]]:
 
 
 DECODING_FAILED = "TR-212"
-"""The code of an internal error of the server; in mid-stream that is its logical decoding."""
+"""The error code for an internal error of the server; while streaming, this is its logical decoding."""
 
 SLOT_IN_USE = "TR-206"
-"""The code for a slot that somebody else reads, or is about to."""
+"""The error code for a slot that another process reads, or is about to read."""
 
 
 def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
-    """Turn a failed result into an error that keeps PostgreSQL's own message, detail and hint."""
+    """Return an error for a failed result, with PostgreSQL's own message, detail and hint."""
 
     def field(code: pq.DiagnosticField) -> str:
         return (result.error_field(code) or b"").decode(errors="replace")
@@ -116,7 +116,7 @@ def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
     sqlstate = field(pq.DiagnosticField.SQLSTATE)
     message = field(pq.DiagnosticField.MESSAGE_PRIMARY)
     hint = field(pq.DiagnosticField.MESSAGE_HINT)
-    if sqlstate in ("55006", "42710"):  # object_in_use; duplicate_object: it was made a moment ago
+    if sqlstate in ("55006", "42710"):  # object_in_use; duplicate_object: another process has just created it
         return SourceError(
             SLOT_IN_USE, message, hint=hint or "Stop the other consumer, or give this one a slot of its own."
         )
@@ -129,7 +129,7 @@ def server_refused(what: str, result: pq.abc.PGresult) -> SourceError:
 
 
 def connection_lost(reason: str, which: str = "a connection to PostgreSQL") -> SourceError:
-    """Say that a connection ended in mid-run, with the reason in the client's or the server's own words."""
+    """Return the error for a connection lost while running; `reason` is the client's or server's text."""
     return SourceError(
         "TR-211",
         f"{which} was lost",
@@ -142,11 +142,11 @@ _WRONG_VALUE = re.compile(
     r'invalid (?:integer value ".*" for connection option "(?P<option>\w+)"|"?(?P<name>[a-z_ ]+?)"?(?: value)?: ")',
     re.S,
 )
-"""libpq's words for what it refuses before it connects; they quote the value."""
+"""libpq's messages for values refused before connecting; never shown, as they contain the value."""
 
 
 def cannot_connect(dsn: str, reason: str) -> SourceError | ConfigError:
-    """Say why a connection failed, and to where, without the password."""
+    """Return the error for a failed connection, with its address and reason but without the password."""
     if "connection to server" not in reason and (wrong := _WRONG_VALUE.search(reason)):
         name = wrong["option"] or wrong["name"]
         return ConfigError(
@@ -183,7 +183,7 @@ def _hint(reason: str, where: str) -> str:
 
 
 def cannot_read(error: psycopg.Error) -> SourceError:
-    """Keep the server's own words; what passes by itself has a code of its own."""
+    """Return the error for a failed read, with the server's message and a code of its own if transient."""
     reason = error.diag.message_primary or str(error)
     if isinstance(error, psycopg.errors.SerializationFailure):
         return SourceError(
@@ -192,7 +192,7 @@ def cannot_read(error: psycopg.Error) -> SourceError:
             detail=" ".join(reason.split()) + ".",
             hint="We try again. max_standby_streaming_delay says how long it waits before it does so.",
         )
-    # without a code, or with one of those of a server that ends
+    # without an SQLSTATE, or with one of a server shutdown or a lost connection
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P")[:3] in ("57P", "080"):
         return connection_lost(reason, "the connection that reads tables")
     return SourceError(

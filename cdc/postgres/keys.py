@@ -1,8 +1,8 @@
-"""Which columns tell the rows of a table apart, and whether the server lets such a table be updated when published.
+"""Keys of tables, and whether the server allows updates of a table once it is published.
 
-A table without a key is a log of events: its topic is not compacted, its records have no key. That is so without a
-replica identity that names columns (no primary key, a deferrable one, REPLICA IDENTITY NOTHING), and under
-REPLICA IDENTITY FULL without a primary key, unless the configuration names a key.
+A table without a key is a log of events: its topic is not compacted, and its records have no key. That applies without
+a replica identity that has columns (no primary key, a deferrable one, REPLICA IDENTITY NOTHING), and under REPLICA
+IDENTITY FULL without a primary key, unless the configuration names a key.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.relation import Relation, ReplicaIdentity
 
 NOT_CAPTURED: Final = "TR-121"
-"""The code for a key of a table that is not captured."""
+"""The error code for a configured key of a table that is not captured."""
 
 
 class Keys:
-    """The key of each captured table; the catalog is asked, for the WAL does not always say."""
+    """The key of each captured table; queries the catalog, because the WAL does not always name the key."""
 
     def __init__(
         self,
@@ -32,8 +32,10 @@ class Keys:
         ask: Callable[[], Collection[int]] = tuple,
         logs: bool = False,
     ) -> None:
-        """`configured` is ``source.keys``; `insert_only` are the oids of those of the `known` tables whose updates are
-        not published, and `ask` asks for those of now, of which a new table may be one. With `logs` all are.
+        """`configured` is ``source.keys``.
+
+        `insert_only` are the oids of the `known` tables whose updates are not published. `ask` returns the present set
+        of these, to classify new tables. With `logs`, no table has a key.
         """
         self._connection = connection
         self._configured = configured
@@ -43,9 +45,9 @@ class Keys:
         self._logs = logs
 
     def of(self, relation: Relation) -> list[int]:
-        """Return the indexes of the key's columns in `relation`; none if it has no key.
+        """Return the indexes of the key columns in `relation`; empty if it has no key.
 
-        ConfigError if the configuration names a key that would not be exact.
+        ConfigError if the configuration names an invalid key.
         """
         if self._logs:
             return []
@@ -71,7 +73,7 @@ class Keys:
         return relation.qualified_name in self._configured
 
     def errors(self, relations: Iterable[Relation]) -> list[ConfigError]:
-        """Return what is wrong with configured keys: tables that are not captured, keys that would not be exact."""
+        """Return the errors in configured keys: tables that are not captured, and invalid keys."""
         errors: list[ConfigError] = []
         captured = {relation.qualified_name: relation for relation in relations}
         for table in self._configured:
@@ -102,7 +104,7 @@ class Keys:
             )
         quoted = f'"{relation.schema}"."{relation.name}"'
         if relation.replica_identity is not ReplicaIdentity.FULL:
-            # the WAL has nothing of an old row but the identity's columns
+            # of an old row, the WAL has only the columns of the replica identity
             if set(names) != {column.name for column in relation.columns if column.is_key}:
                 raise ConfigError(
                     "TR-123",
@@ -111,7 +113,7 @@ class Keys:
                     hint=f"ALTER TABLE {quoted} REPLICA IDENTITY FULL;  -- or take the table out of source.keys",
                 )
         elif not any(unique <= set(names) for unique, _ in self._unique(relation)):
-            # without one, UPDATE t SET k = k + 1 would put the end of one row behind the beginning of the next
+            # otherwise UPDATE t SET k = k + 1 would delete a row's old key after the next row has taken it
             raise ConfigError(
                 "TR-124",
                 f'source.keys: nothing makes the key of table "{relation.qualified_name}" unique',
@@ -131,7 +133,7 @@ class Keys:
         return _indexes(relation, set(names))
 
     def _unique(self, relation: Relation) -> list[tuple[set[str], bool]]:
-        """Return the columns of each index that tells all rows apart at any moment, and whether it is the primary."""
+        """Return the columns of each unique index that always covers all rows, and whether it is primary."""
         rows = self._connection.execute(
             "SELECT array_agg(a.attname::text), i.indisprimary FROM pg_index i JOIN pg_attribute a"
             " ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])"
@@ -144,9 +146,9 @@ class Keys:
 
 
 def may_be_updated(connection: psycopg.Connection, relation: Relation) -> bool:
-    """Whether the server lets rows be updated and deleted once the table is published with these.
+    """Whether the server allows updates and deletes of a table that is published with them.
 
-    Of a partitioned table each partition has a replica identity of its own, which its root's does not set.
+    Each partition of a partitioned table has its own replica identity, independent of its root's.
     """
     row = connection.execute(
         "SELECT bool_and(c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid"

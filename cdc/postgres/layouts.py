@@ -1,4 +1,4 @@
-"""How tables read at rest now, from the catalogs: no lock is taken, so no DDL that runs is waited for."""
+"""Query the present table layouts from the catalogs, without locks: running DDL never blocks us."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tailrace.snapshot.window import Found, Look
 _VISIBLE_S: Final = 0.2
 _ASK_AGAIN_S: Final = 0.01
 
-# A partitioned table has no file of its own; its leaves' are found without pg_partition_tree, which locks them.
-# A partition that was made as one has its entry in pg_inherits from the command that made its columns (three steps of
-# the command counter in PostgreSQL 18); one that was attached, from a later one, though perhaps of one transaction.
-# Entries on the way to a leaf are added up: one that is made again, at any level, makes another sum.
-# Types of the system's own contain none that can be altered.
+# A partitioned table has no file of its own. Those of its leaves are found without pg_partition_tree, which locks them.
+# A partition created as such gets its entry in pg_inherits in the command that creates its columns (three steps of the
+# command counter in PostgreSQL 18). An attached one gets it in a later command, perhaps of the same transaction.
+# The entries on the path to a leaf are added up, so that an entry recreated at any level changes the sum.
+# System types contain no types that can be altered.
 _LAYOUT: LiteralString = """
 SELECT (
 WITH RECURSIVE inside (number, type) AS (
@@ -78,7 +78,7 @@ SELECT json_build_object(
 FROM pg_class c
 """
 
-# What binds a table to its schema is written again when it gets another one, so also when it comes back.
+# The pg_depend row that binds a table to its schema is rewritten when the schema changes, so also when it changes back.
 _OF_SCHEMA: LiteralString = """(
     SELECT max(s.oid::int8::numeric * 4294967296 + d.xmin::text::int8)
     FROM pg_publication_namespace s JOIN pg_publication p ON p.oid = s.pnpubid
@@ -88,12 +88,12 @@ _OF_SCHEMA: LiteralString = """(
 
 
 def _layout_query(connection: psycopg.Connection) -> LiteralString:
-    # 14 publishes no schemas
+    # PostgreSQL 14 cannot publish schemas
     return _LAYOUT.replace("{of_schema}", _OF_SCHEMA if connection.info.server_version >= 150000 else "0")
 
 
 def layout(connection: psycopg.Connection, publications: Sequence[str], oid: int) -> Layout | None:
-    """Return how a table lies in the database; None if it is gone, or has no columns."""
+    """Return a table's layout in the database; None if the table is missing or has no columns."""
     row = connection.execute(
         f"{_layout_query(connection)} WHERE c.oid = %(oid)s", {"oid": oid, "publications": list(publications)}
     ).fetchone()
@@ -101,10 +101,10 @@ def layout(connection: psycopg.Connection, publications: Sequence[str], oid: int
 
 
 def when_visible(ask: Callable[[], Layout | None], relation: Relation) -> Layout | None:
-    """Return what `ask` says of a table that the stream has shown as `relation`.
+    """Return the layout from `ask` for a table that the stream has shown as `relation`.
 
-    A commit is in the WAL before others see it: an answer without its columns is asked for again, for a moment. Then it
-    counts as it is, for the catalog may as well be past them.
+    A commit is in the WAL before it is visible to others, so a layout without the columns of `relation` is queried
+    again for a short time. After that it is returned as it is, because the catalog may also be newer than `relation`.
     """
 
     def last(state: RetryCallState) -> Layout | None:
@@ -122,11 +122,11 @@ def when_visible(ask: Callable[[], Layout | None], relation: Relation) -> Layout
 def describe(
     connection: psycopg.Connection, publications: Sequence[str], schema: str, table: str
 ) -> tuple[Relation, Layout] | None:
-    """Return the shape and the layout of a published table; None if it is gone, or not published any more.
+    """Return the shape and the layout of a published table; None if it is missing or no longer published.
 
-    The caller holds a lock on it: then both are of one moment.
+    The caller holds a lock on the table, so that both are consistent.
     """
-    # 14 publishes whole tables only
+    # PostgreSQL 14 has no column lists
     columns: LiteralString = "attnames" if connection.info.server_version >= 150000 else "NULL::name[]"
     published = connection.execute(
         f"SELECT {columns} FROM pg_publication_tables"
@@ -139,7 +139,7 @@ def describe(
 
 
 def survey(connection: psycopg.Connection, publications: Sequence[str], capture_set: CaptureSet) -> Look:
-    """Return how all tables that are captured and published read at rest."""
+    """Return the layouts of all tables that are captured and published."""
     began = time.monotonic()
     columns: LiteralString = "p.attnames"
     if connection.info.server_version < 150000:
@@ -156,7 +156,7 @@ def survey(connection: psycopg.Connection, publications: Sequence[str], capture_
         f" CROSS JOIN LATERAL ({query} WHERE c.oid = t.oid) l (layout) WHERE p.pubname = ANY (%(publications)s)",
         {"publications": list(publications)},
     ).fetchall()
-    # asked for after them, so that nothing is seen that was committed later
+    # queried after the layouts, so that they contain nothing committed after this LSN
     row = connection.execute(f"SELECT {WAL_END}").fetchone()
     assert row is not None
     return Look(

@@ -1,4 +1,4 @@
-"""Tables that others hold for themselves: we wait a little at a time, for whoever wants them waits behind us."""
+"""Lock-wait policy: short timeouts, so that other sessions never queue up after us."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import psycopg
 from tailrace.schemas.errors import SourceError
 
 TABLES_LOCKED: Final = "TR-240"
-"""The code for tables that cannot be read just now; it is tried again, from the first start on."""
+"""The error code for locked tables; the daemon retries, even at its first start."""
 
 
 def tables_locked(connection: psycopg.Connection) -> SourceError:
-    """Say who holds, or waits to hold, tables for themselves."""
+    """Return the error that lists the sessions that hold, or wait for, exclusive locks on tables."""
     rows = connection.execute(
         "SELECT DISTINCT l.relation::regclass::text, l.pid FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
         " JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database() AND c.relkind IN ('r', 'p')"

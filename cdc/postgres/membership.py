@@ -1,6 +1,6 @@
-"""Captured tables that no publication has: found in the catalogs, each with the statement that publishes it.
+"""Find tables that match `source.tables` but are not published, with the statements to publish them.
 
-Nothing is locked, so no DDL that runs is waited for.
+The catalog queries take no table locks, so running DDL never blocks them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tailrace.cdc.postgres.publication import Publications
 from tailrace.schemas.relation import quoted
 
 _SHOWN: Final = 20
-"""So many names go into a log line or an error; the rest is a number."""
+"""Maximum number of names in a log line or an error; the others are only counted."""
 
-# Members are what ALTER PUBLICATION takes: tables, partitioned ones as a whole; leaves belong to their root.
+# Members are the objects of ALTER PUBLICATION: tables, partitioned ones as a whole; leaves belong to their root.
 _MEMBERS: LiteralString = """
 WITH RECURSIVE publication AS (
   SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = ANY (%(names)s)),
@@ -34,7 +34,7 @@ _OF_SCHEMAS: LiteralString = """
   JOIN pg_class c ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p')
 """
 
-# A root that is published by its partitions' names is looked at by them.
+# A root that is published under its partitions' names is judged by these names.
 _CANDIDATES: LiteralString = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m ON m.relid = c.oid
@@ -60,10 +60,10 @@ WHERE c.relkind = 'r' OR part.root = part.oid
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A table that ``source.tables`` takes and that is in no publication (under a name that is taken).
+    """A table that matches ``source.tables`` and is in no publication (under a name that matches).
 
-    `publication` is the one that it belongs into, None if there is none for tables without a replica identity.
-    `by_leaf`: it is published, but by the names of its partitions.
+    `publication` is the one that it belongs in, None if there is none for tables without a replica identity.
+    `by_leaf`: it is published, but under the names of its partitions.
     """
 
     schema: str
@@ -83,7 +83,7 @@ class Missing:
 def missing_tables(
     connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
 ) -> tuple[Missing, ...]:
-    """Return the captured tables that the publications lack, by name."""
+    """Return the matching tables that the publications lack, sorted by name."""
     schemas: LiteralString = _OF_SCHEMAS if connection.info.server_version >= 150000 else ""
     members = _MEMBERS.format(schemas=schemas)
     names = {"names": publications.names}
@@ -110,7 +110,7 @@ def missing_tables(
 
 
 def statements(missing: Iterable[Missing], publications: Sequence[str]) -> list[str]:
-    """Return the statements that publish `missing`; `publications` are the names of those that there are."""
+    """Return the statements that publish `missing`; `publications` are the existing publications' names."""
     lines: list[str] = []
     added: dict[str, list[str]] = {}
     for each in missing:
@@ -118,7 +118,7 @@ def statements(missing: Iterable[Missing], publications: Sequence[str]) -> list[
             lines.append(f"ALTER PUBLICATION {quoted(publications[0])} SET (publish_via_partition_root = true);")
             continue
         if each.publication is None:
-            # a publication that is made later is none to the WAL before it
+            # no second publication: it could not be used for WAL from before its creation
             lines.append(f"ALTER TABLE {each.quoted} REPLICA IDENTITY FULL;")
         added.setdefault(each.publication or publications[0], []).append(each.quoted)
     lines += [f"ALTER PUBLICATION {quoted(name)} ADD TABLE {', '.join(tables)};" for name, tables in added.items()]
@@ -127,7 +127,7 @@ def statements(missing: Iterable[Missing], publications: Sequence[str]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class NotCaptured:
-    """Why a table is not captured, and a line to paste that changes that, if there is one."""
+    """The reason why a table is not captured, and a line to paste that captures it, if there is one."""
 
     reason: str
     hint: str = ""
@@ -136,7 +136,7 @@ class NotCaptured:
 def explain(
     connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet, name: str
 ) -> NotCaptured:
-    """Return why ``schema.table`` is not captured."""
+    """Return the reason why ``schema.table`` is not captured."""
     pattern = deciding(name, capture_set.patterns)
     if pattern is None:
         return NotCaptured("no pattern of source.tables takes it", f'tables = [..., "{name}"]  # under [source]')
@@ -150,6 +150,6 @@ def explain(
 
 
 def shown(names: Sequence[str]) -> list[str]:
-    """Return some of `names`, and how many more there are."""
+    """Return at most 20 of `names`, and the number of the others."""
     more = len(names) - _SHOWN
     return [*names[:_SHOWN], f"and {more} more"] if more > 0 else list(names)

@@ -1,7 +1,7 @@
-"""The publications that say which tables are captured: made on the first start, or by whoever owns the tables.
+"""Publications with the captured tables, created at the first start or by the owner of the tables.
 
-There are two. Tables whose rows cannot be updated while published with updates (they have no replica identity) are in
-the second, which publishes inserts and truncates only: in the first, their updates would fail on the source.
+There are two. The second is for tables without a replica identity and publishes inserts and truncates only: in the
+first publication, updates of these tables would fail on the source.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = structlog.get_logger()
 
 _CHANGES = ("insert", "update", "delete", "truncate")
 _EVENTS = ("insert", "truncate")
-"""What the publication for tables without a key must publish."""
+"""The operations that the publication for tables without a key must publish."""
 _INSERTS = ("insert",)
-"""What both publish where ``source.publish`` says that topics are logs of inserts."""
+"""The operations that both publish if ``source.publish`` is "insert": topics are logs of inserts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`publishes` are of insert, update, delete, truncate."""
+    """A publication; `publishes` is a subset of insert, update, delete, truncate."""
 
     name: str
     oid: int
@@ -45,7 +45,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Publications:
-    """What START_REPLICATION names; `nokey` is None where whoever made the first has made no second."""
+    """The publications for START_REPLICATION; `nokey` is None if only the first exists."""
 
     first: Publication
     nokey: Publication | None
@@ -56,12 +56,15 @@ class Publications:
 
     @property
     def oids(self) -> tuple[int, int]:
-        """Those of both, 0 for none: they are stored with each position."""
+        """The oids of both publications, 0 for none; they are stored with each position."""
         return self.first.oid, self.nokey.oid if self.nokey else 0
 
 
 def check_same(found: Publications | None, name: str, stored: tuple[int, int], hint: str) -> Publications:
-    """Refuse others than those that the topics were filled from: what came between is not in their stream."""
+    """Raise StateError (TR-404) unless the publications are those that the topics were filled from.
+
+    The stream of recreated publications lacks the changes before their creation.
+    """
     for each, then, now in zip((name, nokey_name(name)), stored, found.oids if found else (0, 0), strict=True):
         if then != now:
             what = "is gone" if not now else "was dropped and made again" if then else "was made after the slot"
@@ -77,9 +80,11 @@ def check_same(found: Publications | None, name: str, stored: tuple[int, int], h
 
 
 def check_publishes(found: Publications, publish: Publish = "all", *, begun: bool, hint: str) -> None:
-    """Refuse publications that leave out a kind of change; if the topics are filled already, some may be missing.
+    """Raise an error for publications that leave out an operation.
 
-    With `publish` = "insert", those that publish more are refused, too: nothing would say what an update became.
+    SourceError (TR-233), or if `begun` StateError (TR-426), because the topics may lack changes already. With
+    `publish` = "insert", publications with more operations raise SourceError (TR-233), because a log of inserts cannot
+    represent an update.
     """
     inserts = publish == "insert"
     for publication, all_changes in ((found.first, _CHANGES), (found.nokey, _EVENTS)):
@@ -125,10 +130,9 @@ def nokey_name(publication: str) -> str:
 def ensure(
     connection: psycopg.Connection, name: str, capture_set: CaptureSet, publish: Publish = "all"
 ) -> Publications:
-    """Return the publications; if there are none yet, both are made, for the tables of `capture_set`. One is enough
-    for inserts alone: no update fails because of it.
+    """Return the publications; if the first is missing, create them for the tables of `capture_set`.
 
-    SourceError if the server refuses.
+    With `publish` = "insert" one is enough, because it makes no update fail. SourceError if the server refuses.
     """
     found = find(connection, name)
     if found is None:
@@ -141,7 +145,7 @@ def ensure(
 
 
 def find(connection: psycopg.Connection, name: str) -> Publications | None:
-    """Return the publications as they are now; None without the first."""
+    """Return the present publications; None if the first does not exist."""
     second = nokey_name(name)
     rows = connection.execute(
         "SELECT pubname, oid::int8, array_remove(ARRAY[CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate"
@@ -154,7 +158,7 @@ def find(connection: psycopg.Connection, name: str) -> Publications | None:
 
 
 def published(connection: psycopg.Connection, publications: Publications) -> list[tuple[str, str]]:
-    """Return (schema, table) of what the publications have, captured or not."""
+    """Return (schema, table) of all published tables, captured or not."""
     return connection.execute(
         "SELECT DISTINCT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = ANY (%s)"
         " ORDER BY 1, 2",
@@ -165,7 +169,7 @@ def published(connection: psycopg.Connection, publications: Publications) -> lis
 def table_names(
     connection: psycopg.Connection, publications: Publications | None, capture_set: CaptureSet
 ) -> list[tuple[str, str]]:
-    """Return (schema, table) of what is captured; without publications, of what they would be made for."""
+    """Return (schema, table) of the captured tables; without publications, of those to be published."""
     names = permanent_tables(connection) if publications is None else published(connection, publications)
     return [each for each in names if capture_set.captures(*each)]
 
@@ -173,13 +177,13 @@ def table_names(
 def relations(
     connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
 ) -> tuple[list[Relation], set[int]]:
-    """Return the shape of every captured table, as its Relation message has it, and the oids of those whose updates are
-    not published: only the second publication has them, or the first publishes inserts alone.
+    """Return the captured tables' shapes, as in Relation messages, and the oids of those without updates.
 
-    SourceError for tables whose published columns are a part of their key.
+    Updates are not published for tables that are only in the second publication, or for all if the first publishes
+    neither updates nor deletes. SourceError for tables whose published columns have only a part of their key.
     """
     errors: list[SourceError] = []
-    # 14 publishes whole tables only
+    # PostgreSQL 14 has no column lists
     columns = "attnames" if connection.info.server_version >= 150000 else "NULL"
     rows = connection.execute(
         f"SELECT schemaname, tablename, min({columns}), bool_and(pubname <> %s) FROM pg_publication_tables"
@@ -206,7 +210,7 @@ def relations(
 
 
 def insert_only(connection: psycopg.Connection, publications: Publications) -> set[int]:
-    """Return the oids of the tables that only the second publication has."""
+    """Return the oids of the tables that are only in the second publication."""
     rows = connection.execute(
         "SELECT c.oid::int8 FROM pg_publication_tables t JOIN pg_namespace n ON n.nspname = t.schemaname"
         " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = ANY (%s)"
@@ -217,7 +221,7 @@ def insert_only(connection: psycopg.Connection, publications: Publications) -> s
 
 
 def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relation], publish: Publish) -> None:
-    """Both, also where one has no table yet: a publication that is made later is none to the WAL before it."""
+    """Create the publications, even without tables: earlier WAL cannot be decoded with a later one."""
     whole: list[Relation] = []
     insert_only: list[Relation] = []
     for relation in relations:
@@ -268,7 +272,7 @@ def _recipe(
 def log_left_out(
     connection: psycopg.Connection, publications: Publications, captured: Sequence[Relation], insert_only: set[int]
 ) -> None:
-    """Say once what the publications leave out of the captured tables, and what they would make fail."""
+    """Log unpublished changes and columns of captured tables, and tables whose updates would fail."""
     if not publications.first.publishes_updates:
         log.info("publication of inserts alone: topics are logs of inserts", publication=publications.first.name)
     elif insert_only:

@@ -1,4 +1,4 @@
-"""The least rights on the source, as statements: the README has them, and errors for rights that lack print them."""
+"""SQL statements for the minimum rights on the source, as in the README and in errors about rights."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tailrace.schemas.config.model import Publish
 from tailrace.schemas.relation import quoted
 
 _GENERATED: Final = 180000
-"""The first version that publishes generated columns."""
+"""The first server version that publishes generated columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What the statements are about: `tables` and `keyless` are (schema, table), of the two publications.
+    """Parameters of the statements; `tables` and `keyless`, of the two publications, are (schema, table).
 
-    `owners` are (role, schema): who makes the tables and partitions to come, and where.
+    `owners` are the (role, schema) pairs that will create future tables and partitions.
     """
 
     role: str
@@ -33,7 +33,7 @@ class Recipe:
         return f"CREATE ROLE {quoted(self.role)} LOGIN REPLICATION;"
 
     def grants(self) -> list[str]:
-        """Return the statements that let the role read what there is, and what is to come."""
+        """Return the statements that let the role read existing and future tables."""
         schemas = sorted({schema for schema, _ in (*self.tables, *self.keyless)})
         lines = []
         for schema in schemas:
@@ -44,8 +44,10 @@ class Recipe:
         return lines
 
     def publications(self) -> list[str]:
-        """Return the statements that make both publications: one that is made later is none to the WAL before it. Of
-        inserts alone there is one, which takes tables without a key, too.
+        """Return the statements that create both publications.
+
+        Both are needed from the start, because WAL from before a publication's creation cannot be decoded with it. With
+        `publish` = "insert" there is only one, which also has the tables without a key.
         """
         options = ["publish_via_partition_root = true"]
         if self.version >= _GENERATED:
@@ -60,12 +62,12 @@ class Recipe:
         ]
 
     def statements(self) -> list[str]:
-        """Return all of them, in order."""
+        """Return all statements in order."""
         return [self.create_role(), *self.grants(), *self.publications()]
 
 
 def default_privileges(role: str, owners: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the statements by which the role may read what `owners`, (role, schema), make from now on."""
+    """Return the statements that let the role read future tables of `owners`, (role, schema) pairs."""
     return [
         f"ALTER DEFAULT PRIVILEGES FOR ROLE {quoted(owner)} IN SCHEMA {quoted(schema)}"
         f" GRANT SELECT ON TABLES TO {quoted(role)};"

@@ -1,4 +1,4 @@
-"""Which captured tables the role may not read, asked of the catalogs before it is tried, and the GRANT that lacks."""
+"""Check the role's rights on captured tables in the catalogs, and list the missing GRANTs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 _LOG_AGAIN_S: Final = 600.0
 
-# Rows are read from the leaves, whose rights are their own; the lock is taken on the table itself.
+# Rows are read from the leaves, which have rights of their own; the lock is taken on the table itself.
 _LACKING = """
 WITH RECURSIVE part (oid, is_leaf) AS (
   SELECT o, false FROM unnest(%(oids)s::oid[]) o
@@ -35,14 +35,14 @@ WHERE NOT (is_leaf AND c.relkind = 'p') ORDER BY 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Rights that `role` has not: USAGE on `schemas`, SELECT on `tables`, (schema, table, owner)."""
+    """Rights that `role` lacks: USAGE on `schemas`, SELECT on `tables`, which are (schema, table, owner)."""
 
     role: str
     schemas: tuple[str, ...]
     tables: tuple[tuple[str, str, str], ...]
 
     def statements(self) -> list[str]:
-        """Return the statements that give them, and those for tables and partitions to come."""
+        """Return the statements that grant these rights, also for future tables and partitions."""
         lines = [f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(self.role)};" for schema in self.schemas]
         if self.tables:
             names = ", ".join(f"{quoted(schema)}.{quoted(table)}" for schema, table, _ in self.tables)
@@ -66,7 +66,7 @@ class Lacking:
 
 
 def lacking_rights(connection: psycopg.Connection, relations: Sequence[Relation]) -> Lacking | None:
-    """Return what the role lacks to read tables and their partitions; None if it may read them all."""
+    """Return the rights that the role lacks to read tables and their partitions; None if it may read all."""
     rows = connection.execute(_LACKING.encode(), {"oids": [relation.oid for relation in relations]}).fetchall()
     schemas = tuple(dict.fromkeys(schema for _, schema, _, _, usage, _ in rows if not usage))
     tables = tuple((schema, table, owner) for _, schema, table, owner, _, select in rows if not select)
@@ -74,13 +74,13 @@ def lacking_rights(connection: psycopg.Connection, relations: Sequence[Relation]
 
 
 def lacking_grants(connection: psycopg.Connection, relation: Relation) -> tuple[str, ...]:
-    """Return the statements without which the role may not read a table and its partitions."""
+    """Return the statements that the role needs to read a table and its partitions, or none."""
     lacking = lacking_rights(connection, [relation])
     return tuple(lacking.statements()) if lacking is not None else ()
 
 
 class Denials:
-    """Logs tables that may not be read: each at once, then at intervals; bounded by the number of tables."""
+    """Log tables that the role may not read, at once and every 10 minutes. Bounded by their number."""
 
     def __init__(self) -> None:
         self._logged_at: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""The replication slot: made with an exported snapshot, inspected, dropped only on a person's word."""
+"""Replication slot: create it with an exported snapshot, inspect it, and check its state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.schemas.lsn import format_lsn, parse_lsn
 log = structlog.get_logger()
 
 _STARTING = 0x7461696C
-"""The class of our advisory locks; their key is the slot's name."""
+"""The first key of our advisory locks; the second is a hash of the slot's name."""
 
 _SLOW_S: Final = 5.0
 _WAITS: Final = (
@@ -33,7 +33,7 @@ _WAITS_ON_STANDBY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A row of `pg_replication_slots`, as far as we look at it; what a version lacks is as if it were not set."""
+    """The columns of `pg_replication_slots` that we use; those that the server lacks count as unset."""
 
     name: str
     plugin: str | None
@@ -52,16 +52,16 @@ class Slot:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the server has invalidated it, for whatever reason."""
+        """Whether the server has invalidated the slot, for any reason."""
         return self.wal_status == "lost" or self.invalidation_reason is not None
 
     @property
     def is_half_synced(self) -> bool:
-        """Whether its standby was promoted before the slot was fit for use: then it is of none, and never will be."""
+        """Whether the standby was promoted before the slot was fully synchronized, which makes it unusable."""
         return self.synced and self.temporary
 
     def check(self, database: str) -> None:
-        """Refuse a slot that cannot be read from, wherever it stands."""
+        """Raise SourceError (TR-208) for a slot that cannot be read by us, whatever its LSN."""
         if self.plugin != "pgoutput" or self.database != database or self.two_phase or self.temporary:
             temporary = "temporary" if self.temporary else "permanent"
             raise SourceError(
@@ -73,7 +73,7 @@ class Slot:
             )
 
     def check_not_lost(self, flushed_lsn: int, server_lsn: int, hint: str) -> None:
-        """Refuse a slot that the server has invalidated; the topics end at `flushed_lsn`."""
+        """Raise StateError (TR-204) for an invalidated slot; the topics end at `flushed_lsn`."""
         if self.is_lost:
             raise StateError(
                 "TR-204",
@@ -84,7 +84,7 @@ class Slot:
             )
 
     def check_not_ahead(self, flushed_lsn: int, hint: str) -> None:
-        """Refuse a slot that will not send what follows on `flushed_lsn`, the end of what Kafka holds."""
+        """Raise StateError (TR-401) if the slot is confirmed past `flushed_lsn`, the end of the topics."""
         if self.confirmed_flush_lsn > flushed_lsn:
             raise StateError(
                 "TR-401",
@@ -97,7 +97,7 @@ class Slot:
 
 
 def missing(name: str, flushed_lsn: int, server_lsn: int, why: str, hint: str) -> StateError:
-    """Say what is lost with a slot that is not there (any more)."""
+    """Return the error for a missing slot, with the extent of the lost changes."""
     return StateError(
         "TR-402",
         f'slot "{name}" is gone, but its topics are there',
@@ -115,15 +115,15 @@ def _lost(flushed_lsn: int, server_lsn: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
-    """Everything committed before `consistent_point` is in the exported snapshot, everything after in the stream."""
+    """A new slot: the exported snapshot has all commits before `consistent_point`, the stream the others."""
 
     consistent_point: int
     snapshot_name: str
 
 
 def inspect(connection: psycopg.Connection, name: str) -> Slot | None:
-    """Return the slot as it is now, None if there is none."""
-    # by name, for each version has columns that the one before it lacks
+    """Return the slot's present state, None if the slot does not exist."""
+    # by column name, because each version adds columns
     row = connection.execute("SELECT to_jsonb(s) FROM pg_replication_slots s WHERE slot_name = %s", (name,)).fetchone()
     if row is None:
         return None
@@ -143,16 +143,16 @@ def inspect(connection: psycopg.Connection, name: str) -> Slot | None:
         temporary=found["temporary"],
         failover=found.get("failover", False),
         synced=found.get("synced", False),
-        # 16 says only that decoding on a standby met a conflict
+        # PostgreSQL 16 reports only a conflict of decoding on a standby
         invalidation_reason=found.get("invalidation_reason") or ("conflict" if found.get("conflicting") else None),
     )
 
 
 def begin_start(connection: psycopg.Connection, name: str) -> None:
-    """Be the only daemon that is on its way to owning the slot, from here to `end_start`; SourceError if another is.
+    """Lock the start: until `end_start`, only this daemon may acquire the slot.
 
-    Without it, of two that start at once with no slot one could own the slot that the other has just made, and copies
-    the tables from.
+    SourceError if another daemon is starting. Without the lock, if two daemons start at once without a slot, one could
+    acquire the slot that the other has just created and copies the tables from.
     """
     row = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_STARTING, name)).fetchone()
     if row != (True,):
@@ -164,14 +164,14 @@ def begin_start(connection: psycopg.Connection, name: str) -> None:
 
 
 def end_start(connection: psycopg.Connection, name: str) -> None:
-    """Say that the slot is owned."""
+    """Release the lock of `begin_start`, once the slot is acquired."""
     connection.execute("SELECT pg_advisory_unlock(%s, hashtext(%s))", (_STARTING, name))
 
 
 def create(pgconn: pq.abc.PGconn, name: str, server: Server) -> CreatedSlot:
-    """Make the slot on a replication connection; its snapshot lives until that connection runs its next command.
+    """Create the slot on a replication connection; its snapshot lasts until the next command there.
 
-    The server waits for the transactions that run, a standby until it hears of them; that is logged if it takes long.
+    The server waits for running transactions, a standby until the primary logs them. A wait of more than 5 s is logged.
     """
     if server.version < 150000:
         options = "EXPORT_SNAPSHOT"

@@ -1,4 +1,4 @@
-"""What the source's catalog says of the captured tables as of now: one connection, asked by all who need it."""
+"""Query layouts, keys and types of the captured tables over one shared connection to the source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tailrace.snapshot.window import Look
 
 
 class SourceCatalog:
-    """`publications` are those of this start, `keys` the key of each table, `types` the types by oid."""
+    """The source's catalog as seen by one daemon start.
+
+    `publications` are those of this start, `keys` has the key of each table, `types` the types by oid.
+    """
 
     def __init__(
         self,
@@ -27,7 +30,7 @@ class SourceCatalog:
         capture_set: CaptureSet,
         keys: Keys,
     ) -> None:
-        """`connection` is the caller's; `database` is the name of the one that it is to."""
+        """`connection` belongs to the caller; `database` is the name of its database."""
         self.connection = connection
         self.database = database
         self.publications = publications
@@ -40,13 +43,13 @@ class SourceCatalog:
         return publication.relations(self.connection, self.publications, self.capture_set)[0]
 
     def layout(self, oid: int) -> Layout | None:
-        """Return how a table lies; None if it is gone, or has no columns."""
+        """Return a table's layout; None if the table is missing or has no columns."""
         return layout(self.connection, self.publications.names, oid)
 
     def survey(self) -> Look:
-        """Return how all captured tables lie."""
+        """Return the layouts of all captured tables."""
         return survey(self.connection, self.publications.names, self.capture_set)
 
     def why_not_captured(self, name: str) -> NotCaptured:
-        """Return why ``schema.table`` is not among the captured tables."""
+        """Return the reason why ``schema.table`` is not captured."""
         return explain(self.connection, self.publications, self.capture_set, name)

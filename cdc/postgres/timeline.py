@@ -1,4 +1,4 @@
-"""Who the server is to the WAL: its system identifier, its timeline, and where earlier timelines were left.
+"""Server identity in the WAL: system identifier, timeline, and the ends of earlier timelines.
 
 https://www.postgresql.org/docs/current/protocol-replication.html
 """
@@ -18,9 +18,9 @@ _PRIMARY = "Let source.dsn name the present primary: host=a,b target_session_att
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`system_identifier` is a decimal number as text, `lsn` the end of the WAL that is on disk.
+    """Server identity; `system_identifier` is a decimal number as text, `lsn` the end of its flushed WAL.
 
-    `history` has the LSN at which each earlier timeline that this one comes from was left, as far as it was asked for.
+    `history` has, if it was queried, the LSN at which each ancestor timeline ended.
     """
 
     system_identifier: str
@@ -29,7 +29,7 @@ class Identity:
     history: Mapping[int, int] = field(default_factory=dict)
 
     def check(self, stored: PositionRecord, hint: str) -> None:
-        """Refuse a server that does not have, in its past, all that the topics hold."""
+        """Raise StateError (TR-403, TR-421, TR-422) if the server's history lacks WAL of the topics."""
         here = stored.here
         if here.system_identifier != self.system_identifier:
             raise StateError(
@@ -57,7 +57,7 @@ class Identity:
                 detail="It is a former primary, or was restored from a backup of the time before a promotion.",
                 hint=f"{_PRIMARY} If this is it:\n       {hint}",
             )
-        # a value that was read again may be of a transaction that the stream had not shown yet
+        # a value fetched from the source may belong to a transaction that the stream had not shown yet
         end = max(stored.end_lsn, *stored.reread.values(), 0)
         if end > left_at:
             newest = "has not" if here.position.commit_lsn >= left_at else "has"
@@ -72,7 +72,7 @@ class Identity:
             )
 
     def promoted(self, timeline: int) -> str:
-        """Say that the server has left a timeline; nothing if it is on it."""
+        """Return a sentence about the server's promotion since `timeline`; empty if there was none."""
         left_at = self.history.get(timeline)
         if timeline == self.timeline or left_at is None:
             return ""
@@ -80,9 +80,9 @@ class Identity:
 
 
 def identify(dsn: str, timeline: int | None) -> Identity:
-    """Ask the server; for its history only if it is on another timeline than `timeline`.
+    """Query the server's identity; its timeline history only if it is not on `timeline`.
 
-    Not pg_control_checkpoint(): between a promotion and the first checkpoint it has the timeline from before.
+    pg_control_checkpoint() is unsuitable: between a promotion and the first checkpoint it has the old timeline.
     """
     pgconn = connect_replication(dsn)
     try:
@@ -92,7 +92,7 @@ def identify(dsn: str, timeline: int | None) -> Identity:
             return found
         try:
             ((_, content),) = command(pgconn, f"TIMELINE_HISTORY {found.timeline}")
-        except SourceError:  # without its file nobody knows where this one comes from
+        except SourceError:  # without the history file the ancestors are unknown
             return found
         return replace(found, history=parse_history((content or b"").decode(errors="replace")))
     finally:
@@ -100,7 +100,7 @@ def identify(dsn: str, timeline: int | None) -> Identity:
 
 
 def parse_history(text: str) -> dict[int, int]:
-    """Read a timeline history file: lines of timeline, LSN at which it was left, reason, with tabs between them."""
+    """Parse a timeline history file: timeline, LSN at which it ended, and reason, separated by tabs."""
     found: dict[int, int] = {}
     for line in text.splitlines():
         words = line.split(maxsplit=2)

@@ -1,4 +1,4 @@
-"""What is captured as of a start: publications, tables and their keys, all checked, and a topic for each."""
+"""Determine and check the captured tables at a start: publications, tables, keys and topics."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """`identity` is the server's, `columns` the options of columns, `partitions` those of every topic; `keyed` are the
-    tables on whose topics there are records with keys.
+    """The captured tables as of a start.
+
+    `identity` is the server's, `columns` are the column options, `partitions` the partition counts of all topics.
+    `keyed` are the tables whose topics have records with keys.
     """
 
     catalog: SourceCatalog
@@ -52,9 +54,9 @@ class Captured:
 
 
 def capture(config: Config, connection: psycopg.Connection, found: Found, *, first: bool) -> Captured:
-    """Make the publications and topics that are missing. TailraceError for what cannot be captured as asked.
+    """Create missing publications and topics. TailraceError if the configured capture is impossible.
 
-    `first`: nothing is on the topics yet. Later, patterns whose tables are gone do not keep a pipeline from its work.
+    `first`: the topics are still empty. Later, patterns whose tables are missing do not stop a pipeline.
     """
     source = config.source
     columns = ColumnOptions(source)
@@ -82,7 +84,7 @@ def capture(config: Config, connection: psycopg.Connection, found: Found, *, fir
 
 
 def _keyed(config: Config, relations: Sequence[Relation]) -> dict[str, bool]:
-    """Return the names of the tables whose topics have had records, and whether these have keys."""
+    """Return, for each table whose topic has had records, whether these records have keys."""
     topics = Topics(config.kafka.prefix)
     subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
     named = {relation.qualified_name: topics.table(relation.schema, relation.name) for relation in relations}
@@ -90,7 +92,10 @@ def _keyed(config: Config, relations: Sequence[Relation]) -> dict[str, bool]:
 
 
 def _refuse_lost_updates(config: Config, relations: Sequence[Relation], keyed: Mapping[str, bool]) -> None:
-    """Refuse tables whose updates are not published any more, while their topics promise the newest row of each key."""
+    """Raise StateError (TR-428) for tables without published updates whose topics have keys.
+
+    Such topics promise the newest row of each key.
+    """
     lost = [each.qualified_name for each in relations if keyed.get(each.qualified_name)]
     if lost:
         tables, left_out = " ".join(lost), ", ".join(f'"!{name}"' for name in lost)
@@ -114,7 +119,7 @@ def _refuse_all(
     *,
     first: bool,
 ) -> None:
-    """Refuse what cannot be captured as asked, all of it in one error."""
+    """Raise one error with everything that cannot be captured as configured."""
     errors: list[TailraceError] = [*row_security_errors(connection, captured)]
     if first and (lacking := lacking_rights(connection, captured)) is not None:
         errors.append(lacking.error())
@@ -134,7 +139,7 @@ def _refuse_all(
 
 
 def check_patterns(connection: psycopg.Connection, name: str, capture_set: CaptureSet, *, first: bool) -> None:
-    """Refuse patterns that are none and, before the first start, those that fit no table; later, log them."""
+    """Refuse invalid patterns and, at a first start, patterns without a table; later, log the latter."""
     found = publication.find(connection, name)
     tables = {*permanent_tables(connection), *(publication.published(connection, found) if found else ())}
     names = sorted(f"{schema}.{table}" for schema, table in tables)
@@ -148,7 +153,7 @@ def check_patterns(connection: psycopg.Connection, name: str, capture_set: Captu
 def nothing_captured(
     connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
 ) -> ConfigError:
-    """Return the error for publications without a table that ``source.tables`` takes."""
+    """Return the error for publications without a table that matches ``source.tables``."""
     names = [f"{schema}.{table}" for schema, table in publication.published(connection, publications)]
     missing = missing_tables(connection, publications, capture_set)
     return ConfigError(

@@ -1,4 +1,4 @@
-"""The topics held against the stored cut: what it names must be there, and as long as it says."""
+"""Compare the topics with the stored cut: they must exist and contain all of its offsets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tailrace.sinks.kafka.offsets import Bounds
 def check_cut(
     cut: Cut, own: Topics, tables: Mapping[str, str], topics: Mapping[str, Sequence[Bounds]], hint: str
 ) -> None:
-    """Refuse to go on with topics that have lost records.
+    """Raise StateError (TR-424) if topics have lost records.
 
-    `tables` are the captured ones by their topic: those of others may have been deleted. `topics` are those that there
-    are. Compaction does not move the beginning of a partition, nor does it move the end.
+    `tables` are the captured tables by topic; topics of other tables may have been deleted. `topics` are the existing
+    topics. Compaction moves neither the first nor the end offset of a partition.
     """
     filled = any(offset for offsets in cut.offsets.values() for offset in offsets)
     for topic in (own.schemas, own.tables):
@@ -51,7 +51,7 @@ def _lost(topic: str, detail: str, hint: str) -> StateError:
 
 
 def check_unused(own: Topics, tables: Iterable[str], topics: Mapping[str, Sequence[Bounds]], bootstrap: str) -> None:
-    """Refuse to copy tables into topics that have records which no position speaks of."""
+    """Raise StateError (TR-425) if topics, to be filled by a first copy, have records without a position."""
     used = [
         topic
         for topic in (*sorted(tables), own.schemas, own.tables)

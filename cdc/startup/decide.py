@@ -1,40 +1,41 @@
-"""How to start: the stored position held against the server, the slot, the publications and the topics.
+"""Start-up decision: compare the stored position with server, slot, publications and topics.
 
-Asked before anything is made, owned or fenced, and again as the owner of the slot. "Position" is the newest record of
-the slot on the progress topic; the first line that fits decides. Nothing is skipped, dropped or filled anew by itself.
+It is made before anything is created, acquired or fenced, and again as the owner of the slot. "Position" is the slot's
+newest record on the progress topic. The first matching line decides. Nothing is skipped, dropped or refilled
+automatically.
 
     found                                                                   decision
     version before 14; wal_level not logical; SQL_ASCII                     TR-231, TR-202, TR-214   exit 4
-    a standby whose slot is kept in step with the primary's                 TR-232   exit 4, in mid-run tried again
-    a standby without the slot of a position, or before version 16          TR-232   exit 4, in mid-run tried again
-    publication that leaves out a kind of change, before the first start    TR-233   exit 4
+    standby with a slot that is synchronized from the primary               TR-232   exit 4, retried while running
+    standby without the slot of a position, or before version 16            TR-232   exit 4, retried while running
+    publication that leaves out an operation, before the first start        TR-233   exit 4
     publication of more than inserts, with source.publish = "insert"        TR-233   exit 4
 
-    no position, or only the record from before the slot was made, and
-      no slot, topics never written to                                      first start: slot, then a copy of all
+    no position, or only the record from before the slot's creation, and
+      no slot, topics never written to                                      first start: slot, then copy all tables
       no slot, topics written to                                            TR-425   exit 6
       slot of another plugin, database or type, two-phase, temporary        TR-208   exit 4
       slot lost                                                             TR-204   exit 6
-      slot that nothing shows to be ours (or the progress topic is gone)    TR-423   exit 6
-      slot of a first start that was cut short before its first record      go on; all tables are read in windows
+      slot not known to be ours (or the progress topic is missing)          TR-423   exit 6
+      slot of a first start interrupted before its first record             continue; read all tables in windows
 
     a position, and
       another system identifier                                             TR-403   exit 6
-      the same timeline, but WAL that ends before the position: a backup    TR-422   exit 6
-      a timeline that the position's is not in the history of               TR-421   exit 6
-      a newer timeline, which lacks WAL that is on the topics               TR-421   exit 6
-      slot missing, or half synchronized when its standby was promoted      TR-402   exit 6
+      same timeline, but the WAL ends before the position: a backup         TR-422   exit 6
+      timeline without the position's timeline in its history               TR-421   exit 6
+      newer timeline that lacks WAL of the topics                           TR-421   exit 6
+      slot missing, or not fully synchronized when its standby was promoted TR-402   exit 6
       slot of another plugin, database or type, two-phase, temporary        TR-208   exit 4
       slot invalidated: WAL removed, idle for too long, or other reasons    TR-204   exit 6
-      slot confirmed beyond the position                                    TR-401   exit 6
-      publication gone, made again, or made later                           TR-404   exit 6
-      publication that leaves out a kind of change                          TR-426   exit 6
-      topic of the cut gone, shorter, cut off, or with other partitions     TR-424   exit 6
-      topic settings that break a promise (`sinks.kafka.admin`, after the rest)   TR-302   exit 5
-      slot at or behind the position                                        go on behind the position
-        newer timeline that has all of the topics                           ... on it
+      slot confirmed past the position                                      TR-401   exit 6
+      publication missing, recreated, or created later than the slot        TR-404   exit 6
+      publication that leaves out an operation                              TR-426   exit 6
+      topic of the cut missing, shorter, truncated, other partition count   TR-424   exit 6
+      topic settings that break a promise (`sinks.kafka.admin`, checked last)     TR-302   exit 5
+      slot at or before the position                                        continue after the position
+        newer timeline that has all WAL of the topics                       ... on that timeline
         tables added to the publication                                     ... and read them in windows
-        tables taken out of it                                              ... and leave their topics as they are
+        tables removed from the publication                                 ... and leave their topics unchanged
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ from tailrace.sinks.kafka.offsets import Bounds
 EPOCH = 1
 
 _ON_STANDBY = 160000
-"""The first version that decodes on a standby."""
+"""The first server version that supports logical decoding on a standby."""
 _FAILOVER = 170000
-"""The first version that carries slots over to a standby."""
+"""The first server version that synchronizes slots to a standby."""
 _OWN_SLOT_OF_STANDBY = (
     "the server is a standby, and the slot will be its own: if the standby is lost, so is the slot. The primary's"
     " vacuum invalidates it unless hot_standby_feedback is on and primary_slot_name is set."
@@ -73,10 +74,10 @@ _OWN_SLOT_OF_STANDBY = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that a start is decided by. `tables` are the captured ones by their topic, `topics` those that exist.
+    """The facts for a start-up decision; `tables` are the captured ones by topic, `topics` existing ones.
 
-    `owned`: nobody else writes. Until then the slot may be ahead of the position for a moment, since the answer to a
-    commit comes before it can be read. `brokers`: of several, one may not know of all topics yet.
+    `owned`: no other process writes. Without it the slot may briefly be ahead of the position, because Kafka
+    acknowledges a commit before it can be read. `brokers` is their number: of several, one may not know all topics yet.
     """
 
     slot_name: str
@@ -97,14 +98,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Go on from `origin`; None: the slot is to be made, or owned first. `notes` are for the log."""
+    """Continue from `origin`; if None, the slot must be created or acquired. `notes` are for the log."""
 
     origin: PositionRecord | None
     notes: tuple[str, ...] = ()
 
 
 def decide(found: Found) -> Start:
-    """Say where to go on from. SourceError or StateError where a person must decide."""
+    """Return the record to continue from. SourceError or StateError if a person must decide."""
     found.server.check()
     if found.server.in_recovery:
         _check_standby(found)
@@ -126,7 +127,7 @@ def _begin(found: Found, hint: str) -> Start:
     slot.check_not_lost(slot.confirmed_flush_lsn, now.lsn, REFILL)
     if not found.owned:
         return Start(None)
-    # ours was made after this record, and nobody has confirmed anything to it since
+    # our slot was created after this record, and nothing has been confirmed to it since
     if (
         stored is None
         or stored.here.system_identifier != now.system_identifier
@@ -186,7 +187,7 @@ def _why_missing(found: Found, timeline: int) -> str:
 
 
 def _check_standby(found: Found) -> None:
-    """Go on from a standby's own slot only, or make one where there never was a slot."""
+    """Raise SourceError (TR-232) unless the standby has its own slot or can create one at a first start."""
     if found.slot is not None:
         if not found.slot.synced:
             return

@@ -1,4 +1,4 @@
-"""What there is at a start, asked of PostgreSQL and of Kafka; nothing is changed. `cdc.startup.decide` decides."""
+"""Collect the facts for a start from PostgreSQL and Kafka, without changes, for `cdc.startup.decide`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tailrace.sinks.kafka.offsets import topic_bounds
 
 
 def look(config: Config, connection: psycopg.Connection, *, owned: bool) -> Found:
-    """Ask for all that a start is decided by. `owned`: the slot is ours, and whoever wrote before is fenced.
+    """Return the facts for a start. `owned`: the slot is ours, and the previous producer is fenced.
 
-    What is asked for later may be newer, so that nothing looks lost that is only on its way: the slot first, for what
-    it was told is on the topics; then the position; then what that is held against.
+    Facts queried later may be newer. The order ensures that data in transit never looks lost: first the slot, because
+    everything confirmed to it is on the topics; then the position; then the facts that the position is compared with.
     """
     source, kafka = config.source, config.kafka
     topics = Topics(kafka.prefix)
     server = catalog.server(connection)
-    server.check()  # what follows is not in the catalogs of older versions
+    server.check()  # the next queries need catalogs that older versions lack
     found = slot.inspect(connection, source.slot)
     stored = read_position(kafka, topics, source.slot)
     if found is None and stored is not None:
-        # another daemon may have made it since
+        # another daemon may have created it since
         found = slot.inspect(connection, source.slot)
     publications = publication.find(connection, source.publication)
     tables = {

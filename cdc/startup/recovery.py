@@ -1,7 +1,7 @@
-"""What to do when the stream cannot be gone on with: one place, for every error that a person must decide on.
+"""Recovery from errors that prevent streaming and require a person's decision.
 
-Where changes are gone that the topics lack, a person's word, the request `tailrace snapshot start --all --reconcile`,
-has the slot made anew and all tables read again and reconciled; nothing is dropped without it.
+If changes are lost, the request `tailrace snapshot start --all --reconcile` makes the daemon recreate the slot and
+reconcile all tables. Nothing is dropped without this request.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tailrace.sinks.kafka.outbox import Outbox
 
 
 def copy_anew(prefix: str, slot: str | None) -> str:
-    """Return the hint that gets all tables onto other topics, where these cannot be mended; `slot` must go first."""
+    """Return the hint to copy all tables to other topics if these are beyond repair, dropping `slot`."""
     lines = [f"SELECT pg_drop_replication_slot('{slot}');"] if slot else []
     lines.append(f'prefix = "{prefix}_2"  # under [kafka]; all tables are copied anew')
     return "\n       ".join(lines)
 
 
 def is_mended(config: Config, error: TailraceError) -> bool:
-    """Whether a person has asked for what makes the topics right again after `error`."""
+    """Whether a person has requested the recovery that repairs the topics after `error`."""
     if not is_refilled(error.code):
         return False
     with RequestTail(config.kafka, config.source.slot) as tail:
@@ -42,7 +42,7 @@ def is_mended(config: Config, error: TailraceError) -> bool:
 
 
 def drop(connection: psycopg.Connection, name: str) -> None:
-    """Drop the slot, if there is one. SourceError if somebody reads from it."""
+    """Drop the slot if it exists. SourceError if another process reads from it."""
     found = slot.inspect(connection, name)
     if found is None:
         return
@@ -54,7 +54,7 @@ def drop(connection: psycopg.Connection, name: str) -> None:
 def make_slot(
     config: Config, server: Server, relations: Sequence[Relation], keyless: set[str]
 ) -> tuple[int, ExportedSnapshot | None]:
-    """Make the slot; return its consistent point, and the snapshot of `relations` at it if there are any."""
+    """Create the slot; return its consistent point and the snapshot of `relations`, if there are any."""
     if relations:
         exported = ExportedSnapshot(config, server, relations, keyless)
         return exported.consistent_point, exported
@@ -66,7 +66,7 @@ def make_slot(
 
 
 def empty_topics(outbox: Outbox, tables: Tables, relations: Iterable[Relation], position: Position) -> None:
-    """Send a truncate to the topics of tables without a key: they are filled anew, behind `position`."""
+    """Send a truncate to the topics of tables without a key, which are refilled after `position`."""
     now_ms = time.time_ns() // 1_000_000
     for relation in relations:
         tables.see(relation)

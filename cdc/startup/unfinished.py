@@ -1,4 +1,4 @@
-"""At a start: the reads of tables that an earlier run has left unfinished."""
+"""Resume, at a start, the table reads that an earlier daemon process has left unfinished."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tailrace.schemas.records.layout import TableStatus
 
 
 def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, windows: Windows) -> None:
-    """Go on with them in windows, and let go of tables that are not captured any more.
+    """Resume unfinished reads in windows, and drop the reads of tables that are no longer captured.
 
-    StateError for one without a key: rows that the stream and a window both bring can be told apart by their key only.
+    StateError (TR-405) for a table without a key: only a key identifies rows that both the stream and a window bring.
     """
-    # one that has lost its key is refused when its next record comes, and is another's case until then
+    # a table that has lost its key is refused at its next record, not here
     registry.keyless |= captured.without_key - captured.keyed
     parked = registry.parked.keys()
     for table in sorted((registry.keyless & registry.incomplete) - parked):
@@ -35,7 +35,7 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
     unread = reads.unread() - registry.keyless
     for name, relation in relations.items():
         now = registry.states.get(name)
-        # one of which nothing is known is wanted by the first look at the catalog, with its entry in the publication
+        # the first catalog inspection schedules the read of an unknown table, with its publication entry
         if now is None or now.status in (TableStatus.NEW, TableStatus.PARKED):
             continue
         if name in registry.incomplete or now.asked is not None or name in unread:

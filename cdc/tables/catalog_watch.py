@@ -1,15 +1,16 @@
-"""A look at the catalog before a cut is called a state: DDL that no change follows is in no message of the stream.
+"""Inspect the catalog before a cut becomes a state, to find DDL that the stream does not report.
 
-First one cheap query: is there a row of the catalogs that a transaction has written which was not seen at the last
-look? Only then all captured tables are looked at. What was found is acted on once the stream has passed the LSN of the
-look, for until then it may still bring changes of the shapes before; meanwhile no cut is a state of these tables.
+The stream reports DDL only with the next row change. First, one cheap query checks for catalog rows written by
+transactions that the last inspection did not see. Only if there are any, all captured tables are inspected. The
+findings are applied once the stream has passed the LSN of the inspection, because until then it may still bring changes
+of earlier shapes. Until then no cut is a state of these tables.
 
-A commit is in the WAL, and so perhaps on the topics, before others see it: for as long as it waits for a synchronous
-standby. Until then its transaction holds the lock that its DDL took. So a table is unsettled, too, while somebody who
-is not idle holds such a lock on it.
+While a commit waits for a synchronous standby, it is already in the WAL, and perhaps on the topics, but not visible to
+other sessions. Until then its transaction holds its DDL lock. So a table is also unsettled while a session that is not
+idle holds such a lock on it.
 
 Cost: the query reads the catalogs of tables, columns and types, some 4,000 rows in a database of a hundred tables (1 ms
-of the server's time); `rest_s` keeps it below a tenth of the time.
+of server time). `rest_s` limits it to a tenth of the time.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from tailrace.cdc.tables.registry import TableRegistry
 from tailrace.snapshot.window import Found, Look
 
 _MOST = 200
-"""Rows that are told apart; where more are new, all tables are looked at each time."""
+"""Maximum number of new row versions compared; with more, all tables are inspected each time."""
 
 _SHARE: Final = 10
 
 _LET_GO_S: Final = 0.1
-"""How long a look waits for somebody who has just locked a captured table."""
+"""Maximum wait, in seconds, for a session that has just locked a captured table."""
 
-# ANALYZE and VACUUM change rows of pg_class in place, which makes no new version. Temporary tables come and go.
+# ANALYZE and VACUUM update rows of pg_class in place, without a new version. Temporary tables are never captured.
 _NEWS: LiteralString = """
 WITH news AS (
   SELECT a.xmin FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
@@ -48,7 +49,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT xmin::text::i
 
 _OF_SCHEMAS: LiteralString = "UNION SELECT xmin FROM pg_publication_namespace WHERE age(xmin) <= age(%(since)s::xid)"
 
-# ATTACH PARTITION takes its strongest lock on the partition alone, VACUUM and ANALYZE take theirs on one table.
+# ATTACH PARTITION takes its strongest lock on the partition only; VACUUM and ANALYZE lock one table.
 _LOCKED: LiteralString = """
 SELECT unnest(ARRAY[relation::int8, objid::int8, (SELECT reltype::int8 FROM pg_class c WHERE c.oid = l.relation)])
 FROM pg_locks l
@@ -65,12 +66,12 @@ WHERE granted AND pid IS DISTINCT FROM pg_backend_pid()
 
 
 class CatalogWatch:
-    """The looks at the catalog of one stream. Memory: two looks, each bounded by the number of captured tables."""
+    """Catalog inspections of one stream. Memory: two, each bounded by the number of captured tables."""
 
     def __init__(
         self, catalog: SourceCatalog, registry: TableRegistry, past: Callable[[str, str], TopicPast]
     ) -> None:
-        """`past` says what a table's topic has held."""
+        """`past` returns the history of a table's topic."""
         self._catalog = catalog
         self._connection = catalog.connection
         self._registry = registry
@@ -83,13 +84,13 @@ class CatalogWatch:
         self.rest_s = 0.0
 
     def look(self) -> None:
-        """Look before a cut is called a state; what it leaves open is `registry.unsettled` afterwards."""
+        """Inspect the catalog before a cut becomes a state; store undecided tables in `registry.unsettled`."""
         began = time.monotonic()
         before = self._locked
         news = self._is_news()
         deadline = began + _LET_GO_S
         while self._held(self._locked - before) and time.monotonic() < deadline:
-            # in the middle of its commit, most likely: a name that it gives is known to nobody yet
+            # most likely in the middle of its commit: a new table name is not visible yet
             time.sleep(_LET_GO_S / 10)
             news |= self._is_news()
         if news or self._wants_look:
@@ -99,12 +100,12 @@ class CatalogWatch:
         self.rest_s = (time.monotonic() - began) * (_SHARE - 1)
 
     def add(self, look: Look) -> None:
-        """Take a look at the catalog; it waits until the stream has come so far."""
-        # the oldest and the newest: were it always the newest alone, a stream that lags might never reach one
+        """Add a catalog inspection, to be applied when the stream has reached its LSN."""
+        # keep the oldest and the newest: with only the newest, a lagging stream might never reach one
         self._pending = [*self._pending[:1], look]
 
     def passed(self, lsn: int) -> None:
-        """Say that the stream has delivered all that was committed before `lsn`, and no part of a later transaction."""
+        """Report that the stream has delivered all commits before `lsn`, and no part of a later one."""
         if not self._pending:
             return
         while self._pending and lsn >= self._pending[0].until:
@@ -116,23 +117,23 @@ class CatalogWatch:
         self._judge()
 
     def want_look(self) -> None:
-        """Have the next look find all captured tables, whether the catalogs have news or not."""
+        """Make the next inspection cover all captured tables even if the catalogs have not changed."""
         self._wants_look = True
 
     @property
     def wants_look(self) -> bool:
-        """Whether a look is due although no cut is about to be called a state."""
+        """Whether an inspection is due although no cut is about to become a state."""
         return self._wants_look
 
     @property
     def waits(self) -> bool:
-        """Whether what a look has found waits for the stream."""
+        """Whether the findings of an inspection wait for the stream."""
         return bool(self._pending)
 
     def _is_news(self) -> bool:
-        # the locks first: whoever lets go of one after that is seen by the second query
+        # locks first: the second query sees the changes of a session that releases its lock after the first
         locked = [oid for (oid,) in self._connection.execute(_LOCKED)]
-        # 14 publishes no schemas
+        # PostgreSQL 14 cannot publish schemas
         of_schemas: LiteralString = _OF_SCHEMAS if self._connection.info.server_version >= 150000 else ""
         query = _NEWS.replace("{of_schemas}", of_schemas)
         row = self._connection.execute(query, {"since": self._since or "3", "most": _MOST}).fetchone()
@@ -146,7 +147,7 @@ class CatalogWatch:
         return news
 
     def _judge(self) -> None:
-        """Say which tables are unsettled."""
+        """Update the set of unsettled tables."""
         unsettled = self._held(self._locked)
         for look in self._pending:
             unsettled |= self._registry.moved(look)
@@ -158,7 +159,7 @@ class CatalogWatch:
         return action not in (Action.NONE, Action.NOTE)
 
     def _held(self, locked: set[int]) -> set[str]:
-        """Return the tables that somebody may be altering: of them, or of a type of theirs, `locked` has the oid."""
+        """Return the tables that may be altered now: `locked` has their oid or that of one of their types."""
         if not locked:
             return set()
         return {

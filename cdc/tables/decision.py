@@ -1,24 +1,24 @@
-"""What becomes of a table's topic when the table, as the stream or a look at the catalog shows it, is another.
+"""Decide the action for a table's topic after DDL that the stream or a catalog inspection has shown.
 
-Pure functions, one row of the table below for each line that they return from:
+Pure functions; each row of this table is one of their return statements:
 
-    seen                                                             action
-    nothing is known of the table                                    READ
-    another table had its topic, or this one had another name        REFILL
-    another table has its name                                       REFILL
-    another entry in the publication: changes may be missing         REFILL
-    a truncate of its topic is still to be sent                      EMPTY    (before a record only)
-    columns that readers of old records cannot follow; another key   REFILL   (the registry refuses it if so configured)
-    a column whose form a person has chosen                          READ
-    values of the key may read differently at rest                   REFILL
-    rows may be gone without a delete: a partition's TRUNCATE, or
-    changes that were not published (detached, UNLOGGED, moved)      RECONCILE
-    values may read differently at rest; rows came with a partition  READ
-    columns, or how they lie, are others, but all rows read as ever  NOTE
-    nothing of it, or it is to be read in any case                   NONE
+    observation                                                      action
+    the table is unknown                                             READ
+    another table had this topic, or this table had another name     REFILL
+    another table has this name                                      REFILL
+    another publication entry: changes may be missing                REFILL
+    a truncate of the topic is still to be sent                      EMPTY    (before a record only)
+    columns that readers of old records cannot follow; another key   REFILL   (the registry stops if so configured)
+    a changed column with a configured option                        READ
+    stored key values may read differently                           REFILL
+    rows may be deleted without a delete in the WAL: TRUNCATE of a
+    partition, or unpublished changes (detached, UNLOGGED, moved)    RECONCILE
+    stored values may read differently; a partition brought rows     READ
+    columns or their layout changed, but all rows read as before     NOTE
+    no difference, or the table is to be read in any case            NONE
 
-The WAL says which shape a change has; what the catalog says besides may be later than that, or for a moment earlier.
-So nothing rests on the two being of one moment: in doubt the table is read again, and a read comes after either.
+The WAL gives the shape of a change. Other catalog facts may be later than that change, or briefly earlier. No decision
+depends on the two being simultaneous: in doubt the table is read again, and that read comes after both.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from tailrace.schemas.records.layout import Layout, RowsAtRest, TableState, Tabl
 from tailrace.schemas.relation import Relation
 
 OPTION: Final = "\0"
-"""Between a column's name and its option; no name has it."""
+"""Separator between a column's name and its option; a PostgreSQL name cannot contain it."""
 
 
 class Action(Enum):
-    """What is to be done; the comment says what becomes of the topic."""
+    """The action for a table's topic."""
 
     NONE = "none"
     NOTE = "note"  # only the stored layout changes
     READ = "read"  # all rows are read again
     RECONCILE = "reconcile"  # all rows are read again, and keys that are not found are deleted
     REFILL = "refill"  # a truncate, then all rows are read again
-    EMPTY = "empty"  # the truncate that an earlier REFILL asked for
+    EMPTY = "empty"  # the truncate of an earlier REFILL
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPast:
-    """What a topic has held: all names of columns ever, and the columns of its key; `used` if it has had records."""
+    """History of a topic: all its column names ever, its key columns, and whether it has had records."""
 
     ever: frozenset[str] = frozenset()
     key: tuple[str, ...] = ()
@@ -74,10 +74,11 @@ def on_record(
     *,
     chosen: bool,
 ) -> Action:
-    """Decide before the first record of a shape, which the WAL has shown at `commit_lsn`, is sent.
+    """Return the action before the first record of a shape, seen at `commit_lsn` in the WAL, is sent.
 
-    `now` is what the catalog says, `columns` are the captured ones with their options, `breaks` what readers cannot
-    follow, `chosen` whether an option makes them follow.
+    `now` is the layout in the catalog, `columns` are the captured columns with their options, `breaks` the
+    incompatible schema changes without an option. `chosen` says that options cover such changes; it matters only
+    without `breaks`.
     """
     if (replaced := _replaced(state, relation.oid, now, past)) is not None:
         return replaced
@@ -96,7 +97,7 @@ def on_record(
 
 
 def on_look(state: TableState | None, now: Layout, columns: tuple[str, ...], past: TopicPast) -> Action:
-    """Decide about a table that a look at the catalog has found under the name of `state`."""
+    """Return the action for a table that a catalog inspection has found under the name of `state`."""
     if (replaced := _replaced(state, now.oid, now, past)) is not None:
         return replaced
     assert state is not None
@@ -106,21 +107,21 @@ def on_look(state: TableState | None, now: Layout, columns: tuple[str, ...], pas
 
 
 def _not_twice(state: TableState, action: Action) -> Action:
-    """Return what is left to do of a table that is to be read in any case: its read is not planned yet."""
+    """Return NONE if the table already waits for a read that covers `action`; REFILL always stays."""
     waits = state.status is TableStatus.WANTED and action is not Action.REFILL
     return Action.NONE if waits else action
 
 
 def _replaced(state: TableState | None, oid: int, now: Layout | None, past: TopicPast) -> Action | None:
-    """Return what to do if the topic is not the one of this very table with all its changes; None if it is."""
+    """Return the action if the topic belongs to another table or may lack changes of this one, else None."""
     if state is None or state.status is TableStatus.NEW:
         return Action.READ
     if state.oid == 0:
         return Action.REFILL if past.used else Action.READ
     if state.oid != oid:
         return Action.REFILL
-    # Before a table is planned for the first time its entry is not known; a table that is in no publication by now may
-    # come back, with another entry.
+    # Before a table's first read is planned, its publication entry is unknown. A table that is in no publication now
+    # may return with another entry.
     unknown = state.layout is None and state.member == 0
     if now is not None and now.member not in (0, state.member) and not unknown:
         return Action.REFILL
@@ -128,7 +129,7 @@ def _replaced(state: TableState | None, oid: int, now: Layout | None, past: Topi
 
 
 def _at_rest(state: TableState, was: Layout, now: Layout, columns: tuple[str, ...], past: TopicPast) -> Action:
-    # one whose option is another now reads differently
+    # a column whose option has changed reads differently
     same = set(columns) & set(state.columns)
     found = was.rows_at_rest(now, names(columns), names(same), past.ever, past.key)
     if found is not RowsAtRest.SAME:
@@ -137,5 +138,5 @@ def _at_rest(state: TableState, was: Layout, now: Layout, columns: tuple[str, ..
 
 
 def names(columns: Iterable[str]) -> list[str]:
-    """Return the names of columns that are given with their options."""
+    """Return the column names without their options."""
     return [column.partition(OPTION)[0] for column in columns]

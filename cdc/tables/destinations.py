@@ -1,4 +1,4 @@
-"""The topics of the captured tables: checked, made where they are missing, and how far each has been written."""
+"""Topics of the captured tables: check them, create missing ones, and track their offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OVERHEAD_BYTES = 1024
 
 
 class Destinations:
-    """The topics that are written, each with the offsets that the next cut names; bounded by the number of tables."""
+    """The topics being written, with the offsets for the next cut. Bounded by the number of tables."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class Destinations:
         partitions: Mapping[str, int],
         offsets: Mapping[str, list[int]],
     ) -> None:
-        """`relations` are the tables that have topics by now, `partitions` those of all topics that there are,
-        `offsets` those of the cut that we go on from.
+        """`relations` are the tables with topics, `partitions` the partition counts of all existing topics,
+        `offsets` those of the cut to resume from.
         """
         self._kafka = kafka
         self._keys = keys
@@ -41,9 +41,9 @@ class Destinations:
         return iter(self._by_topic.values())
 
     def ensure(self, relation: Relation) -> str:
-        """Return the topic of a table; it is made for one that came into the publication while we run.
+        """Return the topic of a table; create it for a table that was published after the start.
 
-        ConfigError if it cannot have one of its own.
+        ConfigError if the table cannot have a topic of its own.
         """
         if (relation.schema, relation.name) not in self._tables:
             refuse_clashes(self._topics, {*self._tables, (relation.schema, relation.name)})
@@ -54,29 +54,29 @@ class Destinations:
         return topic
 
     def of(self, topic: str) -> Destination:
-        """Return one of the topics that there are; what is sent to it counts in the cut."""
+        """Return the destination of an existing topic; records sent to it count in the cut."""
         if topic not in self._by_topic:
             known = self._offsets.get(topic, [])
             self._by_topic[topic] = Destination(topic, known + [0] * (self._partitions[topic] - len(known)))
         return self._by_topic[topic]
 
     def beside(self, topic: str) -> Destination:
-        """Return a topic of one partition beside those of the tables; it counts in the cut as they do."""
+        """Return the destination of a one-partition topic that is not a table's; it counts in the cut, too."""
         return self._by_topic.setdefault(topic, Destination(topic, list(self._offsets.get(topic, [0]))))
 
 
 def record_limit(kafka: Kafka) -> int:
-    """Return how many bytes of key and value a record may have: the rest of a message is what stands beside them."""
+    """Return the maximum bytes of a record's key and value; the rest of a message is overhead."""
     return kafka.max_message_bytes - _OVERHEAD_BYTES
 
 
 def make_topics(
     kafka: Kafka, relations: Collection[Relation], keys: Keys, keyed: Mapping[str, bool] | None = None
 ) -> dict[str, int]:
-    """Check the topics of a pipeline and of its tables, make those that are missing; return the partitions of each.
+    """Check the topics of a pipeline and its tables, create missing ones; return partition counts.
 
-    `keyed` says of tables on whose topics there are records whether these have keys: a table that has got or lost its
-    key since is refused when its next record comes, alone. ConfigError if two tables cannot have a topic each.
+    `keyed` says, for tables whose topics have records, whether these records have keys. A table that has gained or
+    lost its key since is refused at its next record, without affecting others. ConfigError if topic names clash.
     """
     topics = Topics(kafka.prefix)
     refuse_clashes(topics, {(relation.schema, relation.name) for relation in relations})
@@ -91,13 +91,13 @@ def make_topics(
         if (keyed or {}).get(relation.qualified_name, has_key):
             specs.append(TopicSpec(topic, kafka.partitions, by_key))
         else:
-            # without a key, an update or a truncate finds its place only in the order of the whole table
+            # without a key, only the order across the whole table gives an update or a truncate its place
             specs.append(TopicSpec(topic, 1, events))
     return ensure_topics(kafka, specs)
 
 
 def refuse_clashes(topics: Topics, tables: Collection[tuple[str, str]]) -> None:
-    """ConfigError if two tables would have one topic, or a table one of ours, or one that Kafka does not take."""
+    """Raise ConfigError for shared topics, tables with our own topics, and too long topic names."""
     for clash in topics.clashes(tables):
         alone = len(clash) == 1
         raise ConfigError(

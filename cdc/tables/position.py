@@ -1,7 +1,7 @@
-"""What is safe: the position that Kafka holds, the cut that goes with it, and the LSN that PostgreSQL may forget.
+"""Durable progress: the position and cut in Kafka, and the LSN that may be confirmed to PostgreSQL.
 
-Only `acknowledged` moves what may be confirmed, and it is told only about records that Kafka has committed: to confirm
-what was merely received, the mistake that loses data, cannot be written here.
+Only `acknowledged` advances that LSN, and it is called only for records that Kafka has committed. So received but
+uncommitted changes, whose confirmation would lose data, are never confirmed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tailrace.sinks.kafka.outbox import Destination
 
 
 class Progress:
-    """The position records of one slot, from the stored one on.
+    """The position records of one slot, starting with the stored one.
 
-    `reread` holds, per table, the LSN that the stream must pass before a value that was fetched from the source cannot
-    be newer than the rest of the cut.
+    `reread` holds, for each table, the LSN that the stream must pass until values fetched from the source are no newer
+    than the rest of the cut.
     """
 
     def __init__(self, origin: PositionRecord) -> None:
-        """`origin` is the stored record, or for a new slot one that names its consistent point and an empty cut."""
+        """`origin` is the stored record, or for a new slot one with its consistent point and an empty cut."""
         self.newest = origin
         self.reread = dict(origin.reread)
         self._state = origin.state
@@ -34,7 +34,7 @@ class Progress:
 
     @property
     def flushed_lsn(self) -> int:
-        """Everything committed before it is in Kafka."""
+        """The LSN before which everything committed is in Kafka."""
         return self.newest.here.flushed_lsn
 
     def record(
@@ -50,10 +50,10 @@ class Progress:
         incomplete: Set[str],
         parked: dict[str, str],
     ) -> PositionRecord:
-        """Return the record that ends the present Kafka transaction; the destinations' offsets are those of the cut.
+        """Return the record that ends the open Kafka transaction; its cut has the destinations' offsets.
 
-        `incomplete` are the tables of which this cut is no state, besides those of `reread`; `parked` are some of them,
-        with the codes of their errors.
+        `incomplete` are the tables, besides those in `reread`, for which this cut is not a state. `parked` are some of
+        them, with the codes of their errors.
         """
         self.reread = {table: lsn for table, lsn in self.reread.items() if lsn > flushed_lsn}
         offsets = self._offsets | {to.topic: list(to.next_offsets) for to in destinations}
@@ -82,7 +82,7 @@ class Progress:
         )
 
     def acknowledged(self, record: PositionRecord) -> int:
-        """Take over a record that Kafka has committed; return the LSN that may be confirmed to PostgreSQL."""
+        """Record that Kafka has committed `record`; return the LSN that may be confirmed to PostgreSQL."""
         self.newest = record
         self._offsets = dict(record.here.offsets)
         self._state = record.state
@@ -90,9 +90,9 @@ class Progress:
 
 
 def origin_behind_gap(stored: PositionRecord, origin: PositionRecord) -> PositionRecord:
-    """Return `origin`, of a new slot, as what follows `stored` although changes between the two are lost.
+    """Return the `origin` of a new slot as the successor of `stored`, with changes lost in between.
 
-    Its positions sort behind the old ones: LSNs go on rising, unless the slot is of another or of a restored system.
+    Its positions sort after the old ones. The epoch rises only if LSNs start again: on another or a restored server.
     """
     then, now = stored.here, origin.here
     end = max(then.flushed_lsn, then.position.commit_lsn)
@@ -116,9 +116,9 @@ def new_origin(
     publication_oids: tuple[int, int],
     tables: Iterable[str],
 ) -> PositionRecord:
-    """Return the record from which a new slot starts: nothing read, all tables incomplete.
+    """Return the position record from which a new slot starts: nothing read, all tables incomplete.
 
-    The second of `publication_oids` is that of the publication for tables without a key, 0 if there is none.
+    The second of `publication_oids` is the oid of the publication for tables without a key, 0 if there is none.
     """
     cut = Cut(
         position=Position(epoch, consistent_point - 1, 0),
@@ -132,5 +132,8 @@ def new_origin(
 
 
 def before_slot(origin: PositionRecord) -> PositionRecord:
-    """Return the record that comes before a slot is made: with it, one that is found without another record is ours."""
+    """Return the position record to write before a slot is created.
+
+    If later only this record and a slot are found, the slot is ours.
+    """
     return replace(origin, here=replace(origin.here, position=Position(origin.here.position.epoch, 0, 0)))

@@ -1,7 +1,7 @@
-"""The captured tables: what each one's topic holds, which state it is in, and who may change that.
+"""Status of each captured table and its topic, with all allowed status transitions.
 
-One `TableStatus` a table, changed by the methods here only, each of them one transition; `incomplete` follows from it.
-The state is kept on the tables topic, in the Kafka transaction of the records that it is about.
+Each table has one `TableStatus`. Only the methods here change it, each by one transition; `incomplete` follows from it.
+The state is stored on the tables topic, in the Kafka transaction of the records that it describes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tailrace.snapshot.window import Found, Look
 log = structlog.get_logger()
 
 _ROWS_STAY = (Action.REFILL, Action.RECONCILE)
-"""What is to be done about rows whose records a plain read would leave on the topic."""
+"""Actions for rows whose records a plain read would leave on the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Subjects:
 
 
 class TableRegistry:
-    """The state of each table's topic, by the table's name; bounded by the number of tables that there ever were.
+    """The state of each table's topic by table name. Bounded by the number of tables that ever existed.
 
-    `unsettled` are tables of which a look at the catalog leaves open whether rows at rest still read as they did: until
-    that is known, no cut is a state of theirs. `reads` says how far reads are, for people and metrics.
+    `unsettled` are tables whose stored rows may read differently, as far as the last catalog inspection can tell; until
+    this is decided, no cut is a state of them. `reads` is the progress of reads, for people and metrics.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class TableRegistry:
         states: Mapping[str, TableState],
         unread: Collection[str] = (),
     ) -> None:
-        """`states` are those of the tables topic, `unread` the tables that have chunks left; `send` puts a record on
-        that topic, in the Kafka transaction at hand.
+        """`states` are those on the tables topic, `unread` the tables with chunks left. `send` writes a record
+        to that topic in the open Kafka transaction.
         """
         self.reads = ReadProgress()
         self.unsettled: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class TableRegistry:
             self._states[name] = TableState(0, 0, status=TableStatus.NEW)
         self._incomplete = {name for name, state in self._states.items() if _is_incomplete(state)}
         self._relations: dict[str, Relation] = {}
-        self._changed_at: dict[str, float] = {}  # monotonic; a look at the catalog from before says nothing of it
+        self._changed_at: dict[str, float] = {}  # monotonic; earlier catalog inspections do not apply
 
     @property
     def states(self) -> Mapping[str, TableState]:
@@ -86,36 +86,36 @@ class TableRegistry:
         return self._states
 
     def status(self, name: str) -> TableStatus:
-        """Return where a table is; GONE for one that nothing is known of."""
+        """Return the status of a table; GONE for an unknown table."""
         state = self._states.get(name)
         return TableStatus.GONE if state is None or state.status is None else state.status
 
     @property
     def incomplete(self) -> Set[str]:
-        """The tables of which no cut is a state."""
+        """The tables for which no cut is a state."""
         return self._incomplete
 
     @property
     def wanted(self) -> dict[str, Relation]:
-        """The tables that must be read (again), or that a person wants read, and whose read is to be begun."""
+        """The tables whose read is required or requested by a person, and has not begun."""
         return dict(self._relations)
 
     def begun(self, name: str) -> None:
-        """Take note that a read is being planned."""
+        """Note that the read of a table is being planned."""
         self._relations.pop(name, None)
 
     def must_be_emptied(self, name: str) -> bool:
-        """Whether a truncate must be the next record of a table's topic: `adopt` says so once."""
+        """Whether a truncate must be the next record on a table's topic; `adopt` reports this once."""
         state = self._states.get(name)
         return state is not None and state.empty
 
     def begins_empty(self, name: str) -> bool:
-        """Whether the read of a table begins with a truncate: `emptied` says that it has been sent."""
+        """Whether the read of a table begins with a truncate; the caller reports it sent with `emptied`."""
         state = self._states.get(name)
         return state is not None and state.refill
 
     def emptied(self, name: str) -> None:
-        """Take note that the topic holds nothing from before the read of its table."""
+        """Note that the topic was emptied for the read of its table."""
         self._store(name, replace(self._states[name], empty=False, refill=False))
 
     def adopt(
@@ -127,7 +127,7 @@ class TableRegistry:
         new: Subjects,
         past: TopicPast,
     ) -> bool:
-        """Decide before the first record of a shape is sent, and take note; True if a truncate must come first.
+        """Apply the action for a new shape before its first record; return whether a truncate must precede.
 
         `old` and `new` are the topic's schemas. StateError (TR-407) if readers cannot follow and the configuration says
         to stop.
@@ -151,12 +151,12 @@ class TableRegistry:
             assert state is not None
             self._store(name, replace(state, layout=now, columns=columns, lsn=commit_lsn))
         elif action is Action.RECONCILE:
-            pass  # the look before the next state has it done, at offsets that are known
+            pass  # the catalog inspection before the next state starts it, at known offsets
         elif action is not Action.NONE:
             self._want(action, relation, now)
             wanted = self._states[name]
             if wanted.layout is None:
-                # the record, and what follows it, may have a form from before the one that is read
+                # this record and later ones may have an older form than the rows that will be read
                 self._store(name, replace(wanted, refill=True))
             if action is Action.REFILL:
                 self._store(name, replace(self._states[name], empty=False))
@@ -164,9 +164,9 @@ class TableRegistry:
         return False
 
     def adopt_events(self, relation: Relation, old: Subjects | None, new: Subjects) -> None:
-        """The same for a table without a key: its topic holds events, each in the shape of its time.
+        """Apply a new shape of a table without a key, whose topic holds events, each in the shape of its time.
 
-        So nothing is read again, nor could it be; but readers must be able to follow, too. StateError if they cannot.
+        So nothing is read again, nor could it be; but readers must be able to follow. StateError if they cannot.
         """
         name = relation.qualified_name
         found = breaks(old.value, new.value) if old else []
@@ -180,7 +180,7 @@ class TableRegistry:
             self._store(name, replace(state, oid=relation.oid, status=TableStatus.KEYLESS))
 
     def judge(self, look: Look, found: Found, past: TopicPast) -> Action | None:
-        """Say what a look at the catalog means for a table that it has found; None if more is known since."""
+        """Return the action for a table found by a catalog inspection; None if its state has changed since."""
         if found.name in self.keyless or self.status(found.name) is TableStatus.PARKED:
             return Action.NONE
         if look.began < self._changed_at.get(found.name, 0.0):
@@ -189,7 +189,7 @@ class TableRegistry:
         return on_look(state, found.layout, _with_options(self._options, found.name, found.columns), past)
 
     def moved(self, look: Look) -> set[str]:
-        """Return the tables that a look at the catalog does not find under their name."""
+        """Return the tables missing from a catalog inspection that were renamed or whose read is unfinished."""
         here = {each.name for each in look.found}
         elsewhere = {each.layout.oid for each in look.found}
         return {
@@ -200,16 +200,16 @@ class TableRegistry:
         }
 
     def settle(self, look: Look, pasts: Mapping[str, TopicPast]) -> None:
-        """Act on a look at the catalog, once the stream has passed the LSN of the look: what comes is of those shapes.
+        """Apply a catalog inspection once the stream has passed its LSN: then changes have these shapes.
 
-        So a table can be altered, renamed or replaced without a change of a row that would tell the stream.
+        This handles tables that were altered, renamed or replaced without a row change in the stream.
         """
         actions = [(each, self.judge(look, each, pasts[each.name])) for each in look.found]
         for name in self.moved(look):
             self.gone(name)
         for each, action in actions:
             if action is not None and action not in (Action.NOTE, Action.NONE):
-                # what is read is asked for by the name
+                # the read identifies the table by its name
                 relation = Relation(each.layout.oid, each.schema, each.table, ReplicaIdentity.DEFAULT, ())
                 self._want(action, relation, each.layout)
             state = self._states.get(each.name)
@@ -218,19 +218,19 @@ class TableRegistry:
                 self._store(each.name, replace(state, layout=each.layout, columns=columns))
 
     def key_changed(self, relation: Relation, commit_lsn: int, now: Layout | None) -> bool:
-        """Whether a table has another primary key than when its rows were read."""
+        """Whether a table's primary key has changed since its rows were read."""
         state = self._states.get(relation.qualified_name)
         if state is None or state.layout is None or now is None:
             return False
         return state.layout.oid == relation.oid and commit_lsn >= state.lsn and state.layout.key != now.key
 
     def first(self, relation: Relation, layout: Layout, lsn: int) -> None:
-        """NEW → READING: the table's first copy begins, with everything that was committed before `lsn`."""
+        """NEW → READING: begin the table's first copy, which includes everything committed before `lsn`."""
         state = TableState(FIRST_RUN, layout.oid, layout, lsn, self._captured(relation), layout.member)
         self._store(relation.qualified_name, replace(state, status=TableStatus.READING))
 
     def want(self, relation: Relation) -> None:
-        """→ WANTED: have a table read again, all of it; until that is done, no cut is a state of it."""
+        """→ WANTED: schedule a full read of a table; until it is done, no cut is a state of it."""
         self._want(Action.READ, relation, None)
 
     def _want(self, action: Action, relation: Relation, now: Layout | None) -> None:
@@ -239,15 +239,15 @@ class TableRegistry:
         same = state.oid == relation.oid
         reconciles = action is Action.RECONCILE or (state.asked is not None and state.asked.since is not None)
         if reconciles and state.status is TableStatus.READING:
-            # rows of the run that is given up would count as found by the next one
+            # rows of the abandoned run would count as found by the next one
             action = Action.REFILL
         holds_rows = same and action is not Action.REFILL and not state.empty
         if action is Action.RECONCILE and now is not None:
-            # what differs from the layout before is what the run is for
+            # this run handles the difference from the earlier layout
             state = replace(state, layout=now)
         member = state.member if same and action is not Action.REFILL else 0
         asked = state.asked
-        if asked is not None:  # holds further, but for what would leave rows out
+        if asked is not None:  # the request stays valid, without anything that would leave rows out
             asked = replace(asked, whole=False, where=None, layout=None, lsn=0, columns=())
         if action is Action.REFILL:
             asked = replace(asked, since=None) if asked is not None else None
@@ -258,7 +258,7 @@ class TableRegistry:
             TableState(
                 state.run + 1,
                 relation.oid,
-                # of the rows on the topic: what a read under a later one leaves of them is decided when it is planned
+                # layout of the rows on the topic; planning decides whether a read under a later one needs a truncate
                 state.layout if holds_rows else None,
                 state.lsn if holds_rows else 0,
                 state.columns if holds_rows else (),
@@ -273,14 +273,14 @@ class TableRegistry:
         log.info("table to be read", table=name, run=state.run + 1, action=action.value)
 
     def ends(self, relation: Relation) -> tuple[int, ...]:
-        """Return the offsets of a table's topic from which on a record is newer than the read that begins."""
+        """Return the offsets of a table's topic at the start of a read; records from there on are newer."""
         topic = self._topics.table(relation.schema, relation.name)
         return tuple(self._progress.newest.here.offsets.get(topic, ()))
 
     def ask(self, relation: Relation, asked: Asked) -> int:
-        """Have a table read because a person wants it; return the number of the run.
+        """Schedule a read that a person requested; return the number of the run.
 
-        `asked.whole` is what the caller knows of the topic: if it lacks nothing, its cuts stay states.
+        `asked.whole` says that the topic lacks nothing: then its cuts stay states.
         """
         name = relation.qualified_name
         state = self._states.get(name) or TableState(0, relation.oid)
@@ -295,12 +295,12 @@ class TableRegistry:
         return run
 
     def pause(self, name: str, *, paused: bool) -> None:
-        """Note whether a run is to wait."""
+        """Pause or resume a table's run."""
         state = self._states[name]
         self._store(name, replace(state, asked=replace(state.asked or Asked(), paused=paused)))
 
     def cancel(self, name: str, how: str = "cancelled") -> None:
-        """Leave a run of a topic that lacks nothing: what has been read stays there, and is right."""
+        """End a run early on a topic that lacks nothing: the records read so far stay there and are correct."""
         state = self._states[name]
         assert state.asked is not None
         assert state.asked.whole
@@ -308,7 +308,10 @@ class TableRegistry:
         self._relations.pop(name, None)
 
     def altered(self, relation: Relation, layout: Layout | None, past: TopicPast) -> None:
-        """READING → WANTED: a table was altered while it was read; `layout` is how it lies now, None if it is gone."""
+        """READING → WANTED: read a table again that was altered during its read.
+
+        `layout` is its present layout, None if it is missing.
+        """
         state = self._states[relation.qualified_name]
         action = Action.READ
         if layout is not None and state.layout is not None:
@@ -316,17 +319,17 @@ class TableRegistry:
         self._want(Action.REFILL if action in _ROWS_STAY else Action.READ, relation, layout)
 
     def planned(self, relation: Relation, layout: Layout, lsn: int, past: TopicPast) -> None:
-        """WANTED → READING: note how a table lies that is read now, with everything that was committed before `lsn`.
+        """WANTED → READING: note the layout of a read that includes everything committed before `lsn`.
 
-        Where records of rows that the topic has would stay beside those of the read, it is emptied first.
+        If the read would leave outdated records on the topic, the topic is emptied first.
         """
         name, columns = relation.qualified_name, self._captured(relation)
         state = self._states[name]
         if state.asked is not None and state.asked.whole:
-            # rows at rest are as they were until the run is done: of some, perhaps, it reads nothing
+            # stored rows keep their layout until the run is done, and it may not read all of them
             self._store(name, replace(state, asked=replace(state.asked, layout=layout, lsn=lsn, columns=columns)))
         else:
-            # as it is judged once it is read: while it waits, a read that leaves rows is no news
+            # judge it as READING: for a WANTED table the decision would suppress READ and RECONCILE
             reading = replace(state, status=TableStatus.READING)
             stay = state.layout is not None and on_look(reading, layout, columns, past) in _ROWS_STAY
             member = state.member or layout.member
@@ -334,7 +337,7 @@ class TableRegistry:
             self._store(name, replace(now, empty=state.empty or stay, refill=state.refill or stay))
 
     def copied(self, name: str) -> None:
-        """READING → STREAMING (KEYLESS): a run has read all that it was to read."""
+        """READING → STREAMING (or KEYLESS): the run is complete."""
         state = self._states[name]
         asked = state.asked
         if asked is not None and asked.whole and asked.where is None:
@@ -344,22 +347,22 @@ class TableRegistry:
         self._store(name, replace(state, asked=None, status=status, refill=False, ended=ended))
 
     def gone(self, name: str) -> None:
-        """→ GONE: no captured table has this name any more; its topic stays as it is."""
+        """→ GONE: no captured table has this name any more; its topic stays unchanged."""
         log.warning("table is gone, its topic stays as it is", table=name)
         run = self._states[name].run + 1 if name in self._states else 0
         self._store(name, TableState(run, 0, status=TableStatus.GONE))
         self._relations.pop(name, None)
 
     def cannot_be_read(self, name: str) -> None:
-        """→ KEYLESS: let a table be whose rows could not be told from those that the stream brings."""
+        """→ KEYLESS: give up reading a table whose rows cannot be told from those in the stream."""
         log.warning("table without a key: rows from before it was published are not on its topic", table=name)
         self.keyless.add(name)
         self._store(name, replace(self._states[name], asked=None, status=TableStatus.KEYLESS))
 
     def left(self, relation: Relation) -> None:
-        """→ GONE: a table has a change under a name outside the capture set, which its topic lacks.
+        """→ GONE: a table has a change under a name outside the capture set, and its topic lacks this change.
 
-        Under its old name it begins again, should it come back.
+        If the table returns to its old name, it is read from the start again.
         """
         for name, state in list(self._states.items()):
             if state.oid == relation.oid:
@@ -367,11 +370,11 @@ class TableRegistry:
                 self.gone(name)
 
     def is_parked(self, relation: Relation) -> bool:
-        """Whether the changes of a table are dropped, for an error."""
+        """Whether a table's changes are dropped because of an error."""
         return self.status(relation.qualified_name) is TableStatus.PARKED
 
     def park(self, relation: Relation, error: TailraceError, lsn: int) -> None:
-        """→ PARKED: set a table aside; its topic lacks changes from the commit at `lsn` on."""
+        """→ PARKED: set a table aside; its topic lacks changes starting with the commit at `lsn`."""
         name = relation.qualified_name
         if self.status(name) is TableStatus.PARKED:
             return
@@ -384,25 +387,25 @@ class TableRegistry:
         log.error("table parked", table=name, **words)
 
     def resume(self, relation: Relation) -> None:
-        """PARKED → WANTED: read a table again, and delete the keys that are not found."""
+        """PARKED → WANTED: reconcile a table, that is, read it again and delete the keys that were not found."""
         self._want(Action.RECONCILE, relation, None)
 
     def leave_out(self, name: str) -> None:
-        """Have a parked table stay so: nobody is reminded of it, and still no cut is a state of it."""
+        """Keep a table parked without reminders; still no cut is a state of it."""
         state = self._states[name]
         assert state.parked is not None
         self._store(name, replace(state, parked=replace(state.parked, left_out=True)))
 
     @property
     def parked(self) -> dict[str, str]:
-        """The code of the error of each parked table, empty for one that is left out."""
+        """The error code of each parked table, empty for a table that is left out."""
         found = {name: state.parked for name, state in self._states.items() if state.parked is not None}
         return {name: "" if parked.left_out else parked.code for name, parked in found.items()}
 
     def note_chunk(self, chunk: Chunk, run: int, *, done: bool, rows: int = 0, copied: int = 0) -> None:
-        """Note that there is a chunk to read, or, with its rows, that it is read: a run that is cut short goes on.
+        """Store a chunk as planned or as done, so that an interrupted run can resume.
 
-        `rows` and `copied`, bytes of COPY's text, are what came out of it.
+        `rows` and `copied` are the chunk's number of rows and its bytes of COPY text.
         """
         value = chunk.to_dict() | {"done": done}
         if done:
@@ -414,20 +417,20 @@ class TableRegistry:
         self._send(chunk_key(self._source.slot, chunk.table, run, chunk.n), orjson.dumps(value))
 
     def forget_chunks(self, table: str) -> None:
-        """Drop the chunks of the run before: one with others has been planned, and the topic would grow by each run."""
+        """Delete the previous run's chunk records, so that the topic does not grow with each run."""
         if (before := self.reads.get(table)) is not None:
             for n in range(before.chunks):
                 self._send(chunk_key(self._source.slot, table, before.run, n), None)
 
     def _left_behind(self, relation: Relation) -> None:
-        """A table has come under another name: its topic before that is no table's any more."""
+        """Mark a renamed table's earlier name as GONE: no table owns that topic any more."""
         for name, state in list(self._states.items()):
             if state.oid == relation.oid and name != relation.qualified_name:
                 log.warning("table renamed: a new topic", before=name, now=relation.qualified_name)
                 self.gone(name)
 
     def _has_option(self, name: str, broken: Break) -> bool:
-        """Whether a person has chosen what this column becomes; of a key nobody can, its old form would stay."""
+        """Whether a column has a configured option; False for breaks without a column, as those of a key."""
         return broken.column != "" and self._options.of(f"{name}.{broken.column}") is not None
 
     def _captured(self, relation: Relation) -> tuple[str, ...]:
@@ -448,7 +451,7 @@ class TableRegistry:
 
 
 def states_before_slot(look: Look, options: ColumnOptions) -> dict[str, TableState]:
-    """Return a NEW state with the current layout for each captured table, to be stored before the slot is created.
+    """Return a NEW state with the current layout for each captured table, to store before the slot.
 
     Every change that the slot delivers is later than these layouts. So if a table has the same layout when its read is
     planned, all records from before the read have the form of the read.
@@ -477,7 +480,7 @@ def _ended(run: int, asked: Asked, how: str) -> Ended:
 
 
 def _takes_layout(state: TableState, now: Layout) -> bool:
-    """Whether what the stream brings of a table from now on has the layout `now`, and no other is known of its rows."""
+    """Whether a table's later changes have the layout `now`, and no other layout of its rows must be kept."""
     if state.status is TableStatus.WANTED:
         return state.layout is None and not state.refill and state.oid == now.oid
     return state.status is TableStatus.STREAMING and state.layout is not None and state.layout != now
@@ -499,7 +502,7 @@ def _with_status(state: TableState, incomplete: bool) -> TableState:
 
 
 def _words(option: ValueType | None) -> str:
-    """Tell options apart without telling a salt."""
+    """Return a string that distinguishes options without revealing a salt."""
     if option is None:
         return ""
     return f"{OPTION}{option.kind.name} {option.keep} {hashlib.sha256(option.salt).hexdigest()[:16]}"

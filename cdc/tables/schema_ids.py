@@ -1,7 +1,7 @@
-"""The schemas of all topics, with their ids: what the schemas topic holds, and what is added to it.
+"""Schemas of all topics and their ids, as stored on the schemas topic.
 
-Ids count up, or a registry gives them. It is asked for schemas that are new, and only for those: tables whose shape is
-known go on without it.
+Ids are assigned sequentially, or by a schema registry. The registry is called only for new schemas, so tables with a
+known shape continue while it is unavailable.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ log = structlog.get_logger()
 
 
 class SchemaIds:
-    """By subject, the newest schema; bounded by the number of shapes that tables ever had."""
+    """The newest schema of each subject. Bounded by the number of shapes that tables have ever had."""
 
     def __init__(
         self, sink: KafkaSink, topic: str, stored: Iterable[StoredSchema], registry: Registry | None = None
     ) -> None:
-        """`stored` as `topic` holds them, the newest last. StateError (TR-347) if their ids are not of one origin."""
+        """`stored` are the schemas on `topic`, oldest first.
+
+        StateError (TR-347) if their ids were not assigned by the source that is configured now.
+        """
         self._sink = sink
         self._topic = topic
         self._registry = registry
@@ -45,14 +48,14 @@ class SchemaIds:
         return known.schema if known else None
 
     def columns_ever(self, subject: str) -> set[str]:
-        """Return every name that a column of a table's values has ever had."""
+        """Return all column names in all value schemas that the subject has ever had."""
         return {name for schema in self._all.get(subject, ()) for name in column_names(schema)}
 
     def id_of(self, subject: str, schema: str) -> int:
-        """Return the id of a schema; a new one is written in the Kafka transaction of its first record.
+        """Return the id of a schema. A new schema is written in the Kafka transaction of its first record.
 
-        A shape that comes back is written again: readers take the last of a subject for the newest. SinkError or
-        StateError if a registry does not have it.
+        A former schema that returns is written again, because readers use the last one of a subject. Raises SinkError
+        or StateError if the schema must be registered and that fails.
         """
         known = self._newest.get(subject)
         if known is None or known.schema != schema:
@@ -78,16 +81,16 @@ class SchemaIds:
 
 
 def check_registry(config: Config) -> None:
-    """SinkError if a registry is configured and does not answer: asked before anything is made."""
+    """Raise SinkError if a registry is configured and does not answer. Called before anything is created."""
     if config.registry is not None:
         with closing(Registry(config.registry)) as registry:
             registry.check(None)
 
 
 def open_registry(config: Config, stored: Sequence[StoredSchema], opened: ExitStack) -> Registry | None:
-    """Return the registry, if there is one, open for as long as `opened`. What does not answer now may later.
+    """Return the configured registry, to be closed with `opened`, or None. Log if it does not answer.
 
-    StateError (TR-346) if it is not the one that the newest of `stored` has its id from.
+    StateError (TR-346) if the newest of `stored` has its id from another registry.
     """
     if config.registry is None:
         return None

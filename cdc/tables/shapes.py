@@ -1,4 +1,4 @@
-"""The captured tables: for each shape that the stream or the snapshot shows, its topic, schemas and encoder."""
+"""Topic, schemas and encoder for each table shape that the stream or a snapshot shows."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tailrace.sinks.kafka.outbox import Destination
 log = structlog.get_logger()
 
 _LARGE = frozenset({"text", "varchar", "bpchar", "bytea", "json", "jsonb", "xml", "hstore", "tsvector"})
-"""Types of which a single value may be too large for a record."""
+"""Types with single values that may be too large for a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedTable:
     """A table as of its newest Relation message.
 
-    `columns` are the relation's with their options, `types` the names of their types.
+    `columns` are the relation's columns with their options, `types` the names of their types.
     """
 
     relation: Relation
@@ -58,11 +58,11 @@ class CapturedTable:
         return self.relation.qualified_name
 
     def shown(self, texts: Sequence[bytes | bool | None]) -> list[bytes | bool | None]:
-        """Return the texts of a tuple with NULL for excluded columns, so that nobody asks for what is not in it."""
+        """Return the texts of a tuple with NULL for excluded columns, so that none of them is fetched."""
         return [None if is_excluded(column) else text for column, text in zip(self.columns, texts, strict=True)]
 
     def refused(self, error: ColumnRefused, *others: ColumnRefused) -> SourceError:
-        """Name table, columns, types and remedies of values that cannot be stored exactly, or of a row too large."""
+        """Return the error, with columns and remedies, for inexact values or for a too large row."""
         if isinstance(error, RecordTooLarge):
             return SourceError(
                 "TR-304",
@@ -97,7 +97,7 @@ class CapturedTable:
         )
 
     def _without_large_columns(self) -> list[str]:
-        """Return the line of the configuration that leaves a column out, of those that can be large."""
+        """Return the configuration line that excludes a potentially large column, or an empty list."""
         large = [
             f'"{self.name}.{column.name}"'
             for index, (column, kind) in enumerate(zip(self.columns, self.types, strict=True))
@@ -108,9 +108,9 @@ class CapturedTable:
 
 
 class Tables:
-    """All captured tables by oid; bounded by the number of tables of the publication.
+    """All captured tables by oid. Memory is bounded by the number of tables in the publication.
 
-    `on_emptied` is told of a table whose topic must be emptied before the next record.
+    `on_emptied` is called with a table whose topic must be emptied before the next record.
     """
 
     def __init__(
@@ -134,24 +134,24 @@ class Tables:
         self._stops = config.source.on_table_error == "stop"
         self._seen: dict[int, tuple[Relation, int]] = {}
         self._by_oid: dict[int, CapturedTable] = {}
-        self._outside: set[int] = set()  # by the name of their newest Relation message
+        self._outside: set[int] = set()  # oids not captured under the name in their newest Relation message
         self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
 
     def for_record(self, oid: int) -> CapturedTable:
-        """Return the table for a record that is about to be sent. Raises what `adopt` does."""
+        """Return the table for a record that is about to be sent. Raises the errors of `adopt`."""
         table = self._by_oid.get(oid)
         if table is None or self.registry.must_be_emptied(table.name):
             return self.adopt(oid)
         return table
 
     def captured(self, oid: int, lsn: int = 0) -> CapturedTable | None:
-        """Return the table that a change of the stream is to be sent for; None if it is to be counted and dropped.
+        """Return the table of a change in the stream; None if the change is to be counted and dropped.
 
         A table whose shape cannot be adopted is parked, as of the commit at `lsn`, if the configuration says so.
         """
         if self.is_ignored(oid):
             if oid in self._outside:
-                # what it was captured as lacks this change
+                # the topic of its captured name lacks this change
                 self.registry.left(self._seen[oid][0])
             return None
         try:
@@ -162,27 +162,27 @@ class Tables:
             return None
 
     def is_ignored(self, oid: int) -> bool:
-        """Return whether nothing of a table is sent: its name is outside the capture set, or it is parked."""
+        """Return whether a table's changes are dropped: its name is outside the capture set, or it is parked."""
         return oid in self._outside or (oid in self._seen and self.registry.is_parked(self._seen[oid][0]))
 
     def park(self, oid: int, error: TailraceError, lsn: int) -> bool:
-        """Park a table for an error that is about it alone; False if it is not, or if the daemon is to stop for it."""
+        """Park a table for an error that concerns it alone; False if it does not, or if the daemon is to stop."""
         if self._stops or not parks_table(error.code) or oid not in self._seen:
             return False
         self.set_aside(self._seen[oid][0], error, lsn)
         return True
 
     def set_aside(self, relation: Relation, error: TailraceError, lsn: int) -> None:
-        """Park a table. From now on it `is_ignored`; the caller has the row path forget it."""
+        """Park a table, so that it `is_ignored`. The caller must make the row path forget it."""
         table = self._by_oid.pop(relation.oid, None)
         if table is not None and table.toast is not None:
             table.toast.clear()
         self.registry.park(relation, error, lsn)
 
     def see(self, relation: Relation, commit_lsn: int = 0) -> None:
-        """Note a table's shape as of `commit_lsn`.
+        """Note a table's shape as of `commit_lsn`, without adopting it.
 
-        Nothing more: after a restart the server shows shapes again that the topic has left behind.
+        After a restart the server shows shapes again that are older than the topic's.
         """
         self._seen[relation.oid] = relation, commit_lsn
         log.debug("shape", table=relation.qualified_name, oid=relation.oid, columns=len(relation.columns))
@@ -193,35 +193,35 @@ class Tables:
             self._outside.add(relation.oid)
 
     def seen(self, oid: int) -> tuple[Relation, int] | None:
-        """Return the newest shape of a table, and as of which LSN it was seen."""
+        """Return the newest shape of a table and the LSN as of which it was seen."""
         return self._seen.get(oid)
 
     def want(self, relation: Relation) -> None:
-        """Have a table read again."""
+        """Schedule a full read of a table."""
         self.registry.want(relation)
 
     def has_key(self, relation: Relation) -> bool:
         return bool(self._catalog.keys.of(relation))
 
     def key_schema(self, table: CapturedTable) -> tuple[int, str]:
-        """Return the id and the schema of a table's keys; it must have one."""
+        """Return the id and the schema of a table's keys; the table must have a key."""
         subject = f"{table.destination.topic}-key"
         schema = self._schema_ids.newest(subject)
         assert schema is not None
         return self._schema_ids.id_of(subject, schema), schema
 
     def past(self, schema: str, table: str) -> TopicPast:
-        """Return what the topic of a table has held."""
+        """Return the history of a table's topic."""
         topic = self._topics.table(schema, table)
         key = self._schema_ids.newest(f"{topic}-key")
         ever = self._schema_ids.columns_ever(f"{topic}-value")
         return TopicPast(frozenset(ever), tuple(key_column_names(key)) if key else (), bool(ever))
 
     def adopt(self, oid: int) -> CapturedTable:
-        """Adopt the shape of a table for a record that is about to be sent: ask the catalog, decide what becomes of the
-        topic, make it if there is none, write the schemas.
+        """Adopt the newest shape of a table before a record is sent.
 
-        StateError where a person must decide, SinkError if Kafka or the schema registry refuses.
+        Query the catalog, decide the action for the topic, create a missing topic, and write the schemas. StateError if
+        a person must decide, SinkError if Kafka or the schema registry refuses.
         """
         if oid not in self._seen:
             raise DecodeError(f"change of relation {oid}, which no Relation message has described", 1, 1, 0)
@@ -268,7 +268,10 @@ class Tables:
         return table
 
     def _ids(self, relation: Relation, topic: str, new: Subjects) -> tuple[int, int]:
-        """Return the ids of the schemas of keys, 0 without keys, and of values. StateError with all that is refused."""
+        """Return the ids of the key schema (0 without a key) and the value schema.
+
+        SchemaRefused, a StateError, with all schemas that the registry refuses.
+        """
         ids: list[int] = []
         refused: list[Refusal] = []
         for subject, schema in ((f"{topic}-key", new.key), (f"{topic}-value", new.value)):
@@ -284,7 +287,7 @@ class Tables:
         return key_id, value_id
 
     def _key_of(self, relation: Relation, commit_lsn: int, now: Layout | None, old: Subjects | None) -> list[int]:
-        """Return the indexes of the key's columns. Under FULL the WAL does not name them: they stay what they were."""
+        """Return the indexes of the key columns. Under FULL the WAL does not mark them; they stay as before."""
         frozen = old is not None and old.key and is_full(relation) and not self._catalog.keys.is_declared(relation)
         if old is not None and frozen and not self.registry.key_changed(relation, commit_lsn, now):
             index = {column.name: i for i, column in enumerate(relation.columns)}
@@ -294,7 +297,7 @@ class Tables:
         return self._catalog.keys.of(relation)
 
     def _check_generation(self, relation: Relation, topic: str, keys: Sequence[int], old: Subjects | None) -> None:
-        """A topic's records have a key or have none."""
+        """Raise StateError (TR-406) if the table has gained or lost its key: a topic cannot hold both forms."""
         if old is not None and bool(old.key) != bool(keys):
             raise StateError(
                 "TR-406",
@@ -307,5 +310,5 @@ class Tables:
             )
 
     def schema_id(self, subject: str, schema: str) -> int:
-        """Return the id of a schema; a new one is written in the Kafka transaction of its first record."""
+        """Return the id of a schema. A new schema is written in the Kafka transaction of its first record."""
         return self._schema_ids.id_of(subject, schema)

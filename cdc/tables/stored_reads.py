@@ -1,4 +1,4 @@
-"""What the tables topic says of the tables that are, or were, read: how far, and as what."""
+"""Read the tables topic: the state, layout and snapshot progress of each table."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tailrace.snapshot.progress import ReadProgress, stored_progress
 
 @dataclass(frozen=True, slots=True)
 class StoredReads:
-    """The state of each table by name, by (table, run, n) the newest record of each chunk, and the daemon's record."""
+    """Table states by name, the newest record of each chunk by (table, run, n), and the daemon's record."""
 
     states: Mapping[str, TableState] = field(default_factory=dict)
     chunks: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
     daemon: DaemonRecord | None = None
 
     def left(self, table: str, run: int) -> list[Chunk]:
-        """Return the chunks of a table's newest run that are not read yet; none either if it was not planned."""
+        """Return the chunks of a table's run that are not read yet; empty if the run was not planned."""
         return [
             Chunk.from_dict(value)
             for (name, of_run, _), value in self.chunks.items()
@@ -34,9 +34,10 @@ class StoredReads:
         ]
 
     def unread(self) -> set[str]:
-        """Return the tables whose newest run was begun and not ended.
+        """Return the tables whose newest run has begun and not ended.
 
-        The newest position names them, too, as incomplete; but without transactions it may be older than these records.
+        The newest position record also lists them as incomplete, but without transactions it may be older than these
+        records.
         """
         planned = {
             table
@@ -47,7 +48,7 @@ class StoredReads:
         return planned | {table for table in wanted if self.states[table].oid and self.states[table].layout is None}
 
     def progress(self) -> ReadProgress:
-        """Return how far the newest read of each table is."""
+        """Return the progress of each table's newest read."""
         return stored_progress((run, value) for (_, run, _), value in self.chunks.items())
 
 

@@ -1,4 +1,4 @@
-"""A Bloom filter over the keys of tables, so that rows without large values cost no look into a file."""
+"""Bloom filter over table keys, so that rows without large values need no file access."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _KEYS: Final = 1 << 20
 
 
 class KeyFilter:
-    """Memory: 1 MiB. With a million keys in it, one no in eight comes out as a yes."""
+    """Bloom filter with 1 MiB of memory. With a million keys, one in eight lookups is a false positive."""
 
     def __init__(self) -> None:
         self._bits = bytearray(_BITS // 8)
@@ -17,12 +17,12 @@ class KeyFilter:
         self._limit = _KEYS
 
     def settle(self) -> None:
-        """Say that all keys there are have been added."""
+        """Note that all existing keys have been added."""
         self._limit = max(_KEYS, 2 * self._added)
 
     @property
     def worn(self) -> bool:
-        """Whether so many were added since, many of them again or gone by now, that it had better be made anew."""
+        """Whether so many keys were added since, repeated and deleted ones included, that a rebuild is due."""
         return self._added >= self._limit
 
     def add(self, oid: int, key: bytes) -> None:
@@ -31,6 +31,6 @@ class KeyFilter:
         self._added += 1
 
     def may_have(self, oid: int, key: bytes) -> bool:
-        """Whether a key may have been added; a no is certain."""
+        """Whether a key may have been added; False is certain."""
         bit = hash((oid, key)) % _BITS
         return bool(self._bits[bit >> 3] & (1 << (bit & 7)))

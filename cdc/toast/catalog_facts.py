@@ -1,7 +1,7 @@
-"""Which values of a table PostgreSQL may keep out of line, and a mark that changes when kept values lose their meaning.
+"""Columns that may be out of line, and a mark that changes when cached values become invalid.
 
-https://www.postgresql.org/docs/current/storage-toast.html. The sizes only say what is worth keeping: a value that is
-not kept is read again. The mark must be right, see `cdc.toast.facade`.
+https://www.postgresql.org/docs/current/storage-toast.html. The sizes only decide what is worth caching: a value that is
+not cached is reread. The mark must be correct, see `cdc.toast.facade`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.schemas.lsn import WAL_END, parse_lsn
 from tailrace.schemas.relation import Relation, ReplicaIdentity
 
 _TUPLE_TARGET: Final = 2032
-"""TOAST_TUPLE_THRESHOLD and TOAST_TUPLE_TARGET, with pages of 8 kB."""
+"""TOAST_TUPLE_THRESHOLD and TOAST_TUPLE_TARGET in bytes, with pages of 8 kB."""
 
 _HEADER: Final = 32
 _ALIGNED: Final = 7
@@ -25,15 +25,15 @@ _VARLENA: Final = 4 + _ALIGNED
 _POINTER: Final = 24
 
 _TEXTLIKE: Final = ("json", "xml", "bytea")
-"""Types that are not larger than their text, like all strings; of the others we take it that they may be twice so."""
+"""Types with values not larger than their text, like strings; we assume twice the text for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToastShape:
-    """`least` has, by column, the length of text from which a value may be out of line; `size` is that of the texts of
-    a row in which there is such a value.
+    """Minimum sizes of out-of-line values, and the mark of a table.
 
-    `mark` is None if it could not be told; it holds as of the LSN `until`.
+    `least` has, by column, the minimum text length in bytes of an out-of-line value; `size` is the minimum total text
+    length of a row with such a value. `mark` is None if it could not be determined; it is valid as of the LSN `until`.
     """
 
     least: dict[int, int]
@@ -49,10 +49,10 @@ def toast_shape(
     key_columns: Sequence[int],
     hidden: Sequence[int],
 ) -> ToastShape | None:
-    """Return what the catalog says of a table; None if no value of it, but of `hidden`, can be missing from an update.
+    """Return a table's shape; None if updates can omit no values except those of `hidden` columns.
 
-    The table is locked while we look, so that no ALTER TABLE is committed and not visible yet. Who holds a stronger
-    lock is not waited for.
+    The table is locked during the query, so that no ALTER TABLE is committed but not yet visible. If another session
+    holds a conflicting lock, there is no wait, and the mark is None.
     """
     if relation.replica_identity is ReplicaIdentity.FULL or not key_columns:
         return None
@@ -65,13 +65,15 @@ def toast_shape(
         found = None
     least, size = _sizes(connection, relation)
     for i in (*key_columns, *hidden):
-        least.pop(i, None)  # an update that lacks a part of its key comes with the old one
+        least.pop(i, None)  # an update that omits a key column includes the old key
     return ToastShape(least, size, *(found or (None, 0))) if least else None
 
 
 def _mark(connection: psycopg.Connection, publication: str, relation: Relation) -> tuple[str, int] | None:
-    """Return the mark and the LSN as of which it holds: another file (rewritten, truncated), another number of a column
-    (dropped and added again), another membership in the publication (changes in between were not sent).
+    """Return the mark and the LSN as of which it is valid; None if the table is missing.
+
+    The mark changes with the table's files (rewritten, truncated), its column numbers (dropped and added again), and
+    its publication membership (changes in between were not sent).
     """
     in_schema = ""
     if connection.info.server_version >= 150000:
@@ -99,8 +101,8 @@ def _mark(connection: psycopg.Connection, publication: str, relation: Relation) 
 def _sizes(connection: psycopg.Connection, relation: Relation) -> tuple[dict[int, int], int]:
     """Return `least` and `size` of a ToastShape.
 
-    PostgreSQL moves the largest value out until the tuple is not larger than its target. So what it moves is, then, at
-    least as large as each of the values that may move and are still in the tuple.
+    PostgreSQL moves the largest value out of line until the tuple fits its target size. So each moved value is at least
+    as large as any movable value that is still in the tuple at that time.
     """
     rows: list[Any] = connection.execute(
         "SELECT a.attname, a.attlen, a.attlen = -1 AND a.attstorage <> 'p',"
@@ -113,7 +115,7 @@ def _sizes(connection: psycopg.Connection, relation: Relation) -> tuple[dict[int
     ).fetchall()
     movable = {name: 1 if textlike else 2 for name, _, can_move, textlike, _ in rows if can_move}
     known = {name for name, *_ in rows}
-    # columns that are gone by now: nothing is known of them, so they may be anything
+    # dropped columns: nothing is known of them, so they may be of any type
     movable |= {column.name: 2 for column in relation.columns if column.name not in known}
     if not movable:
         return {}, 0

@@ -1,9 +1,9 @@
-"""The TOAST cache: what the stream has shown of large values, for the updates that leave them out.
+"""TOAST cache: large values from the stream, to complete updates that omit unchanged ones.
 
-Three things make it exact. It is told every change of a table of which it keeps anything, in their order. It is
-committed behind Kafka, with the cut of the topics; a file that is behind forgets every key that the topics have had
-since. And it forgets a table whose past is in doubt: PostgreSQL sends a Relation message before the first change
-behind any ALTER TABLE, but also for less, so then the catalog is asked whether it was less (`ToastShape.mark`).
+Three rules make it exact. It receives, in order, all changes of each table that it has values of. It is committed after
+Kafka, with the cut of the topics; an older file forgets every key with later records on the topics. And it forgets a
+table with a doubtful history: PostgreSQL sends a Relation message before the first change after any ALTER TABLE, but
+also on lesser occasions, so the catalog is queried to tell these apart (`ToastShape.mark`).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ log = structlog.get_logger()
 
 
 class Toast:
-    """The cache and its tables."""
+    """The TOAST cache of all tables."""
 
     def __init__(
         self, config: Config, connection: psycopg.Connection, timeline: int, stored: PositionRecord, topic: str
     ) -> None:
-        """Bring the file to the cut of `stored`, whose records are on Kafka; `topic` is that of the progress."""
+        """Bring the file to the cut of `stored`, whose records are in Kafka; `topic` is the progress topic."""
         source = config.source
         self._source = source
         self._connection = connection
         used = "cache" in (source.toast, *source.toast_by_table.values())
         self.cache = ToastCache(_folder(config) if used else None, source.toast_cache_bytes)
-        # of another server, timeline or generation of topics, or behind a gap, no value is of use
+        # values of another server, timeline or generation of topics, or from before a gap, are unusable
         topics = topic_id(config.kafka, topic) if used else ""
         self._origin = f"{stored.here.system_identifier} {timeline} {topics} {stored.generation}"
         _catch_up(self.cache, config.kafka, stored, self._origin)
@@ -57,9 +57,9 @@ class Toast:
         key_columns: Sequence[int],
         columns: Sequence[Column],
     ) -> TableToast | None:
-        """Take a table as a Relation message has shown it.
+        """Return the cache of a table with the shape in its Relation message; None if it needs none.
 
-        Of `columns`, its own with their options, those that are hidden on the topic are not kept here either.
+        `columns` are the table's, with their options. Those that are hidden on the topic are not cached either.
         """
         shape = None
         if self.cache.usable and _way(self._source, relation.qualified_name) == "cache":
@@ -67,20 +67,20 @@ class Toast:
             shape = toast_shape(self._connection, self._source.publication, relation, key_columns, hidden)
         if shape is None:
             self.cache.clear(relation.oid)
-            # a table without large values, too, so that its topic is not taken for one that we know nothing of
+            # also for a table without large values, so that its topic does not count as unknown
             self.cache.set_shape(relation.oid, Shape(topic, None, 0, False))
             return None
         made = TableToast(self.cache, relation, shape)
-        forms = [columns[i].option is None for i in key_columns]  # a key as text is another key
+        forms = [columns[i].option is None for i in key_columns]  # a key as text differs from the plain key
         made.seen(topic, f"{relation} {key_columns} {forms} {shape.mark}" if shape.mark else None, shape.until)
         return made
 
     def commit(self, cut: Cut) -> None:
-        """Keep all up to a cut that Kafka has."""
+        """Commit the cache as of a cut that Kafka has committed."""
         self.cache.commit(cut, self._origin)
 
     def close(self) -> None:
-        """Leave the file as of the last `commit`."""
+        """Close the file in the state of the last `commit`."""
         self.cache.close()
 
 
@@ -90,7 +90,7 @@ def _way(source: Source, table: str) -> str:
 
 
 def _folder(config: Config) -> Path | None:
-    """Return where the file is: the same place at each start, not one for temporary files; None if there is none."""
+    """Return the file's folder, the same at each start and not temporary; None without a home folder."""
     if config.source.toast_cache_dir:
         return Path(config.source.toast_cache_dir)
     state = os.environ.get("STATE_DIRECTORY") or os.environ.get("XDG_STATE_HOME") or "~/.local/state"
@@ -102,9 +102,9 @@ def _folder(config: Config) -> Path | None:
 
 
 def _catch_up(cache: ToastCache, kafka: Kafka, record: PositionRecord, origin: str) -> None:
-    """Make the cache fit to `record`: what the topics have had since its own cut is forgotten; in doubt, everything.
+    """Bring the cache to `record`: erase keys with records since its own cut; in doubt, everything.
 
-    In doubt it is where rows were read again: an update of a row that was gone by then has left no record.
+    Rereads are one such doubt: an update of a row that was missing in the source by then has left no record.
     """
     found, stored = cache.at, record.here
     if found == (stored, origin):
@@ -141,8 +141,9 @@ def _moved(cut: Cut, stored: Cut) -> list[str]:
 
 
 def _forget(cache: ToastCache, kafka: Kafka, topic: str, cut: Cut, stored: Cut) -> None:
-    """Forget the keys that a topic has records of between two cuts. Compaction leaves one of each, and of a deleted
-    key it need not: that begins again with an insert.
+    """Erase the keys with records on a topic between two cuts.
+
+    Compaction keeps one record of each key, except perhaps of deleted keys, whose next change is an insert.
     """
     oids = cache.oids(topic)
     for records in read_to(client_options(kafka), topic, stored.offsets[topic], cut.offsets.get(topic, [])):

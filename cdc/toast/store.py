@@ -1,8 +1,9 @@
-"""The TOAST cache's file: large values by table, key and column, and the cut of the topics that they belong to.
+"""File of the TOAST cache: large values by table, key and column, and the cut that they belong to.
 
-One SQLite file with one open transaction, which is committed after Kafka's: so the file is never ahead of the stored
-position, and what a session leaves unfinished is gone with it. Every answer may be "not here", which costs a reread.
-So a file that cannot be used, or fails while in use, is deleted and done without; it is never an error.
+One SQLite file with one open transaction, which is committed after Kafka's. So the file is never ahead of the stored
+position, and uncommitted work of a session is rolled back. A missing value only costs a reread. So a file that is
+unusable, or fails while in use, is never an error: the cache works without it, and deletes it unless it cannot be
+opened because another process may be using it.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ CREATE UNIQUE INDEX value_key ON value (oid, key, name);
 """
 
 _CHECK_BYTES: Final = 1_048_576
-"""So much is written between two looks at the size of the file: by that much, and a value, it may pass its limit."""
+"""Bytes written between checks of the file size; the file may exceed its limit by that and a value."""
 
 _EVICTED: Final = 64
-"""Values that give way at a time."""
+"""Number of values evicted at a time."""
 
 
 @dataclass(slots=True)
 class Shape:
-    """What a table looked like when it was last asked, at the LSN `until`; None if that could not be told.
+    """A table's shape mark as of the LSN `until` of a catalog query; `shape` is None if unknown.
 
-    `sure` says that the stream has passed `until` and brought a change of the same shape: what is kept belongs to it.
+    `sure` says that the cached values belong to this shape: the stream has brought a change after `until` without a new
+    Relation message, or the first snapshot reads the table.
     """
 
     topic: str
@@ -51,12 +53,14 @@ class Shape:
 
 
 class ToastCache:
-    """Memory: 1 MiB that says which keys surely have no value, and SQLite's own 2 MB. Disk: `limit_bytes`, and for the
-    open transaction as much as it writes. For one thread.
+    """The cached values in their SQLite file. For one thread.
+
+    Memory: 1 MiB for the Bloom filter of keys, and SQLite's own 2 MB. Disk: `limit_bytes`, and the bytes written by the
+    open transaction.
     """
 
     def __init__(self, folder: Path | None, limit_bytes: int) -> None:
-        """Without a `folder` nothing is ever there."""
+        """Without a `folder` the cache stays empty."""
         self._limit = limit_bytes
         self._written = 0
         self._warned = False
@@ -68,7 +72,7 @@ class ToastCache:
         self._note_all()
 
     def _opened(self) -> sqlite3.Connection | None:
-        """Open the file, or make it; None if that cannot be."""
+        """Open or create the file; return None if that fails."""
         assert self._file is not None
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +80,7 @@ class ToastCache:
             try:
                 return self._connected()
             except sqlite3.OperationalError:
-                raise  # in use, perhaps by a daemon that has lost the slot and does not know it yet: not ours to delete
+                raise  # in use, perhaps by a daemon that has lost the slot without noticing: must not be deleted
             except sqlite3.DatabaseError as error:
                 log.warning("toast cache begins empty: its file is of no use", file=str(self._file), error=str(error))
                 self._unlink()
@@ -90,7 +94,7 @@ class ToastCache:
         try:
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("PRAGMA journal_mode = WAL")
-            # A power cut may then take the last commits, but not the order: the file is behind, which is provided for.
+            # a power failure may lose the last commits, but not their order: an outdated file is handled at the start
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute("PRAGMA journal_size_limit = 67108864")
             db.execute("BEGIN IMMEDIATE")
@@ -112,7 +116,7 @@ class ToastCache:
             self._file.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
 
     def _run(self, statement: str, *values: Any) -> list[Any]:
-        """Run a statement; at any fault give the cache up for this session, and its file for good."""
+        """Run a statement; at any error disable the cache for this session and delete its file."""
         if self._db is None:
             return []
         try:
@@ -127,11 +131,11 @@ class ToastCache:
         self._db.close()
         self._db = None
         with suppress(OSError):
-            self._unlink()  # if it stays, it is behind at the next start
+            self._unlink()  # if that fails, the file is outdated at the next start, which is handled
 
     @property
     def usable(self) -> bool:
-        """Whether anything put here may be got again."""
+        """Whether the cache stores values."""
         return self._db is not None
 
     # Which keys have values
@@ -143,7 +147,7 @@ class ToastCache:
             return
         last = None
         try:
-            # by the index alone, and not as one list
+            # read from the index alone, row by row, to save I/O and memory
             for found in self._db.execute("SELECT oid, key FROM value INDEXED BY value_key"):
                 if found != last:
                     self._note(*found)
@@ -157,30 +161,30 @@ class ToastCache:
         self._oids.add(oid)
 
     def has(self, oid: int) -> bool:
-        """Whether a table may have values here."""
+        """Whether a table may have cached values."""
         return oid in self._oids
 
     def may_have(self, oid: int, key: bytes) -> bool:
-        """Whether a key may have values here; a no is certain."""
+        """Whether a key may have cached values; False is certain."""
         return oid in self._oids and self._keys.may_have(oid, key)
 
     # Values
 
     def get(self, oid: int, key: bytes, name: str) -> tuple[bytes, int] | None:
-        """Return a value's text and the LSN that `put` was given with it."""
+        """Return a value's text and its `until` LSN; None if it is not cached."""
         if not self.may_have(oid, key):
             return None
         rows = self._run("SELECT text, until FROM value WHERE oid = ? AND key = ? AND name = ?", oid, key, name)
         return rows[0] if rows else None
 
     def names(self, oid: int, key: bytes) -> list[str]:
-        """Return the columns of which a key has values here."""
+        """Return the columns of a key that have cached values."""
         if not self.may_have(oid, key):
             return []
         return [name for (name,) in self._run("SELECT name FROM value WHERE oid = ? AND key = ?", oid, key)]
 
     def put(self, oid: int, key: bytes, name: str, text: bytes, *, until: int = 0, evict: bool = True) -> None:
-        """Keep a value in place of the one before. When there is no room the oldest go, or without `evict` this one.
+        """Store a value. If the cache is full, evict the oldest values, or without `evict` skip this one.
 
         `until` is the LSN before which the value may be newer than the stream.
         """
@@ -202,7 +206,7 @@ class ToastCache:
             self._note_all()
 
     def erase(self, oid: int, key: bytes, names: Iterable[str] | None = None) -> None:
-        """Forget values of a key, by default all."""
+        """Erase values of a key, by default all."""
         if not self.may_have(oid, key):
             return
         if names is None:
@@ -212,13 +216,13 @@ class ToastCache:
                 self._run("DELETE FROM value WHERE oid = ? AND key = ? AND name = ?", oid, key, name)
 
     def clear(self, oid: int) -> None:
-        """Forget all values of a table."""
+        """Erase all values of a table."""
         if oid in self._oids:
             self._run("DELETE FROM value WHERE oid = ?", oid)
             self._oids.discard(oid)
 
     def clear_all(self) -> None:
-        """Forget everything."""
+        """Erase everything."""
         for table in ("value", "shape", "at"):
             self._run(f"DELETE FROM {table}")
         self._oids.clear()
@@ -257,10 +261,10 @@ class ToastCache:
         self._run("INSERT OR REPLACE INTO shape (oid, topic, shape, until, sure) VALUES (?, ?, ?, ?, ?)", *row)
 
     def oids(self, topic: str) -> list[int]:
-        """Return the tables, in the course of time, that a topic has been of."""
+        """Return the oids of all tables that have ever had a topic."""
         return [oid for (oid,) in self._run("SELECT oid FROM shape WHERE topic = ?", topic)]
 
-    # Where the topics stood
+    # Cut of the topics
 
     @property
     def at(self) -> tuple[Cut, str] | None:
@@ -269,13 +273,13 @@ class ToastCache:
         return (Cut.from_json(rows[0][0]), rows[0][1]) if rows else None
 
     def commit(self, cut: Cut, origin: str) -> None:
-        """Keep what there is, as that which belongs to `cut`. `origin` names what the cut is one of."""
+        """Commit the present values as those of `cut`; `origin` identifies its server and topics."""
         self._run("INSERT OR REPLACE INTO at (one, cut, origin) VALUES (1, ?, ?)", cut.to_json(), origin)
         self._run("COMMIT")
         self._run("BEGIN IMMEDIATE")
 
     def close(self) -> None:
-        """Leave the file as of the last `commit`."""
+        """Close the file in the state of the last `commit`."""
         if self._db is not None:
             self._run("ROLLBACK")
         if self._db is not None:

@@ -1,4 +1,4 @@
-"""The large values of one table: kept as stream and snapshot show them, given to updates that leave them out."""
+"""Cache of one table's large values, filled by stream and snapshot, for updates that omit them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tailrace.schemas.envelope import FRAMING_SIZE, Record
 from tailrace.schemas.relation import Relation
 
 Texts = list[bytes | bool | None]
-"""A new row: None is NULL, False is not in the WAL."""
+"""The texts of a new row: None for NULL, False for a value that is not in the WAL."""
 
 _MOST = 8_388_608
-"""Bytes of values that are kept of one row. Larger ones are read again: to keep them takes three more copies."""
+"""Maximum bytes of one cached row. Larger ones are reread: caching needs three more copies."""
 
 
 class TableToast:
-    """The large values of one table of one shape."""
+    """The cached large values of one table with one shape."""
 
     def __init__(self, cache: ToastCache, relation: Relation, shape: ToastShape) -> None:
         self._cache = cache
@@ -30,11 +30,11 @@ class TableToast:
 
     @property
     def size(self) -> int:
-        """The size of message, or of line of COPY, from which on the changes of the table must be shown to us."""
+        """The minimum size, in bytes, of messages and COPY lines that must be passed to the cache."""
         return 0 if self._cache.has(self._oid) else self._size
 
     def seen(self, topic: str, mark: str | None, until: int) -> None:
-        """Take a Relation message: forget all, unless the catalog proves that nothing has happened to the table."""
+        """Process a Relation message: clear the cache unless the catalog proves the table unaltered."""
         kept = self._cache.shape(self._oid)
         if kept is not None and kept.sure and kept.topic == topic and kept.shape is not None and kept.shape == mark:
             self._kept = kept
@@ -43,7 +43,7 @@ class TableToast:
         self._set(Shape(topic, mark, until, sure=False))
 
     def vouch(self) -> None:
-        """Say that nothing has happened to the table between the rows that come now and the look at the catalog."""
+        """Note that the table was not altered between the catalog query and the rows that come now."""
         self._kept.sure = True
         self._set(self._kept)
 
@@ -52,9 +52,9 @@ class TableToast:
         self._cache.set_shape(self._oid, shape)
 
     def took(self, message: bytes, pos: int, lsn: int, records: Sequence[Record]) -> int:
-        """Take a change that has been sent, its first tuple's mark at `pos`, its commit at `lsn`; return `size`."""
+        """Process a sent change, with its first tuple's mark at `pos`, committed at `lsn`; return `size`."""
         if not self._kept.sure and lsn >= self._kept.until:
-            self.vouch()  # no Relation message since the catalog was asked, and the stream has passed that moment
+            self.vouch()  # no Relation message since the catalog query, and the stream has passed its LSN
         if not records:
             return self.size
         _, key, value = records[-1]
@@ -69,7 +69,7 @@ class TableToast:
         return self.size
 
     def row(self, key: bytes, line: bytes) -> None:
-        """Take a row of a snapshot, a line of COPY's text format."""
+        """Process a snapshot row, a line in COPY text format."""
         if len(line) > _MOST:
             self.gone(key)
         else:
@@ -87,10 +87,10 @@ class TableToast:
                 self._cache.erase(self._oid, key, [name])
 
     def fill(self, texts: Texts, key: bytes, old_key: bytes | None, lsn: int) -> int:
-        """Put what is here in place of the values that are missing; return their number.
+        """Fill missing values in `texts` from the cache; return the number of values filled.
 
-        With `old_key` they belonged to that key until now. A value that was read again may be that of a row that will
-        have the key later: good enough for the key, whose cuts are no states until then, but not to go elsewhere with.
+        With `old_key`, the values belonged to that key until now. A reread value may be that of a row that gets the key
+        later. That is good enough for the same key, because no cut is a state until then, but not for another key.
         """
         hits = 0
         key, source = key[FRAMING_SIZE:], (old_key or key)[FRAMING_SIZE:]
@@ -105,7 +105,7 @@ class TableToast:
         return hits
 
     def reread(self, texts: Texts, key: bytes, fields: Sequence[bytes | None], until: int) -> None:
-        """Keep what was missing in `texts` and read again: it may be newer than the stream up to the LSN `until`."""
+        """Cache reread values for False in `texts`; until the LSN `until` they may be newer than the stream."""
         for i, name, _ in self._columns:
             field = fields[i]
             if texts[i] is not False:
@@ -116,14 +116,14 @@ class TableToast:
                 self._cache.put(self._oid, key[FRAMING_SIZE:], name, field, until=until)
 
     def gone(self, key: bytes) -> None:
-        """Forget a row that is not there any more when it is read again: what comes of it is not sent."""
+        """Erase a row that is missing in the source on a reread, because its change is not sent."""
         self._cache.erase(self._oid, key[FRAMING_SIZE:])
 
     def refused(self, records: Sequence[Record]) -> None:
-        """Forget the rows of a change that could not be stored, given what is sent in its place."""
+        """Erase the rows of a refused change, given its substitute records."""
         for _, key, _ in records:
             self.gone(key)
 
     def clear(self) -> None:
-        """Forget all values: the table was truncated."""
+        """Erase all values of the table, as after a truncate."""
         self._cache.clear(self._oid)

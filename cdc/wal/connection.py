@@ -1,6 +1,6 @@
-"""The WAL stream: START_REPLICATION over `psycopg.pq`, its messages in, standby status updates out.
+"""WAL stream: START_REPLICATION over `psycopg.pq`, reading messages and sending status updates.
 
-No decoding here. https://www.postgresql.org/docs/current/protocol-replication.html
+Messages are not decoded here. https://www.postgresql.org/docs/current/protocol-replication.html
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.schemas.error_codes import REFILL
 from tailrace.schemas.errors import DecodeError, StateError
 
 _STATUS_INTERVAL_S = 1.5
-"""A quarter of the `wal_sender_timeout` that we ask for, so that one late update does no harm."""
+"""A quarter of the `wal_sender_timeout` that we set, so that one late update is harmless."""
 
 _CONNECTION = "the replication connection"
 
@@ -28,30 +28,32 @@ _status = struct.Struct(">cQQQqB").pack
 
 _NAP_S = 0.001
 _MANY = 64
-"""After fewer messages than this we sleep for `_NAP_S`, so that more come together: the server sends each row by
-itself, and waking up costs more than reading. Naps after many would let a Unix socket's buffer fill up.
+"""After fewer messages than this, sleep for `_NAP_S`, so that more are read at once.
+
+The server sends each row separately, and a wake-up costs more than a read. Sleeping after many messages would let a
+Unix socket's buffer fill up.
 """
 
 _PARALLEL = 4
-"""The protocol that knows ``streaming 'parallel'``, where aborts say where they stand."""
+"""The first protocol with ``streaming 'parallel'``, in which aborts include their LSN and time."""
 
 
 def _newest_protocol(server_version: int) -> int:
-    """Return the newest pgoutput protocol that the server speaks: 2 since PostgreSQL 14, 3 since 15, 4 since 16."""
+    """Return the server's newest pgoutput protocol: 2 since PostgreSQL 14, 3 since 15, 4 since 16."""
     return min(server_version // 10_000 - 12, 4)
 
 
 class Wal:
     """A stream that owns its slot from `__init__` to `close`.
 
-    `server_wal_end` is how far the server has decoded and sent all there was to send, `parallel` says in which form it
-    reports aborts of transactions in progress. A thread of its own sends status updates every 1.5 s, whatever the
-    caller is busy with: as flushed what `confirm` was told, as applied what `level` was. Each asks for an answer, since
-    a server that is busy with the WAL of others says nothing by itself.
+    `server_wal_end` is the LSN up to which the server has decoded the WAL and sent all changes. `parallel` says which
+    form the aborts of streamed transactions have. A separate thread sends a status update every 1.5 s, independent of
+    the caller, with the flushed LSN from `confirm` and the applied LSN from `level`. Each update requests a reply,
+    because a server that is busy with the WAL of others sends nothing by itself.
     """
 
     def __init__(self, dsn: str, slot: str, publications: list[str], *, streaming: bool = False) -> None:
-        """With `streaming`, large transactions come in progress, before they have committed."""
+        """With `streaming`, the server sends large transactions before they have committed."""
         self._pgconn = connect_replication(dsn)
         self._lock = threading.Lock()
         self._flushed_lsn = 0
@@ -75,9 +77,9 @@ class Wal:
         self._thread.start()
 
     def read(self, limit: int, messages: list[bytes]) -> bool:
-        """Append up to `limit` XLogData messages that have come; False when there are no more for now. Never waits.
+        """Append up to `limit` received XLogData messages; False if there are no more for now. Never waits.
 
-        SourceError when the connection is lost, StateError if the server has left out changes.
+        SourceError if the connection is lost, StateError if the server has left out changes.
         """
         before = len(messages)
         with self._lock:
@@ -96,9 +98,10 @@ class Wal:
                 raise connection_lost(str(error), _CONNECTION) from None
 
     def _look_at_notice(self, notice: pq.abc.PGresult) -> None:
-        """Note that a publication had been dropped or renamed at the moment of a change: it is in no stream.
+        """Note that a publication was missing at the time of a change, which the stream therefore lacks.
 
-        From PostgreSQL 18 on the server warns of that, and continues. The warning is translated, its place is not.
+        The publication had been dropped or renamed. From PostgreSQL 18 on, the server warns of this and continues. The
+        message is localized; its source function, which is checked here, is not.
         """
         if notice.error_field(pq.DiagnosticField.SOURCE_FUNCTION) == b"LoadPublications":
             words = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
@@ -118,22 +121,22 @@ class Wal:
             self._send_status()
 
     def wait(self, seconds: float) -> None:
-        """Return when something has come, at the latest after `seconds`."""
+        """Wait for data, at most `seconds`."""
         ready, _, _ = select.select([self._pgconn.socket], [], [], seconds)
         if ready and self._few:
             time.sleep(_NAP_S)
 
     def confirm(self, flushed_lsn: int) -> None:
-        """Tell the server that everything before `flushed_lsn` is safe: it may forget it."""
+        """Confirm to the server that everything before `flushed_lsn` is safe, so that it may remove that WAL."""
         with self._lock:
             if flushed_lsn > self._flushed_lsn:
                 self._flushed_lsn = flushed_lsn
                 self._send_status()
 
     def level(self, lsn: int) -> None:
-        """Show in pg_stat_replication.replay_lsn that every change committed before `lsn` is in Kafka.
+        """Report in pg_stat_replication.replay_lsn that every change committed before `lsn` is in Kafka.
 
-        It may be past what is confirmed, where the WAL between has no change of ours; `tailrace status` reads it.
+        It may be after the confirmed LSN if the WAL between has no captured changes. `tailrace status` reads it.
         """
         if lsn <= self._level_lsn:
             return
@@ -145,7 +148,7 @@ class Wal:
                 raise connection_lost(str(error), _CONNECTION) from None
 
     def ask(self) -> None:
-        """Have the server say at once how far it has sent the WAL: `server_wal_end` follows."""
+        """Request the server's sent LSN at once; its reply updates `server_wal_end`."""
         with self._lock:
             try:
                 self._send_status(reply=True)
@@ -160,7 +163,7 @@ class Wal:
                 try:
                     self._send_status(reply=True)
                 except OperationalError:
-                    return  # the reader meets the same and says so
+                    return  # the reader gets the same error and reports it
 
     def _send_status(self, *, reply: bool = False) -> None:
         clock = time.time_ns() // 1000 - POSTGRES_EPOCH_US
@@ -170,7 +173,7 @@ class Wal:
         self._pgconn.flush()
 
     def close(self) -> None:
-        """End the stream and let go of the slot, with a CopyDone so that the last status update is read."""
+        """End the stream and release the slot; a CopyDone makes the server read the last status update."""
         self._closed.set()
         with self._lock:
             try:
@@ -184,7 +187,7 @@ class Wal:
             self._pgconn.finish()
 
     def _drain(self, deadline: float) -> None:
-        """Read until the server has ended its side: then it has taken the last status update, too."""
+        """Read until the server has ended its side: then it has also read the last status update."""
         while (left := deadline - time.monotonic()) > 0:
             size, _ = self._pgconn.get_copy_data(1)
             if size < 0:

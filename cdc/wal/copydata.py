@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""Messages out of the COPY stream of a replication connection; compiled by Cython where possible.
+"""Read messages from the COPY stream of a replication connection; compiled by Cython where possible.
 
 https://www.postgresql.org/docs/current/protocol-replication.html
 """
@@ -26,7 +26,7 @@ else:
     from tailrace.snapshot.copystream import address_of, take
 
 XLOGDATA = 25
-"""Bytes in front of a message of pgoutput: 'w', where its WAL record stands, where the WAL ends, the server's clock."""
+"""Size of the header before a pgoutput message: 'w', its LSN, the end of the WAL, the server's clock."""
 
 _BATCH_BYTES = cython.declare(cython.Py_ssize_t, 1_048_576)
 
@@ -38,12 +38,12 @@ _HEADER = cython.declare(cython.Py_ssize_t, XLOGDATA)
 def read(
     connection: pq.abc.PGconn, limit: cython.Py_ssize_t, messages: list[bytes], keepalive: Callable[[bytes], None]
 ) -> int:
-    """Append up to `limit` XLogData messages that have come, call `keepalive` with the other kind. Never waits.
+    """Append up to `limit` received XLogData messages; call `keepalive` with each keepalive. Never waits.
 
-    The limit is also reached by the message that makes a MiB full, so that large ones are taken one by one.
+    The message that reaches a total of 1 MiB also ends the batch, so that large messages are read one by one.
 
-    Returns MORE at the limit, DRAINED when there is nothing more for now, ENDED when the server has ended the stream.
-    Raises OperationalError when the connection is lost.
+    Returns MORE at the limit, DRAINED if there is nothing more for now, ENDED if the server has ended the stream.
+    Raises OperationalError if the connection is lost.
     """
     raw: bytes
     fetched: cython.bint = False

@@ -1,8 +1,8 @@
-"""Messages of pgoutput that are not rows: bytes in, values out; no I/O, no state.
+"""Decode pgoutput messages other than rows: bytes in, values out; no I/O, no state.
 
 Field names are the manual's: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html.
 Insert, Update and Delete stay bytes; `schemas.encode.encoder` reads them in one pass, `row_message` finds their tuple.
-`pos` is where the body begins: behind the type, and in a streamed block behind an xid (`cdc.wal.pgoutput_stream`).
+`pos` is the offset of the body: after the type, and in a streamed block after an xid (`cdc.wal.pgoutput_stream`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.schemas.relation import Relation, ReplicaIdentity
 from tailrace.schemas.types import Column
 
 POSTGRES_EPOCH_US = 946_684_800_000_000
-"""Microseconds from 1970-01-01 to 2000-01-01, from which PostgreSQL counts."""
+"""Microseconds from 1970-01-01 to 2000-01-01, PostgreSQL's epoch."""
 
 BEGIN, COMMIT, RELATION, TYPE, ORIGIN, TRUNCATE, MESSAGE = b"BCRYOTM"
 INSERT, UPDATE, DELETE = b"IUD"
@@ -24,7 +24,10 @@ INSERT, UPDATE, DELETE = b"IUD"
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """`final_lsn` is where the commit record starts; `commit_us` counts from 1970."""
+    """Start of a transaction.
+
+    `final_lsn` is the LSN of its commit record, `commit_us` is in microseconds since 1970.
+    """
 
     final_lsn: int
     commit_us: int
@@ -33,7 +36,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`end_lsn` is the first byte behind the transaction: what may be confirmed once it is safe."""
+    """End of a transaction; `end_lsn` is the LSN after it, to be confirmed once the changes are safe."""
 
     commit_lsn: int
     end_lsn: int
@@ -62,7 +65,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """From `pg_logical_emit_message`."""
+    """A logical message from `pg_logical_emit_message`."""
 
     transactional: bool
     lsn: int
@@ -97,7 +100,7 @@ def commit(message: bytes) -> Commit:
 
 
 def relation(message: bytes, pos: int = 1) -> Relation:
-    """An empty namespace means pg_catalog."""
+    """Decode a Relation message. An empty namespace means pg_catalog."""
     reader = Reader(message, "Relation", pos)
     (oid,) = reader.fields(_OID)
     schema, name = reader.string() or "pg_catalog", reader.string()

@@ -1,7 +1,7 @@
-"""Messages that protocols 2 to 4 add to pgoutput: transactions in progress, and prepared ones; bytes in, values out.
+"""Decode pgoutput messages for streamed and prepared transactions (protocols 2 to 4); no I/O.
 
-A transaction larger than `logical_decoding_work_mem` comes in blocks, each between Stream Start and Stream Stop, before
-anybody knows whether it will commit; then Stream Commit, Stream Prepare or Stream Abort tells.
+The server sends a transaction larger than `logical_decoding_work_mem` before its commit, in blocks between Stream Start
+and Stream Stop. A later Stream Commit, Stream Prepare or Stream Abort gives its outcome.
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
 
@@ -18,7 +18,7 @@ STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT, STREAM_PREPARE = b"SEcAp
 BEGIN_PREPARE, PREPARE, COMMIT_PREPARED, ROLLBACK_PREPARED = b"bPKr"
 
 _WITH_XID = b"IUDRYTM"
-"""What has an xid in a streamed block. Origin, which may be the first message in one, has none."""
+"""Message types with an xid in a streamed block. Origin, perhaps a block's first message, has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True)
 class StreamStop:
-    """Ends a block, not the transaction."""
+    """End of a block, but not of the transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamCommit:
-    """As Commit: `end_lsn` is the first byte behind the transaction, `commit_us` counts from 1970."""
+    """Like Commit: `end_lsn` is the LSN after the transaction, `commit_us` is in microseconds since 1970."""
 
     xid: int
     commit_lsn: int
@@ -44,7 +44,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """`sub_xid` is `xid` when the whole transaction has ended; where and when only comes with `parallel`."""
+    """Abort; `sub_xid` is `xid` for the whole transaction. LSN and time are None without `parallel`."""
 
     xid: int
     sub_xid: int
@@ -54,7 +54,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Begin Prepare, Prepare and Stream Prepare: `prepare_lsn` is where its record starts, `end_lsn` where it ends."""
+    """Begin Prepare, Prepare or Stream Prepare; `prepare_lsn` and `end_lsn` delimit its WAL record."""
 
     prepare_lsn: int
     end_lsn: int
@@ -65,7 +65,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared:
-    """Like Commit, for what Prepare has named by xid and gid."""
+    """Like Commit, for a prepared transaction with this xid and gid."""
 
     commit_lsn: int
     end_lsn: int
@@ -76,7 +76,7 @@ class CommitPrepared:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPrepared:
-    """`prepare_end_lsn` says which Prepare is meant: a gid may be used again."""
+    """Rollback of a prepared transaction; `prepare_end_lsn` identifies its Prepare: gids are reused."""
 
     prepare_end_lsn: int
     rollback_end_lsn: int
@@ -117,7 +117,10 @@ def stream_commit(message: bytes) -> StreamCommit:
 
 
 def stream_abort(message: bytes, *, parallel: bool) -> StreamAbort:
-    """`parallel` says what was asked for (protocol 4, streaming 'parallel'), for the message itself does not."""
+    """Decode a Stream Abort.
+
+    `parallel` says whether protocol 4 with streaming 'parallel' was requested: the message itself does not show it.
+    """
     reader = Reader(message, "Stream Abort")
     xid, sub_xid = reader.fields(_ABORT)
     abort_lsn = abort_us = None
@@ -171,8 +174,10 @@ def rollback_prepared(message: bytes) -> RollbackPrepared:
 
 
 def streamed(message: bytes) -> tuple[int, int]:
-    """Return whose a message inside a streamed block is, the xid of the transaction or of a subtransaction, and where
-    its body begins: the `pos` of the decoders in `cdc.wal.pgoutput`. DecodeError for what has no xid there.
+    """Return the xid of a message in a streamed block, and the offset of its body.
+
+    The xid is that of the transaction or a subtransaction. The offset is the `pos` of the decoders in
+    `cdc.wal.pgoutput`. DecodeError for a message type without an xid in a block.
     """
     if not message or message[0] not in _WITH_XID:
         raise DecodeError(f"message of type {message[:1]!r} in a streamed block", 0, 1, 0)

@@ -1,4 +1,4 @@
-"""A cursor over the bytes of one replication message. Apart, so that all files of decoders share its checks."""
+"""Cursor over the bytes of one replication message, with bounds checks shared by all decoder modules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tailrace.schemas.errors import DecodeError
 
 
 class Reader:
-    """Reads from `pos` on; whatever is not there, or not of its form, is a DecodeError with its offset."""
+    """Read a message starting at `pos`. Raises DecodeError with the offset for missing or malformed data."""
 
     def __init__(self, message: bytes, what: str, pos: int = 1) -> None:
-        """`what` names the message in errors; by default its type byte has been read."""
+        """`what` names the message in errors; the default `pos` skips its type byte."""
         self._message = message
         self._what = what
         self.pos = pos
@@ -34,7 +34,7 @@ class Reader:
         return text
 
     def no_flags(self) -> None:
-        """Pass a byte of flags of which none is defined: one that is set means something we would get wrong."""
+        """Skip a byte of flags, none of which is defined. DecodeError if one is set: its meaning is unknown."""
         self._need(1)
         if self._message[self.pos]:
             raise DecodeError(f"{self._what}'s flags", self.pos, 0, 1)
@@ -47,7 +47,7 @@ class Reader:
         return raw
 
     def end(self) -> None:
-        """Check that nothing is left: a longer message is one of another protocol version."""
+        """Raise DecodeError if bytes are left: a longer message belongs to another protocol version."""
         left = len(self._message) - self.pos
         if left:
             raise DecodeError(f"{self._what}'s end", min(self.pos, len(self._message)), 0, left)

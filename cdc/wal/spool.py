@@ -1,7 +1,7 @@
-"""Where streamed transactions wait for their commit: in memory, and above a bound in files that have no name.
+"""Spool of streamed transactions until their commit: in memory, above a limit in unnamed files.
 
-Apart from the Assembler because it knows nothing of what it keeps. Nothing here outlives the process, for after a
-restart the server sends every transaction that was not confirmed again, from its first change.
+Separate from the Assembler because it does not interpret the messages. Nothing here outlives the process: after a
+restart the server sends every unconfirmed transaction again from its first change.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from pathlib import Path
 from tailrace.schemas.errors import SourceError
 
 _HEAD = struct.Struct(">IQI")
-"""A record's size without this head, its lsn, its subtransaction; the message follows."""
+"""Head of a record: the message's size, its LSN, its subtransaction's xid; the message follows."""
 
 _READ_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
 class _Transaction:
-    """Its oldest `spilled` bytes are in `file`, the rest in `tail`. A record is whole in one of the two."""
+    """A transaction: the oldest `spilled` bytes are in `file`, the rest in `tail`. No record is split."""
 
     tail: BytesIO = field(default_factory=BytesIO)
     file: FileIO | None = None
     spilled: int = 0
     aborted: array[int] = field(default_factory=lambda: array("I"))
-    """Sorted. An array, because loops over blocks with an EXCEPTION clause abort millions in one transaction."""
+    """Sorted xids of aborted subtransactions.
+
+    An array, because PL/pgSQL loops over blocks with an EXCEPTION clause can abort millions in one transaction.
+    """
 
     @property
     def in_memory(self) -> int:
@@ -42,24 +45,24 @@ class _Transaction:
 class Spool:
     """Transactions in progress, by xid. For one thread.
 
-    Memory: `limit_bytes` for all messages together (with 16 bytes each; the buffers take up to an eighth more), the
-    one message that is being appended or taken, 256 KiB while a transaction is read back, and 4 bytes for each aborted
-    subtransaction. The server bounds the number of transactions, and so of files, by its `max_connections`.
+    Memory: `limit_bytes` for all messages together (including 16 bytes each; the buffers take up to an eighth more),
+    the message that is being appended or taken, 256 KiB while a transaction is read back, and 4 bytes for each aborted
+    subtransaction. The server's `max_connections` bounds the number of transactions, and so of files.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
-        """`folder` is made when it is first needed; its file system should have room for the largest transactions."""
+        """`folder` is created on first use; its file system should have room for the largest transactions."""
         self._folder = folder
         self._limit = limit_bytes
         self._transactions: dict[int, _Transaction] = {}
         self.memory_bytes = 0
-        """All heads and messages in memory, whether they wait or are being taken; `disk_bytes` likewise in files."""
+        """Bytes of all heads and messages in memory, waiting or being taken; `disk_bytes` likewise in files."""
         self.disk_bytes = 0
 
     def append(self, xid: int, sub_xid: int, lsn: int, message: bytes) -> None:
-        """Keep a change of the transaction `xid`; `sub_xid` is `xid` outside subtransactions.
+        """Store a change of the transaction `xid`; `sub_xid` is `xid` outside subtransactions.
 
-        SourceError TR-226 when there is no room on disk: then the change is kept in memory, above the bound.
+        SourceError TR-226 if writing to disk fails: then the change stays in memory, above the limit.
         """
         transaction = self._transactions.get(xid)
         if transaction is None:
@@ -68,13 +71,13 @@ class Spool:
         transaction.tail.write(message)
         self.memory_bytes += _HEAD.size + len(message)
         if self.memory_bytes > self._limit:
-            # once is enough: the largest is not smaller than this message, and before it all was within the bound
+            # once is enough: the largest is not smaller than this message, and before it the limit was met
             self._spill(max(self._transactions.values(), key=lambda each: each.in_memory))
 
     def abort(self, xid: int, sub_xid: int) -> None:
-        """Leave out the changes of a subtransaction, or forget all of it when `sub_xid` is `xid`.
+        """Leave out the changes of a subtransaction, or delete the whole transaction if `sub_xid` is `xid`.
 
-        One that is not here is no error: the server also streams transactions of which nothing is published.
+        An unknown transaction is no error: the server also streams transactions without published changes.
         """
         if sub_xid == xid:
             dropped = self._transactions.pop(xid, None)
@@ -86,9 +89,9 @@ class Spool:
             transaction.aborted.insert(bisect_left(transaction.aborted, sub_xid), sub_xid)
 
     def take(self, xid: int) -> Iterator[tuple[int, bytes]]:
-        """Give (lsn, message) in the order they came; all of it is deleted at the end, or when the caller breaks off.
+        """Yield a transaction's (lsn, message) pairs in order; delete it at the end or at an early stop.
 
-        Nothing happens before the first is asked for. SourceError TR-226 when the file cannot be read.
+        Nothing happens before the first pair is requested. SourceError TR-226 if the file cannot be read.
         """
         transaction = self._transactions.pop(xid, None)
         if transaction is None:
@@ -104,7 +107,7 @@ class Spool:
             self._forget(transaction)
 
     def close(self) -> None:
-        """Drop all."""
+        """Delete all transactions."""
         while self._transactions:
             self._forget(self._transactions.popitem()[1])
 
@@ -117,7 +120,7 @@ class Spool:
                 if aborted and _has(aborted, sub_xid):
                     self._read(stream, length)
                 else:
-                    # not by way of a name: it may be large, and would stay until the next one is asked for
+                    # no local variable: it would keep a large message alive until the next one is requested
                     yield lsn, self._read(stream, length)
             except OSError as error:
                 raise self._failed("read", error.strerror or str(error)) from None
@@ -130,12 +133,12 @@ class Spool:
         return found
 
     def _spill(self, transaction: _Transaction) -> None:
-        """Move what a transaction has in memory to its file; if that fails, all is as before."""
+        """Move a transaction's records from memory to its file; if that fails, nothing changes."""
         size = transaction.in_memory
         try:
             if transaction.file is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                # without a name from the start where the system can (O_TMPFILE), so that a kill -9 leaves nothing
+                # unnamed from the start where the system supports it (O_TMPFILE), so that a kill -9 leaves no file
                 transaction.file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
             with transaction.tail.getbuffer() as whole:
                 done = 0

@@ -1,6 +1,7 @@
-"""Transactions that come before their commit (protocol 2 and up): kept back, and given on whole, as protocol 1 does.
+"""Spool transactions that are streamed before their commit; release them as protocol 1 does.
 
-What comes out is XLogData of Begin, changes and Commit, in commit order, so that nobody behind this need know of it.
+Streaming needs protocol 2 or later. The output is XLogData of Begin, changes and Commit in commit order, so that later
+stages need not handle streaming.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tailrace.schemas.errors import SourceError
 _BATCH_BYTES = 1_048_576
 _ROWS = frozenset(b"IUD")
 _STUB = 6
-"""Kind, oid and the first tuple's mark of a row: enough to count it."""
+"""Size in bytes of a row message's kind, oid and first tuple mark: enough to count the row."""
 
 _head = struct.Struct(">cQQq").pack
 _begin = struct.Struct(">cQqI").pack
@@ -27,15 +28,18 @@ _commit = struct.Struct(">cBQQq").pack
 
 
 class InProgress:
-    """What of the stream belongs to transactions in progress. Memory is bounded as the spool's is, and by their number.
+    """The streamed transactions in progress. Memory is bounded like the spool's, and by their number.
 
-    Raises SourceError with DECODING_FAILED where only the whole transaction says what is in it.
+    Raises SourceError with DECODING_FAILED if a transaction's content can only be known from its unstreamed form.
     """
 
     def __init__(
         self, spool: Spool, *, parallel: bool = False, captures: Callable[[str, str], bool] = lambda *_: True
     ) -> None:
-        """`parallel` as the stream was asked for it; of tables (schema, name) outside `captures` no row is kept."""
+        """`parallel` says whether streaming 'parallel' was requested.
+
+        Rows of tables (schema, name) outside `captures` are not stored.
+        """
         self._spool = spool
         self._captures = captures
         self._outside: dict[int, set[int]] = {}
@@ -46,11 +50,11 @@ class InProgress:
 
     @property
     def in_block(self) -> bool:
-        """Whether the next message is one of a transaction in progress."""
+        """Whether the next message belongs to a transaction in progress."""
         return self._block is not None
 
     def keep(self, messages: list[bytes], start: int) -> int:
-        """Put messages into the spool, up to the end of the block; return where the first behind it stands."""
+        """Spool messages up to the end of the block; return the index of the first message after it."""
         assert self._block is not None
         for i in range(start, len(messages)):
             raw = messages[i]
@@ -59,7 +63,7 @@ class InProgress:
                 stream.stream_stop(message)
                 self._block = None
                 return i + 1
-            # Origin has no xid there, and nobody needs it.
+            # Origin has no xid in a block, and is not used
             if message[:1] != b"O":
                 sub_xid, body = stream.streamed(message)
                 if message[:1] == b"M":
@@ -69,9 +73,9 @@ class InProgress:
         return len(messages)
 
     def _without_outside(self, xid: int, message: bytes) -> bytes:
-        """Return a message, or of a row of a table that is not captured what is counted: its kind, oid and mark.
+        """Return a message; a row of a table outside the capture set is cut to its kind, oid and mark.
 
-        A transaction in progress has its own Relation messages, each before the first row in that shape.
+        A transaction in progress has its own Relation messages, each before the first row with that shape.
         """
         kind = message[0]
         if kind == pgoutput.RELATION:
@@ -85,7 +89,7 @@ class InProgress:
         return message
 
     def take(self, message: bytes) -> bool:
-        """Take a message of streaming; False if it is none."""
+        """Process a message of the streaming protocol; False if it is another message."""
         kind = message[0] if message else 0
         if kind == stream.STREAM_START:
             self._block = stream.stream_start(message).xid
@@ -95,7 +99,7 @@ class InProgress:
             self._outside.pop(commit.xid, None)
             self._released = self._whole(commit)
         elif kind == stream.STREAM_ABORT:
-            # PostgreSQL 18 sends it even to those who asked for no streaming, for parts that were rolled back.
+            # PostgreSQL 18 sends it for rolled-back subtransactions even if streaming was not requested
             abort = stream.stream_abort(message, parallel=self._parallel)
             self._check_messages(abort)
             if abort.xid == abort.sub_xid:
@@ -106,8 +110,10 @@ class InProgress:
         return True
 
     def _check_messages(self, abort: stream.StreamAbort) -> None:
-        """A message says of which transaction it is, not of which part. So once a part is rolled back, only the same
-        transaction, sent whole, tells which of its messages there are.
+        """Raise SourceError if a subtransaction of a transaction with logical messages was rolled back.
+
+        A logical message names its transaction, not its subtransaction. So only the same transaction, sent whole at its
+        commit, shows which of its messages remain.
         """
         if abort.xid in self._with_messages:
             self._with_messages.discard(abort.xid)
@@ -120,9 +126,9 @@ class InProgress:
                 )
 
     def release(self, limit: int) -> list[bytes]:
-        """Return up to `limit` messages of a transaction that has committed; none when there is none (any more).
+        """Return up to `limit` messages of a committed transaction; empty if none are left.
 
-        The limit is also reached by the message that makes a MiB full.
+        The message that reaches a total of 1 MiB also ends the batch.
         """
         if self._released is None:
             return []
@@ -139,7 +145,7 @@ class InProgress:
 
     @property
     def releasing(self) -> bool:
-        """Whether a transaction that has committed must be released before the stream goes on."""
+        """Whether a committed transaction must be released before the stream continues."""
         return self._released is not None
 
     def _whole(self, commit: stream.StreamCommit) -> Iterator[bytes]:
@@ -150,12 +156,12 @@ class InProgress:
         changes = self._spool.take(commit.xid)
         for at, message in chain([(lsn, begin)], changes, [(lsn, end)]):
             raw = _head(b"w", at, 0, 0) + message
-            # it may be large, and who takes it on its way must not find two of it
+            # it may be large: free it before the consumer runs, so that there is only one copy
             del message
             yield raw
             del raw
 
     def close(self) -> None:
-        """Drop all, also what is being released: after a restart the server sends it again."""
+        """Delete all transactions, also one being released: after a restart the server sends them again."""
         self._released = None
         self._spool.close()
