@@ -1,4 +1,4 @@
-"""From a table's shape to Avro schemas: Debezium's envelope, with the names that Avro allows."""
+"""Make Avro schemas from a table's shape: Debezium's envelope, with names that Avro allows."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ SOURCE_FIELDS: Final[list[dict[str, Any]]] = [
     {"name": "ordinal", "type": "long"},
     {"name": "sequence", **_NULL_STRING},
 ]
-"""Debezium's fields and two of ours. What differs from change to change stands last, so that the rest is encoded once
-a transaction."""
+"""Debezium's fields and two of ours. Fields that differ per change are last, so that the others are encoded once per
+transaction."""
 
 
 def avro_name(name: str) -> str:
-    """Return `name` as Avro allows it; every other character becomes ``_xHH``. Names that are legal stay."""
+    """Return `name` with each character that Avro forbids as ``_xHH``; legal names stay unchanged."""
     legal = re.sub(r"[^A-Za-z0-9_]", lambda match: f"_x{ord(match[0]):02X}", name)
     return legal if re.match(r"[A-Za-z_]", legal) else "_" + legal
 
 
 def field_names(columns: Sequence[Column]) -> list[str]:
-    """Return the field name of each column; two columns that would share one are told apart by a number."""
+    """Return the field name of each column; a numeric suffix distinguishes equal ones."""
     names: list[str] = []
     for column in columns:
         name = base = avro_name(column.name)
@@ -56,7 +56,7 @@ def field_names(columns: Sequence[Column]) -> list[str]:
 
 
 def value_schema(relation: Relation, types: Mapping[int, TypeInfo], topic: str) -> str:
-    """Return the JSON of the envelope's schema for rows of `relation`; excluded columns are not in it."""
+    """Return the JSON of the envelope's schema for rows of `relation`, without excluded columns."""
     namespace = _namespace(topic)
     values = [(column, value_type(column, types)) for column in relation.columns]
     shown = [(column, value) for column, value in values if value.kind is not Kind.EXCLUDED]
@@ -99,7 +99,7 @@ def key_schema(columns: Sequence[Column], types: Mapping[int, TypeInfo], topic: 
 
 
 def _field(name: str, column: Column, avro: Any) -> dict[str, Any]:
-    """A column whose name Avro does not allow keeps it in the property `column`."""
+    """Return a column's field; if Avro forbids the column's name, the property `column` has it."""
     return {"name": name, "type": avro} | ({"column": column.name} if name != column.name else {})
 
 

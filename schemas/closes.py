@@ -1,4 +1,4 @@
-"""What is closed when its `with` block ends."""
+"""Base class of context managers that call `close` at the end of a `with` block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closes(ABC):
-    """A context manager whose end is `close`."""
+    """A context manager that calls `close` on exit."""
 
     def __enter__(self) -> Self:
         return self
@@ -20,4 +20,4 @@ class Closes(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release the resources."""

@@ -1,18 +1,18 @@
-"""The errors that a person may see, in PostgreSQL's own form: ERROR, DETAIL, HINT.
+"""The errors that a person may see, in PostgreSQL's form: ERROR, DETAIL, HINT.
 
     TailraceError
      ├── UsageError      exit 2   the command line: a command, an option or an argument
-     ├── ConfigError     exit 3   the configuration file, or what a flag says in its place
+     ├── ConfigError     exit 3   the configuration file, or an option that overrides it
      ├── SourceError     exit 4   PostgreSQL: not reachable, not allowed, not set up
-     │    └── DecodeError         a replication message that breaks its own format
+     │    └── DecodeError         a replication message that violates its format
      ├── SinkError       exit 5   Kafka, warehouse, search index, schema registry
      ├── StateError      exit 6   needs a person: slot lost, gap, another system
-     │    └── RebuildError        a view that cannot continue in the rows that it has
+     │    └── RebuildError        a view that cannot continue with its present rows
      ├── FoundError      exit 7   a comparison found a difference
-     └── DeadlineError   exit 8   what was waited for did not come in time
+     └── DeadlineError   exit 8   a deadline passed
 
-Each code is registered in `schemas.error_codes`. Raise where the fault is found, add context once, print once at the
-top (`cdc.cli.main`). Never put a cell value in one.
+Each code is registered in `schemas.error_codes`. Raise an error where the fault is found, add context once, print it
+once at the top (`cdc.cli.main`). Never put a cell value in one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import ClassVar
 
 
 class TailraceError(Exception):
-    """An error with a code (``TR-204``), numbers and units in `detail`, a line to paste in `hint`."""
+    """An error with a code (``TR-204``), numbers and units in `detail`, a command to paste in `hint`."""
 
     exit_code: ClassVar[int] = 1
 
@@ -43,9 +43,9 @@ class TailraceError(Exception):
 
 
 def all_of(errors: Sequence[TailraceError]) -> TailraceError:
-    """Return one error that says all of `errors`, so that a person need not meet one after the other.
+    """Return one error that reports all of `errors`, so that a person sees them at once.
 
-    Class and code are those of the first.
+    It has the class and code of the first one.
     """
     first, *others = errors
     if not others:
@@ -60,25 +60,25 @@ def all_of(errors: Sequence[TailraceError]) -> TailraceError:
 
 
 class UsageError(TailraceError):
-    """The command line names something that there is not, or leaves out what is needed."""
+    """The command line names something unknown, or lacks something required."""
 
     exit_code = 2
 
 
 class ConfigError(TailraceError):
-    """The configuration cannot be used as it is."""
+    """The configuration is invalid or cannot be used."""
 
     exit_code = 3
 
 
 class SourceError(TailraceError):
-    """PostgreSQL cannot be read as asked."""
+    """PostgreSQL cannot be read as configured."""
 
     exit_code = 4
 
 
 class DecodeError(SourceError):
-    """Bytes that do not have the form their message type promises: which, at which offset, need and have."""
+    """Bytes that violate their message's format: in `what`, at `offset`, with `need` and `have` bytes."""
 
     def __init__(self, what: str, offset: int, need: int, have: int) -> None:
         super().__init__(
@@ -91,21 +91,21 @@ class DecodeError(SourceError):
 
 
 class SinkError(TailraceError):
-    """Kafka, the warehouse, the index or the registry cannot take what we write."""
+    """Kafka, the warehouse, the search index or the schema registry is not reachable or refuses a request."""
 
     exit_code = 5
 
 
 class StateError(TailraceError):
-    """What is stored on both sides does not fit together; going on could lose data, so a person decides."""
+    """The stored states of both sides do not match; to continue could lose data, so a person decides."""
 
     exit_code = 6
 
 
 class RebuildError(StateError):
-    """A view cannot continue in the rows that it has; the hint is the command that rebuilds it.
+    """A view cannot continue with its present rows; the hint is the command that rebuilds it.
 
-    `before` and `after` are put around that command.
+    `before` and `after` are texts around that command.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RebuildError(StateError):
         self._around = before, after
 
     def by_rebuilding(self, view: str) -> RebuildError:
-        """Return the same error with the command for another view: one that reads what has failed."""
+        """Return the same error with the command for another view, one that reads the failed view."""
         before, after = self._around
         return RebuildError(self.code, self.message, view=view, detail=self.detail, before=before, after=after)
 
@@ -127,6 +127,6 @@ class FoundError(TailraceError):
 
 
 class DeadlineError(TailraceError):
-    """What was waited for did not come in time; nothing was changed by waiting."""
+    """A deadline passed; the wait itself changed nothing."""
 
     exit_code = 8

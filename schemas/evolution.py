@@ -1,9 +1,9 @@
-"""Whether readers of a topic can follow from one shape of its records to the next.
+"""Check whether readers of a topic can continue from one shape of its records to the next.
 
-A registry's BACKWARD rule asks whether the new schema reads old records; it looks at Avro's types only and takes a
-timestamp for a timestamptz (both are a long), or a decimal of another scale. So this is a check of our own, restricted
-to the schemas that we write and stricter: what it lets through, a registry does, and every old value reads as the
-same value (Spark and Iceberg widen the same way).
+A registry's BACKWARD rule checks whether the new schema reads old records. It compares only Avro's types, so it accepts
+a timestamp as a timestamptz (both are a long), or a decimal of another scale. Our own check covers only the schemas
+that we write and is stricter: a registry accepts all that it accepts, and every old value reads as the same value
+(Spark and Iceberg widen in the same way).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WIDER: Final = {("int", "long"), ("float", "double"), ("uuid", "string")}
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A column that old and new records have in ways that no reader takes for one; `column` is empty for the key."""
+    """A column with incompatible forms in old and new records; `column` is empty for the key."""
 
     column: str
     old: str
@@ -30,9 +30,9 @@ class Break:
 
 
 def breaks(old: str, new: str) -> list[Break]:
-    """Return what keeps a reader with the envelope `new` from reading records that were written with `old`.
+    """Return the incompatibilities for a reader with the envelope `new` of records written with `old`.
 
-    Columns may come and go, for all are nullable with a default.
+    Columns may be added and dropped, because all are nullable with a default.
     """
     before, after = _columns(row_record(old)), _columns(row_record(new))
     return [
@@ -43,7 +43,10 @@ def breaks(old: str, new: str) -> list[Break]:
 
 
 def key_breaks(old: str, new: str) -> list[Break]:
-    """Return how two keys differ. Any difference counts: a row's old key would stay on the topic beside its new one."""
+    """Return the difference of two key schemas, if any.
+
+    Any difference counts, because a row's old key would stay on the topic beside its new one.
+    """
     if old == new:
         return []
     before, after = (_columns(orjson.loads(schema)) for schema in (old, new))
@@ -51,17 +54,17 @@ def key_breaks(old: str, new: str) -> list[Break]:
 
 
 def column_names(envelope: str) -> list[str]:
-    """Return the names in PostgreSQL of the columns of an envelope's row."""
+    """Return the PostgreSQL column names of an envelope's row."""
     return [column for column, _ in _columns(row_record(envelope)).values()]
 
 
 def key_column_names(key: str) -> list[str]:
-    """Return the names in PostgreSQL of the columns of a key."""
+    """Return the PostgreSQL column names of a key."""
     return [column for column, _ in _columns(orjson.loads(key)).values()]
 
 
 def row_record(envelope: str) -> dict[str, Any]:
-    """Return the row's record of an envelope: it is written out in `before`, and `after` only names it."""
+    """Return the row's record schema in an envelope: `before` has it in full, `after` only its name."""
     before = next(field for field in orjson.loads(envelope)["fields"] if field["name"] == "before")
     row: dict[str, Any] = next(branch for branch in before["type"] if branch != "null")
     return row

@@ -1,7 +1,7 @@
-"""Values that must not be read on the topic: masked, or replaced by a keyed hash.
+"""Hide values: mask them or replace them by a keyed hash.
 
-Both take and give PostgreSQL's text as bytes, and are the same wherever a value is shown: on the topic, in a dead
-letter, in `tailrace verify`.
+Both functions convert PostgreSQL's text as bytes, and give the same result wherever a value appears: on the topic, in a
+dead letter, in `tailrace verify`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import hmac
 
 from tailrace.schemas.types import Kind, ValueType
 
-# An SQL_ASCII database may send what is no UTF-8; it is masked, too, and not refused with its value at hand.
+# An SQL_ASCII database may send bytes that are not UTF-8; they are masked, too, so that no error can show the value.
 _ERRORS = "surrogateescape"
 
 
 def masked(text: bytes, keep: int) -> bytes:
-    """Return `text` with ``*`` for each character but the last `keep`; for every one if it has no more than `keep`.
+    """Return `text` with ``*`` for each character except the last `keep`.
 
-    Characters are Unicode's code points, as PostgreSQL's `char_length` counts them.
+    If it has at most `keep` characters, all are masked. Characters are Unicode code points, as in PostgreSQL's
+    `char_length`.
     """
     characters = text.decode(errors=_ERRORS)
     hidden = len(characters) - keep
@@ -27,12 +28,12 @@ def masked(text: bytes, keep: int) -> bytes:
 
 
 def hashed(text: bytes, salt: bytes) -> bytes:
-    """Return the HMAC-SHA-256 of `text` under `salt` in hex. Equal texts give equal hashes, in whatever table."""
+    """Return the HMAC-SHA-256 of `text` under `salt` in hex. Equal texts give equal hashes in all tables."""
     return hmac.digest(salt, text, "sha256").hex().encode()
 
 
 def hide(text: bytes, option: ValueType | None) -> bytes:
-    """Return `text` as a column with `option` shows it."""
+    """Return `text` as hidden by a column's `option`."""
     if option is not None and option.kind is Kind.MASKED:
         return masked(text, option.keep)
     if option is not None and option.kind is Kind.HASHED:

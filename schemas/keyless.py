@@ -1,4 +1,4 @@
-"""The refusal of a view whose table has no key, for the command and for the job."""
+"""The error for a view of a table without a key, for the command and the job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tailrace.schemas.errors import ConfigError
 
 
 def no_key(view: str, topic: str) -> ConfigError:
-    """Return TR-508: the topic keeps the form that it began with, so a key alone does not help."""
+    """Return the error TR-508. A key added later does not help, because the topic keeps its initial form."""
     return ConfigError(
         "TR-508",
         f'view "{view}": its table has no key',

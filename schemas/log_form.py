@@ -1,6 +1,6 @@
-"""The form of the log, the same for the daemon and the Spark jobs: time, level, event, and what belongs to it.
+"""Log format of the daemon and the Spark jobs: time, level, event and its values.
 
-For people on a terminal, else a JSON object a line.
+Readable text on a terminal, otherwise one JSON object per line.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ SHARED: Final[tuple[structlog.types.Processor, ...]] = (
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
-"""What every record goes through, whoever reads it."""
+"""Processors of every log record, for both formats."""
 
 
 def renderers(*, terminal: bool) -> list[structlog.types.Processor]:
-    """Return what turns a record into text."""
+    """Return the processors that render a record as text."""
     if terminal:
         return [_error_below, structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 
 def _error_below(_: Any, __: str, record: structlog.types.EventDict) -> structlog.types.EventDict:
-    """Let an error of several lines be printed as lines, where a stack would be, and not as a quoted string."""
+    """Print a multi-line error as lines, in the place of a stack trace, instead of as a quoted string."""
     if isinstance(error := record.get("error"), str) and "\n" in error and "exception" not in record:
         record["exception"] = record.pop("error")
     return record
 
 
 def rendered(level: str, values: dict[str, Any], *, terminal: bool) -> str:
-    """Return one record as text, without a logger; `values` has its `event`."""
+    """Return one record as text, without a logger; `values` includes its `event`."""
     record: Any = dict(values)
     for process in (*SHARED, *renderers(terminal=terminal)):
         record = process(None, level, record)
@@ -47,7 +47,7 @@ def rendered(level: str, values: dict[str, Any], *, terminal: bool) -> str:
 
 
 def failure(error: TailraceError, *, terminal: bool) -> str:
-    """Return the error that ends a program: its three lines for people, else a record with these as its fields."""
+    """Return a fatal error as text: its three lines on a terminal, else a record with these as fields."""
     if terminal:
         return str(error)
     fields = {"detail": error.detail, "hint": error.hint}

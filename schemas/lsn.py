@@ -10,12 +10,12 @@ from typing import Final, NewType, Self
 Lsn = NewType("Lsn", int)
 """A byte address in the WAL, 64 bits; PostgreSQL prints it as two hex numbers, ``0/16B3748``."""
 
-# int() alone would take signs, spaces, underscores and digits of other scripts, too
+# int() alone would also accept signs, spaces, underscores and digits of other scripts
 _LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 
 
 def parse_lsn(text: str) -> Lsn:
-    """Read PostgreSQL's form ``XXXXXXXX/XXXXXXXX``; ValueError for anything else."""
+    """Parse PostgreSQL's form ``XXXXXXXX/XXXXXXXX``; ValueError for anything else."""
     if _LSN.fullmatch(text) is None:
         raise ValueError(f"not an LSN: {text!r}")
     high, _, low = text.partition("/")
@@ -23,14 +23,14 @@ def parse_lsn(text: str) -> Lsn:
 
 
 def format_lsn(lsn: int) -> str:
-    """Write an LSN as PostgreSQL does."""
+    """Return an LSN as PostgreSQL prints it."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 WAL_END: Final = (
     "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
 )
-"""In SQL: whatever a query before it has seen was committed before this LSN."""
+"""SQL expression of an LSN: everything that an earlier query has seen was committed before it."""
 
 _POSITION = struct.Struct(">IQQ")
 
@@ -40,9 +40,9 @@ PARTS_PER_CHANGE = 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Where a record stands: epoch, commit LSN of its transaction, 4 × index of its change + part.
+    """The place of a record: epoch, commit LSN of its transaction, 4 × index of its change + part.
 
-    Never a change's own LSN: several changes may share one, and resuming by it loses data.
+    It never uses a change's own LSN, because several changes may share one, and resuming by it loses data.
     """
 
     epoch: int

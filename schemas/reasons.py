@@ -1,4 +1,4 @@
-"""The reason of an error as a sentence: what the operating system or a server said, never the name of a class."""
+"""The reason of an error in the words of the operating system or a server, without class names."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ _LONGEST: Final = 300
 
 
 def without_classes(text: str) -> str:
-    """Return a text in one line, less the names of Java and Python classes in it and the objects they print."""
+    """Return a text as one line, without names of Java and Python classes or printed objects.
+
+    At most 300 characters.
+    """
     text = _CLASS.sub("", _OBJECT.sub("", text))
     text = " ".join(text.split()).strip(" :;,.").removesuffix("')")
     return text[:_LONGEST]
 
 
 def reason(error: BaseException) -> str:
-    """Return why an error came to be: the words of the operating system if they are at its root, else its own."""
+    """Return the root cause of an error: the operating system's message, else the innermost text."""
     chain = list(_causes(error))
     system = next((each for each in reversed(chain) if isinstance(each, OSError) and each.strerror), None)
     if system is not None:
@@ -34,7 +37,7 @@ def reason(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Give an error and what it came from; clients of HTTP carry that in `info`, `reason` or among their arguments."""
+    """Yield an error and its causes; HTTP clients have those in `info`, `reason` or their arguments."""
     seen: set[int] = set()
     left: list[BaseException] = [error]
     while left:

@@ -1,4 +1,4 @@
-"""The shape of a table at one point of the WAL, in the words of pgoutput's Relation message."""
+"""The shape of a table at one point of the WAL, as in pgoutput's Relation message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.schemas.types import Column
 
 
 class ReplicaIdentity(StrEnum):
-    """What the WAL holds of a row before an update or delete (`pg_class.relreplident`)."""
+    """The old row's columns in the WAL for an update or delete (`pg_class.relreplident`)."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -19,7 +19,7 @@ class ReplicaIdentity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table's shape; `columns` in the order of the tuples."""
+    """A table's shape; `columns` are in the order of the tuples."""
 
     oid: int
     schema: str
@@ -29,10 +29,10 @@ class Relation:
 
     @property
     def qualified_name(self) -> str:
-        """``schema.table`` for messages and the config; not quoted, so not for SQL."""
+        """``schema.table`` for messages and the configuration; not quoted, so not for SQL."""
         return f"{self.schema}.{self.name}"
 
 
 def quoted(name: str) -> str:
-    """Return an identifier as SQL takes it, whatever is in it."""
+    """Return an identifier quoted for SQL, with any characters."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,7 +1,7 @@
-"""One table for all PostgreSQL types: how a value's text is read, its Avro type, its Spark type.
+"""The one table of PostgreSQL types: for each, the text's parser, the Avro type and the Spark type.
 
-Text is what the server prints under the pinned settings (`RENDERING`), the same from COPY and from pgoutput. A type
-that is not listed travels as that text, which is exact; so nothing is ever guessed from a type's name.
+A value's text is the server's output under the pinned settings (`RENDERING`), the same from COPY and from pgoutput. A
+type that is not listed is stored as that text, which is exact; nothing is guessed from a type's name.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ RENDERING: Final = {
     "lc_monetary": "C",
     "client_encoding": "UTF8",
 }
-"""Settings of every connection that reads values; with others, snapshot and stream would render differently."""
+"""Settings of every connection that reads values, so that snapshot and stream have the same text."""
 
 
 class Kind(IntEnum):
-    """How the text of a value becomes Avro bytes; `schemas.encode.row_codec` has a branch for each."""
+    """The encoding of a value's text as Avro bytes; `schemas.encode.put_value` has a branch for each."""
 
     STRING = 0
     INT = 1
@@ -47,7 +47,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """A row of `pg_type`, as far as values depend on it; `element_oid` is 0 where items are not parted by commas."""
+    """The columns of a `pg_type` row that affect values.
+
+    `element_oid` is 0 if commas do not separate the items.
+    """
 
     oid: int
     name: str
@@ -59,9 +62,9 @@ class TypeInfo:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """What a column is on the topic and in a view: `avro` is the schema of a value that is not null.
+    """The type of a column on the topic and in a view; `avro` is the schema of a non-null value.
 
-    `keep` is the number of characters that MASKED leaves, `salt` the key of HASHED.
+    `keep` is the number of characters that MASKED leaves visible, `salt` the key of HASHED.
     """
 
     kind: Kind
@@ -92,7 +95,7 @@ _BASE: Final[dict[str, ValueType]] = {
     "uuid": _UUID,
     "bytea": ValueType(Kind.BYTES, "bytes", "binary"),
     "date": ValueType(Kind.DATE, _logical("int", "date"), "date"),
-    # Spark has no type for a time of day that Iceberg keeps, so views hold microseconds since midnight.
+    # Spark has no time-of-day type that Iceberg can store, so views hold microseconds since midnight.
     "time": ValueType(Kind.TIME, _logical("long", "time-micros"), "bigint"),
     "timestamp": ValueType(Kind.TIMESTAMP, _logical("long", "local-timestamp-micros"), "timestamp_ntz"),
     "timestamptz": ValueType(Kind.TIMESTAMPTZ, _logical("long", "timestamp-micros"), "timestamp"),
@@ -102,8 +105,8 @@ _BASE: Final[dict[str, ValueType]] = {
     "geography": ValueType(Kind.BYTES, "bytes", "binary"),
 }
 
-_MAX_PRECISION = 38  # of Spark's and Iceberg's decimal
-_VARHDRSZ = 4  # a typmod counts the length word of the value
+_MAX_PRECISION = 38  # limit of Spark's and Iceberg's decimal
+_VARHDRSZ = 4  # a typmod includes the size of the value's length word
 
 
 AS_TEXT: Final = _STRING
@@ -112,9 +115,9 @@ EXCLUDED: Final = ValueType(Kind.EXCLUDED, "null", "void")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as the WAL names it; `is_key` marks a part of the replica identity.
+    """A column as in the WAL; `is_key` marks a part of the replica identity.
 
-    `option` is what the configuration makes of its values, in place of its type's own form (`schemas.config.columns`).
+    `option` replaces the form of its type, if the configuration hides its values (`schemas.config.columns`).
     """
 
     name: str
@@ -125,14 +128,14 @@ class Column:
 
 
 def value_type(column: Column, types: Mapping[int, TypeInfo]) -> ValueType:
-    """Return what `column` is on the topic; KeyError with the oid if `types` does not know its type."""
+    """Return the type of `column` on the topic; KeyError with the oid if `types` lacks its type."""
     if column.option is not None:
         return column.option
     return _of(column.type_oid, column.typmod, types)
 
 
 def type_name(column: Column, types: Mapping[int, TypeInfo]) -> str:
-    """Return the type of a column for messages, in PostgreSQL's short names: ``numeric(10,2)``, ``int4[]``."""
+    """Return a column's type for messages, by PostgreSQL's short name: ``numeric(10,2)``, ``int4[]``."""
     info = types[column.type_oid]
     if info.element_oid and info.name.startswith("_"):
         return f"{types[info.element_oid].name}[]"
@@ -158,7 +161,7 @@ def _of(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ValueType:
 
 
 def _numeric(typmod: int) -> ValueType:
-    """numeric(p,s) is a decimal; without precision, or beyond what decimals can be, the exact text."""
+    """Return a decimal for numeric(p,s), or text if it has no precision or exceeds a decimal's limits."""
     if typmod < _VARHDRSZ:
         return _STRING
     precision, scale = _precision_and_scale(typmod)
@@ -169,6 +172,9 @@ def _numeric(typmod: int) -> ValueType:
 
 
 def _precision_and_scale(typmod: int) -> tuple[int, int]:
-    """Take a numeric's typmod apart. The scale is the lower 11 bits, signed since PostgreSQL 15."""
+    """Return precision and scale of a numeric's typmod.
+
+    The scale is the lower 11 bits, signed since PostgreSQL 15.
+    """
     packed = typmod - _VARHDRSZ
     return packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 0x400) - 0x400

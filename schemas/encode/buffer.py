@@ -1,8 +1,8 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""Bytes under construction: what the encoder appends to, and copies keys and values out of.
+"""Growable byte buffer, to which the encoder appends and from which it copies keys and values.
 
-Compiled by Cython where possible, like `row_codec`: then it writes through a pointer into room that it keeps from row
-to row. Its signatures in C are in buffer.pxd.
+Compiled by Cython where possible, like `row_codec`: then it writes through a pointer into memory that it reuses from
+row to row. Its C signatures are in buffer.pxd.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SMALL = cython.declare(cython.Py_ssize_t, 1_048_576)
 @cython.final
 @cython.cclass
 class Buffer:
-    """A growing sequence of bytes, bounded by `most`. It gives room above 1 MiB back after each row.
+    """A growing sequence of at most `most` bytes. `clear` releases memory above 1 MiB.
 
-    What is not compiled keeps to `most` only where the encoder looks.
+    If not compiled, the limit holds only where the encoder checks it.
     """
 
     def __init__(self, most: int = UNBOUNDED) -> None:
@@ -46,7 +46,7 @@ class Buffer:
     @cython.cfunc
     @cython.exceptval(-1)
     def clear(self) -> cython.int:
-        """Begin anew."""
+        """Remove all bytes."""
         if cython.compiled:
             self.size = 0
             if self.room > _SMALL:
@@ -59,13 +59,13 @@ class Buffer:
     @cython.cfunc
     @cython.exceptval(check=False)
     def end(self) -> cython.Py_ssize_t:
-        """Return how many bytes there are."""
+        """Return the number of bytes."""
         return self.size if cython.compiled else len(self.data)
 
     @cython.cfunc
     @cython.exceptval(-1)
     def reserve(self, more: cython.Py_ssize_t) -> cython.int:
-        """Make room for `more` bytes. Only what is compiled needs it."""
+        """Make room for `more` bytes, in compiled code only. RecordTooLarge beyond `most` bytes."""
         if self.size + more > self.room:
             if self.size + more > self.most:
                 raise RecordTooLarge(self.most)
@@ -100,7 +100,7 @@ class Buffer:
             self.at[self.size] = rest
             self.size += 1
         else:
-            # as C takes a number without a sign: an LSN, though none is that large
+            # as C converts an unsigned number: for an LSN, though none is that large
             self.data += zigzag(number - 2**64 if number > 2**63 - 1 else number)
         return 0
 
@@ -123,7 +123,7 @@ class Buffer:
     @cython.cfunc
     @cython.exceptval(-1)
     def put_double(self, number: cython.double) -> cython.int:
-        """Append an IEEE 754 double, the lowest byte first."""
+        """Append an IEEE 754 double, little-endian."""
         if cython.compiled:
             i = cython.declare(cython.int)
             bits = cython.declare(cython.ulonglong)
@@ -139,7 +139,7 @@ class Buffer:
     @cython.cfunc
     @cython.exceptval(-1)
     def put_be64(self, number: cython.ulonglong) -> cython.int:
-        """Append eight bytes, the highest first."""
+        """Append an unsigned 64-bit integer, big-endian."""
         if cython.compiled:
             i = cython.declare(cython.int)
             self.reserve(8)
@@ -153,7 +153,7 @@ class Buffer:
     @cython.cfunc
     @cython.exceptval(-1)
     def put(self, text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-        """Append text[start:end]; the caller has checked that it lies inside."""
+        """Append text[start:end]; the caller has checked the bounds."""
         if cython.compiled:
             self.reserve(end - start)
             memcpy(self.at + self.size, PyBytes_AS_STRING(text) + start, end - start)
@@ -171,7 +171,7 @@ class Buffer:
     @cython.cfunc
     @cython.exceptval(-1)
     def put_from(self, other: Buffer, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-        """Append other[start:end]; the caller has checked that it lies inside."""
+        """Append other[start:end]; the caller has checked the bounds."""
         if cython.compiled:
             self.reserve(end - start)
             memcpy(self.at + self.size, other.at + start, end - start)
@@ -183,12 +183,12 @@ class Buffer:
     @cython.cfunc
     @cython.exceptval(check=False)
     def byte_at(self, i: cython.Py_ssize_t) -> cython.int:
-        """Return the byte at `i`, inside."""
+        """Return the byte at `i`; the caller has checked the bounds."""
         return self.at[i] if cython.compiled else self.data[i]
 
     @cython.cfunc
     def whole(self) -> bytes:
-        """Return a copy of all of it."""
+        """Return a copy of all bytes."""
         if cython.compiled:
             return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.at), self.size)
         return bytes(self.data)
@@ -197,7 +197,7 @@ class Buffer:
 @cython.cfunc
 @cython.exceptval(check=False)
 def digits_of(number: cython.ulonglong) -> cython.int:
-    """Return how many decimal digits a number has."""
+    """Return the number of decimal digits of a number."""
     digits: cython.int = 1
     while number > 9:
         number //= 10

@@ -1,4 +1,4 @@
-"""COPY's text format: a line in, the texts of its columns out.
+"""Parse COPY's text format: split a line into the texts of its columns.
 
 https://www.postgresql.org/docs/current/sql-copy.html
 """
@@ -9,7 +9,7 @@ _COPY_ESCAPES = {98: 8, 102: 12, 110: 10, 114: 13, 116: 9, 118: 11}  # \b \f \n 
 
 
 def unescape(field: bytes) -> bytes:
-    """Undo the backslashes of COPY's text format."""
+    """Decode the backslash escapes of COPY's text format."""
     parts = field.split(b"\\")
     out = bytearray(parts[0])
     literal = False

@@ -1,6 +1,6 @@
-"""What the compiled modules use of Cython, for a machine that has not got it: every name does nothing.
+"""No-op replacement for the `cython` module, with the names that our compiled modules use.
 
-Cython's own `cython` module does the same; it is needed to build only, so it is no dependency.
+Cython's own pure-Python module does the same, but Cython is a build dependency only.
 """
 
 from __future__ import annotations

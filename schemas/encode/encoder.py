@@ -1,8 +1,8 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type,type-arg"
-"""The records of one table: a change's bytes in, framed keys and Debezium envelopes out.
+"""Encode the changes of a table, from their bytes to framed keys and Debezium envelopes.
 
-One `TableEncoder` per shape of a table. It is told once about each transaction and then encodes its changes without
-looking at anything but their bytes. Compiled by Cython where possible, like `schemas.encode.row_codec`.
+There is one `TableEncoder` per shape of a table. `begin` prepares what a transaction's records share; then each change
+needs only its own bytes. Compiled by Cython where possible, like `schemas.encode.row_codec`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What Debezium's `source` says of every record of a table."""
+    """The constant fields of Debezium's `source` for a table."""
 
     version: str
     connector_name: str
@@ -40,7 +40,7 @@ class Names:
 
 
 class UnchangedToast(Exception):
-    """The new row lacks the large values of `columns`: they did not change and the WAL has no copy of them."""
+    """The new row lacks the TOAST values of `columns`: they did not change, so the WAL has no copy."""
 
     def __init__(self, columns: Sequence[int]) -> None:
         super().__init__("an unchanged TOAST value is not in the WAL")
@@ -75,9 +75,9 @@ class TableEncoder:
         value_schema_id: int,
         most: int = UNBOUNDED,
     ) -> None:
-        """Without `key_columns` keys are empty, and a change is one record.
+        """Create the encoder. Without `key_columns`, keys are empty and each change is one record.
 
-        A record with more than `most` bytes is refused by RecordTooLarge.
+        A record with more than `most` bytes raises RecordTooLarge.
         """
         self.most = most
         self.row = RowCodec(columns)
@@ -102,7 +102,7 @@ class TableEncoder:
         xid: cython.longlong,
         now_ms: cython.longlong,
     ) -> cython.int:
-        """Make ready what all records of a transaction share; a no-op when that of this `number` is ready."""
+        """Prepare the bytes that all records of a transaction share; a no-op if `number` is the current one."""
         if number == self.current:
             return 0
         out = self.spare
@@ -132,7 +132,7 @@ class TableEncoder:
     def insert(
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
-        """Encode the Insert whose TupleData is at `pos`."""
+        """Encode the Insert with its TupleData at `pos`."""
         self.put_insert(message, pos, lsn, ordinal)
         return [(0, self.key_out.whole(), self.out.whole())]
 
@@ -141,7 +141,7 @@ class TableEncoder:
     def put_insert(
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> cython.int:
-        """The same, into `key_out` and `out`."""
+        """Encode the Insert with its TupleData at `pos` into `key_out` and `out`."""
         out = self.out
         self._start(out)
         self._last(message, self.row.put_tuple(message, pos, out))
@@ -156,7 +156,10 @@ class TableEncoder:
     def put_update(
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> cython.bint:
-        """Encode an Update without an old tuple, into `key_out` and `out`; False for others, which `change` takes."""
+        """Encode a complete Update without an old tuple into `key_out` and `out`; True if it was one.
+
+        On False, `change` must encode it.
+        """
         if self._mark(message, pos) != 78:
             return False
         self._start(self.out)
@@ -171,9 +174,9 @@ class TableEncoder:
     def change(
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
-        """Encode the Update whose old or new tuple's mark (K, O or N) is at `pos`.
+        """Encode the Update with the mark of its old or new tuple (K, O or N) at `pos`.
 
-        Raises UnchangedToast when a large value of the new row is in neither tuple.
+        Raises UnchangedToast if a TOAST value of the new row is in neither tuple.
         """
         out = self.out
         old_key: bytes = b""
@@ -202,7 +205,7 @@ class TableEncoder:
     def change_filled(
         self, message: bytes, pos: int, fields: Sequence[bytes | None], lsn: int, ordinal: int
     ) -> list[Record]:
-        """Encode the Update at `pos` with the texts of its whole new row, got from elsewhere, in place of its own."""
+        """Encode the Update at `pos` with the texts of its complete new row, which come from elsewhere."""
         old_key: bytes = b""
         if self._mark(message, pos) == 75:
             self._old_image(message, pos)
@@ -215,12 +218,12 @@ class TableEncoder:
     def remove(
         self, message: bytes, pos: cython.Py_ssize_t, lsn: cython.ulonglong, ordinal: cython.longlong
     ) -> list[Record]:
-        """Encode the Delete whose tuple's mark (K or O) is at `pos`: its event and its tombstone."""
+        """Encode the Delete with its tuple's mark (K or O) at `pos`, as an event and, with a key, a tombstone."""
         mark: cython.int = self._mark(message, pos)
         if mark != 75 and mark != 79:
             raise DecodeError("Delete's old tuple", pos, 1, 0)
         end: cython.Py_ssize_t = self._old_image(message, pos)
-        # an Update's new tuple may follow: of a row that is gone by now
+        # an Update's new tuple may follow, if its row no longer exists
         if end == len(message) or message[end] != 78:
             self._last(message, end)
         key: bytes = self._key(self.old, self.old_out)
@@ -228,11 +231,11 @@ class TableEncoder:
         return [(0, key, event), (1, key, None)] if key else [(0, key, event)]
 
     def truncate(self, lsn: int, ordinal: int) -> bytes:
-        """Return the value of a truncate's control record."""
+        """Return the value of a truncate control record."""
         return self._without_rows(lsn, ordinal, _TRUNCATE)
 
     def removed(self, lsn: int, ordinal: int) -> bytes:
-        """Return the event of a delete whose old image cannot be shown."""
+        """Return the event of a delete without its old image."""
         return self._without_rows(lsn, ordinal, _DELETE)
 
     def _without_rows(self, lsn: int, ordinal: int, op: bytes) -> bytes:
@@ -242,14 +245,14 @@ class TableEncoder:
         return self.out.whole()
 
     def snapshot(self, line: bytes, ordinal: int) -> tuple[bytes, bytes]:
-        """Encode a snapshot row, a line of COPY's text format, after `begin_snapshot`. Returns key and value."""
+        """Encode a snapshot row, a line of COPY's text format, after `begin_snapshot`; return key and value."""
         self.put_snapshot(line, ordinal)
         return self.key_out.whole(), self.out.whole()
 
     @cython.cfunc
     @cython.exceptval(-1)
     def put_snapshot(self, line: bytes, ordinal: cython.longlong) -> cython.int:
-        """The same, into `key_out` and `out`."""
+        """Encode a snapshot row, as `snapshot` does, into `key_out` and `out`."""
         out = self.out
         self._start(out)
         self.row.put_line(line, out)
@@ -262,7 +265,10 @@ class TableEncoder:
         return self._check(out)
 
     def snapshot_delete(self, before: bytes, ordinal: int) -> bytes:
-        """Return the event of a delete that a snapshot finds, after `begin_snapshot`; `before` is a union's bytes."""
+        """Return the event of a delete found by a snapshot, after `begin_snapshot`.
+
+        `before` is the encoded union of the old image.
+        """
         out = self.out
         out.clear()
         out.put_all(self.value_frame + before + b"\x00" + self.transaction)
@@ -273,7 +279,7 @@ class TableEncoder:
         return out.whole()
 
     def begin_snapshot(self, commit_lsn: int, snapshot_ms: int, now_ms: int) -> None:
-        """Make ready what all rows of a snapshot that stands at `commit_lsn` share."""
+        """Prepare the bytes that all rows of a snapshot at `commit_lsn` share; times are ms since 1970."""
         self.current = _NO_TRANSACTION
         self.transaction = b"".join(
             [
@@ -290,7 +296,7 @@ class TableEncoder:
         self.now = b"\x02" + _long(now_ms)
 
     def row_key(self, fields: Sequence[bytes | None]) -> bytes:
-        """Return the framed key of a row given as texts, whatever its other columns hold. Raises ColumnRefused."""
+        """Return the framed key of a row given as texts; other columns are ignored. Raises ColumnRefused."""
         self.spare.clear()
         self.keys.put_fields(fields, self.spare)
         return self._key(self.keys, self.spare)
@@ -298,7 +304,7 @@ class TableEncoder:
     @cython.cfunc
     @cython.exceptval(-1)
     def _start(self, out: Buffer) -> cython.int:
-        """Begin the value of a row that has no image before."""
+        """Begin the value of a row without an old image."""
         out.clear()
         out.put_all(self.value_frame)
         out.put_byte(0)
@@ -308,7 +314,7 @@ class TableEncoder:
     @cython.cfunc
     @cython.exceptval(-1)
     def _old_image(self, message: bytes, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Encode the old tuple whose mark is at `pos`, with its union mark; return the position behind it."""
+        """Encode the old tuple with its mark at `pos`, with a union mark; return the position after it."""
         self.old_out.clear()
         self.old_out.put_byte(2)
         end: cython.Py_ssize_t = self.old.put_tuple(message, pos + 1, self.old_out)
@@ -318,7 +324,7 @@ class TableEncoder:
 
     @cython.cfunc
     def _changed(self, old_key: bytes, lsn: cython.ulonglong, ordinal: cython.longlong) -> list:
-        """A changed key is a delete and a tombstone of the old one and a create of the new one."""
+        """Return the update, or for a changed key: delete and tombstone of the old one, create of the new one."""
         out = self.out
         key: bytes = self._key(self.row, out)
         if not old_key or old_key == key:
@@ -343,7 +349,7 @@ class TableEncoder:
     @cython.cfunc
     @cython.exceptval(-1)
     def _fill(self) -> cython.int:
-        """Put the old image's values where the new tuple leaves them out."""
+        """Insert the old image's values for the unchanged TOAST columns of the new tuple."""
         unchanged = set(self.row.unchanged)
         part, whole = self.out, self.spare
         whole.clear()
@@ -385,7 +391,7 @@ class TableEncoder:
     @cython.cfunc
     @cython.exceptval(-1)
     def _finish(self, out: Buffer, lsn: cython.ulonglong, ordinal: cython.longlong, op: bytes) -> cython.int:
-        """Append what stands behind the rows: source, op, ts_ms."""
+        """Append the fields after the rows: source, op, ts_ms."""
         out.put_all(self.transaction)
         out.put_byte(2)
         out.put_long(lsn)
@@ -402,7 +408,7 @@ class TableEncoder:
     @cython.cfunc
     @cython.exceptval(-1)
     def _check(self, out: Buffer) -> cython.int:
-        """Refuse a record that Kafka would not take."""
+        """Raise RecordTooLarge for a record that Kafka would refuse."""
         if out.end() + self.key_out.end() > self.most:
             out.clear()
             raise RecordTooLarge(self.most)

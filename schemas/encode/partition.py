@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""The partition of a key: murmur2 as Kafka's own Java producer has it, so that other producers agree with us."""
+"""The partition of a key, by murmur2 as in Kafka's Java producer, so that other producers agree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if cython.compiled:
 @cython.ccall
 @cython.exceptval(-1)
 def partition_of(key: bytes, partitions: cython.uint) -> cython.Py_ssize_t:
-    """Return the partition of the key's bytes, 0 to `partitions` − 1."""
+    """Return the partition of a key, from 0 to `partitions` − 1."""
     if cython.compiled:
         return partition_at(cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(key)), len(key), partitions)
     m, mask = 0x5BD1E995, 0xFFFFFFFF
@@ -36,7 +36,7 @@ def partition_of(key: bytes, partitions: cython.uint) -> cython.Py_ssize_t:
 
 @lru_cache(maxsize=64)
 def _words(count: int) -> Callable[[bytes], tuple[int, ...]]:
-    """Return what takes so many words out of a key."""
+    """Return a function that unpacks `count` 32-bit words from a key."""
     return struct.Struct(f"<{count}I").unpack_from
 
 
@@ -45,7 +45,7 @@ def _words(count: int) -> Callable[[bytes], tuple[int, ...]]:
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 def partition_at(key: cython.p_const_uchar, size: cython.Py_ssize_t, partitions: cython.uint) -> cython.Py_ssize_t:
-    """The same for the `size` bytes there, compiled."""
+    """Return the partition of the key of `size` bytes at a pointer, in compiled code."""
     m: cython.ulonglong = 0x5BD1E995
     mask: cython.ulonglong = 0xFFFFFFFF
     h: cython.ulonglong = 0x9747B28C ^ size

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""Writers of single values: PostgreSQL's text in, Avro's bytes out, by the kind of the column.
+"""Encode single values by the column's kind, from PostgreSQL's text to Avro's bytes.
 
-Compiled by Cython where possible, like `schemas.encode.row_codec`; signatures in C are in putvalue.pxd.
+Compiled by Cython where possible, like `schemas.encode.row_codec`; the C signatures are in put_value.pxd.
 https://avro.apache.org/docs/1.12.0/specification/
 """
 
@@ -32,7 +32,7 @@ _NO_NUMBERS = (b"NaN", b"Infinity", b"-Infinity")
 _FLOAT_TEXT = cython.declare(cython.Py_ssize_t, 64)
 _to_float = struct.Struct("<f")
 
-# `schemas.types.Kind` as C integers; a test holds them equal
+# `schemas.types.Kind` as C integers; a test compares them
 STRING = cython.declare(cython.int, 0)
 INT = cython.declare(cython.int, 1)
 BOOL = cython.declare(cython.int, 2)
@@ -57,7 +57,7 @@ EXCLUDED = cython.declare(cython.int, 16)
 @cython.wraparound(False)
 @cython.exceptval(-1)
 def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, out: Buffer) -> cython.int:
-    """Append the decimal integer text[start:end], which fits into 64 bits."""
+    """Append the decimal integer text[start:end]. ValueRefused if it does not fit into 64 bits."""
     i: cython.Py_ssize_t = start
     digit: cython.int
     value: cython.longlong = 0
@@ -72,7 +72,7 @@ def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
         digit = text[i] - 48
         if digit < 0 or digit > 9:
             raise ValueRefused("not an integer of the form that PostgreSQL prints")
-        # built up below zero, where the range is one larger
+        # accumulate the negative value, because the range below zero is larger by one
         value = value * 10 - digit
         i += 1
     return out.put_long(value if negative else -value)
@@ -85,7 +85,7 @@ def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
 def _put_decimal(
     column: ValueType, text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, out: Buffer
 ) -> cython.int:
-    """Append a decimal's unscaled value; what fits into 64 bits without a Python integer."""
+    """Append a decimal's unscaled value; up to 18 characters without a Python integer."""
     i: cython.Py_ssize_t = start
     digit: cython.int
     value: cython.longlong = 0
@@ -106,7 +106,7 @@ def _put_decimal(
             if fraction >= 0:
                 fraction += 1
         i += 1
-    # PostgreSQL prints all digits of the scale, so nothing is left to pad; all else is for the slow way
+    # PostgreSQL prints all digits of the scale, so no padding is needed; other forms take the slow path
     if digits > 18 or digits == 0 or fraction != (scale if scale > 0 else -1):
         return _put_bytes(out, decimal_bytes(text[start:end], column.precision, scale))
     if negative:
@@ -124,7 +124,7 @@ def _put_decimal(
 @cython.cfunc
 @cython.exceptval(-1)
 def _float_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.double:
-    """Read the float text[start:end] as Python's own parser does, without the spaces and underscores that it takes."""
+    """Parse the float text[start:end] as Python does, but refuse spaces and underscores by ValueError."""
     if cython.compiled:
         digits = cython.declare(cython.char[65])
         stop = cython.declare(cython.p_char)
@@ -155,16 +155,16 @@ def _float_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
                         fraction -= 1
                     number = mantissa / power
                     return -number if negative else number
-        # what parses it takes these in any spelling; PostgreSQL has one
+        # the parser accepts NaN and infinities in any spelling; PostgreSQL has only one
         for i in range(start, end):
             if (text[i] < 48 or text[i] > 57) and text[i] not in (43, 45, 46, 69, 101):
                 if text[start:end] not in _NO_NUMBERS:
                     raise ValueError
                 break
-        # With an end of its own: behind it in the message anything may follow.
+        # Copied to end it with a zero byte: in the message, any byte may follow the text.
         memcpy(digits, PyBytes_AS_STRING(text) + start, size)
         digits[size] = 0
-        number = PyOS_string_to_double(  # noqa: F821  (it is in putvalue.pxd)
+        number = PyOS_string_to_double(  # noqa: F821  (it is in put_value.pxd)
             digits, cython.address(stop), cython.NULL
         )
         if stop != digits + size:
@@ -196,7 +196,10 @@ def put_value(
     end: cython.Py_ssize_t,
     out: Buffer,
 ) -> cython.int:
-    """Append the value whose text is text[start:end], inside; ValueRefused if it cannot be exact."""
+    """Append the value with the text text[start:end]; the caller has checked the bounds.
+
+    ValueRefused, or another ValueError, if it cannot be stored exactly.
+    """
     if kind == STRING:
         out.put_long(end - start)
         out.put(text, start, end)

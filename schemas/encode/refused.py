@@ -1,4 +1,4 @@
-"""What an encoder raises when a row cannot go to its topic as it is."""
+"""Exceptions of an encoder for a row that cannot be stored exactly on its topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNBOUNDED: Final = 2**62
 
 
 class ColumnRefused(Exception):
-    """A value of column number `index` cannot be stored exactly; `reason` says why, without the value."""
+    """A value of column number `index` cannot be stored exactly; `reason` does not contain the value."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(reason)
@@ -17,7 +17,7 @@ class ColumnRefused(Exception):
 
 
 class RecordTooLarge(ColumnRefused):
-    """The record would have more than `limit` bytes; no one column is to blame, and `index` is -1."""
+    """The record would have more than `limit` bytes; `index` is -1, because no single column is the cause."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(-1, f"its record would have more than {limit} bytes")

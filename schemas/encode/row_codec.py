@@ -1,8 +1,8 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type,type-arg"
-"""Rows to Avro in one pass: pgoutput tuples and COPY lines, straight from their bytes to a record's body.
+"""Encode rows as Avro in one pass, directly from the bytes of pgoutput tuples and COPY lines.
 
-Compiled by Cython where a compiler is there; this same file runs interpreted where not. Both forms must give the same
-bytes and the same errors. The snapshot and the stream use the same value writers, so a value is the same by either way.
+Compiled by Cython if a compiler is available, else interpreted from this file. Both must give the same bytes and the
+same errors. Snapshot and stream use the same value writers, so they encode a value equally.
 
 Formats: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html (TupleData),
 https://www.postgresql.org/docs/current/sql-copy.html (text format), https://avro.apache.org/docs/1.12.0/specification/
@@ -55,10 +55,10 @@ def _u32(message: bytes, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
 
 @cython.cclass
 class RowCodec:
-    """Encodes rows of one shape. After each row it knows where every column's bytes lie, so that a key, or an old
-    image's value, is copied rather than encoded again.
+    """Encodes rows of one shape, and records the place of each column's bytes in the last row.
 
-    A column of kind EXCLUDED is in the rows and not in the record: no byte of it is written, not even a union mark.
+    So a key or an old image's value can be copied instead of encoded again. A column of kind EXCLUDED is in the rows
+    but not in the record: no byte of it is written, not even a union mark.
     """
 
     def __init__(self, columns: Sequence[ValueType]) -> None:
@@ -75,10 +75,10 @@ class RowCodec:
     @cython.initializedcheck(False)
     @cython.exceptval(-1)
     def put_tuple(self, message: bytes, pos: cython.Py_ssize_t, out: Buffer) -> cython.Py_ssize_t:
-        """Append the record of the TupleData at `pos` and return the position behind it.
+        """Append the record of the TupleData at `pos` and return the position after it.
 
-        Columns whose large value was left out (unchanged TOAST) are listed in `unchanged`; nothing is appended for
-        them, so the record is whole only when that list is empty. Raises DecodeError and ColumnRefused.
+        `unchanged` then lists the columns with unchanged TOAST values, for which nothing is appended; the record is
+        complete only if that list is empty. Raises DecodeError and ColumnRefused.
         """
         size: cython.Py_ssize_t = len(message)
         i: cython.Py_ssize_t = 0
@@ -127,7 +127,10 @@ class RowCodec:
     @cython.cfunc
     @cython.exceptval(-1)
     def put_fields(self, fields: Sequence[bytes | None], out: Buffer) -> cython.int:
-        """Append the record of a row given as one text per column, None for NULL. Raises ColumnRefused."""
+        """Append the record of a row given as one text per column, None for NULL.
+
+        Raises DecodeError and ColumnRefused.
+        """
         i: cython.Py_ssize_t = 0
         kind: cython.int
         self.start = out.end()
@@ -156,7 +159,10 @@ class RowCodec:
     @cython.initializedcheck(False)
     @cython.exceptval(-1)
     def put_line(self, line: bytes, out: Buffer) -> cython.int:
-        """Append the record of a line of COPY's text format, with its line end or without. Raises ColumnRefused."""
+        """Append the record of a line of COPY's text format, with or without its line end.
+
+        Raises DecodeError and ColumnRefused.
+        """
         if not cython.compiled:
             return self.put_fields(split_copy(line), out)
         size: cython.Py_ssize_t = len(line)
@@ -208,7 +214,7 @@ class RowCodec:
     @cython.initializedcheck(False)
     @cython.exceptval(-1)
     def place(self, i: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-        """Say that the bytes of column `i` end there: the row has been put together from pieces."""
+        """Set the end of column `i`, for a row assembled from pieces."""
         self.ends[i] = end
         return 0
 
@@ -216,7 +222,7 @@ class RowCodec:
     @cython.initializedcheck(False)
     @cython.exceptval(check=False)
     def column_start(self, i: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Where column `i` of the row last appended begins: with its union mark, 0 for null, 2 for a value."""
+        """Return the start of column `i` in the last row: at its union mark, 0 for null, 2 for a value."""
         return self.ends[i - 1] if i else self.start
 
     @cython.cfunc
@@ -230,9 +236,9 @@ _SHORT = 65_536
 
 
 def split_tuple(message: bytes, pos: int, most: int = UNBOUNDED) -> tuple[list[bytes | bool | None], int]:
-    """Return the texts of a TupleData (None for NULL, False for unchanged TOAST) and the position behind.
+    """Return the texts of a TupleData (None: NULL, False: unchanged TOAST) and the position after it.
 
-    Texts above 64 KiB are given up to `most` bytes of them all; True stands for those that are left out.
+    Texts above 64 KiB are returned up to `most` bytes in total; True replaces the omitted ones. Raises DecodeError.
     """
     fields: list[bytes | bool | None] = []
     size = len(message)

@@ -1,4 +1,4 @@
-"""Functions of the C libraries that wheels bring along, for compiled code that calls them without Python between."""
+"""Find functions of the C libraries in wheels, for compiled code that calls them directly."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def function_address(package: str, library: str, name: str) -> int:
-    """Return the address of a function of `library` as the extension modules of `package` use it; 0 if there is none.
+    """Return the address of a function in the `library` that `package` has loaded; 0 if there is none.
 
-    Wheels keep such libraries in a folder ``{package}.libs`` beside the package. One that is not loaded, or comes from
-    elsewhere, is not taken: a second copy would not know the first one's objects.
+    Wheels have such libraries in a folder ``{package}.libs`` beside the package. A library that is not loaded, or is
+    elsewhere, is not used, because a second copy does not know the first one's objects.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""Readers of single values: PostgreSQL's text under the pinned settings → what Avro stores, exactly or not at all.
+"""Parse single values from PostgreSQL's text, under the pinned settings, to Avro's exact values.
 
 Compiled by Cython where possible, like `schemas.encode.row_codec`. A value that the target type cannot hold raises
-`ValueRefused` with the reason and never the value itself, which must not reach a log.
+`ValueRefused` with the reason but without the value, which must not reach a log.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ DATE_INFINITY = 2**31 - 1
 DATE_MINUS_INFINITY = -(2**31)
 TIMESTAMP_INFINITY = 2**63 - 1
 TIMESTAMP_MINUS_INFINITY = -(2**63)
-"""PostgreSQL's own wire values; no finite value may collide with them."""
+"""PostgreSQL's binary values of the infinities; no finite value may be equal to one."""
 
 
 class ValueRefused(ValueError):
-    """The value cannot be stored exactly; the text says why."""
+    """The value cannot be stored exactly; the text is the reason."""
 
 
 @cython.cfunc
@@ -28,7 +28,7 @@ class ValueRefused(ValueError):
 @cython.wraparound(False)
 @cython.exceptval(-1)
 def _number(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """Read the decimal digits text[start:end]; the caller has checked that they lie inside."""
+    """Parse the decimal digits text[start:end]; the caller has checked the bounds."""
     value: cython.longlong = 0
     i: cython.Py_ssize_t
     digit: cython.int
@@ -45,9 +45,9 @@ def _number(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cy
 @cython.cfunc
 @cython.exceptval(check=False)
 def _civil_days(year: cython.longlong, month: cython.longlong, day: cython.longlong) -> cython.longlong:
-    """Days since 1970-01-01 of a date in the proleptic Gregorian calendar; year 0 is 1 BC.
+    """Return the days since 1970-01-01 of a date in the proleptic Gregorian calendar; year 0 is 1 BC.
 
-    Counted from 0000-03-01 in eras of 400 years, so that a leap day is the last of its year.
+    Counted from 0000-03-01 in eras of 400 years, so that a leap day is the last day of its year.
     """
     y: cython.longlong = year - 1 if month <= 2 else year
     era: cython.longlong = y // 400
@@ -61,9 +61,9 @@ def _civil_days(year: cython.longlong, month: cython.longlong, day: cython.longl
 @cython.wraparound(False)
 @cython.exceptval(-1)
 def _days(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, before_christ: cython.bint) -> cython.longlong:
-    """Read ``YYYY-MM-DD`` in text[start:end]; the year has four digits or more."""
+    """Parse ``YYYY-MM-DD`` in text[start:end]; the year has four to seven digits."""
     dash: cython.Py_ssize_t = end - 6
-    # PostgreSQL's years have seven digits at most; longer ones could overflow below
+    # PostgreSQL's years have at most seven digits; longer ones could overflow below
     if dash - start < 4 or dash - start > 7 or text[dash] != 45 or text[dash + 3] != 45:
         raise ValueRefused("not a date of the form that PostgreSQL prints")
     year: cython.longlong = _number(text, start, dash)
@@ -77,7 +77,7 @@ def _days(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, before_
 @cython.wraparound(False)
 @cython.exceptval(-1)
 def time_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """Read ``HH:MM:SS`` with up to six digits of fraction in text[start:end], in microseconds."""
+    """Return the microseconds of ``HH:MM:SS`` in text[start:end], with up to six fractional digits."""
     fraction: cython.longlong = 0
     digits: cython.Py_ssize_t = 0
     if end - start < 8 or text[start + 2] != 58 or text[start + 5] != 58:
@@ -110,12 +110,12 @@ def _is_before_christ(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssiz
 @cython.wraparound(False)
 @cython.exceptval(-1)
 def date_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """Return days since 1970-01-01 of the date text[start:end]."""
+    """Return the days since 1970-01-01 of the date text[start:end]."""
     if end - start > 7 and text[end - 1] == 121:  # y
         return _infinity(text[start:end], DATE_INFINITY, DATE_MINUS_INFINITY)
     before_christ: cython.bint = _is_before_christ(text, start, end)
     days: cython.longlong = _days(text, start, end - 3 if before_christ else end, before_christ)
-    if days >= 2147483647 or days <= -2147483648:  # which are the infinities
+    if days >= 2147483647 or days <= -2147483648:  # the values of the infinities
         raise ValueRefused("a date that PostgreSQL does not have")
     return days
 
@@ -134,9 +134,9 @@ def _infinity(text: bytes, plus: cython.longlong, minus: cython.longlong) -> cyt
 @cython.wraparound(False)
 @cython.exceptval(-1)
 def timestamp_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, zoned: cython.bint) -> cython.longlong:
-    """Return microseconds since 1970-01-01 00:00 of text[start:end].
+    """Return the microseconds since 1970-01-01 00:00 of the timestamp text[start:end].
 
-    `zoned` text ends with +00, for the session is in UTC.
+    `zoned` text ends with +00, because the session's time zone is UTC.
     """
     if end - start > 7 and text[end - 1] == 121:  # y
         return _infinity(text[start:end], TIMESTAMP_INFINITY, TIMESTAMP_MINUS_INFINITY)
@@ -161,22 +161,22 @@ def timestamp_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
 
 
 def date_days(text: bytes) -> int:
-    """Return days since 1970-01-01."""
+    """Return the days since 1970-01-01 of a date."""
     return date_at(text, 0, len(text))
 
 
 def time_micros(text: bytes) -> int:
-    """Return microseconds since midnight; 24:00:00 is 86 400 000 000."""
+    """Return the microseconds since midnight of a time; 24:00:00 is 86 400 000 000."""
     return time_at(text, 0, len(text))
 
 
 def timestamp_micros(text: bytes, zoned: bool) -> int:
-    """Return microseconds since 1970-01-01 00:00; `zoned` text ends with +00, for the session is in UTC."""
+    """Return the microseconds since 1970-01-01 00:00 of a timestamp; `zoned` text ends with +00 (UTC)."""
     return timestamp_at(text, 0, len(text), zoned)
 
 
 def decimal_bytes(text: bytes, precision: int, scale: int) -> bytes:
-    """Return the unscaled value of a numeric(precision, scale), big-endian two's complement, no byte too many."""
+    """Return the unscaled value of a numeric(precision, scale): shortest big-endian two's complement."""
     negative = text.startswith(b"-")
     whole, _, fraction = (text[1:] if negative else text).partition(b".")
     if not whole.isdigit() or (fraction and not fraction.isdigit()):
@@ -193,7 +193,7 @@ def decimal_bytes(text: bytes, precision: int, scale: int) -> bytes:
 
 
 def array_items(text: bytes) -> list[bytes | None]:
-    """Split ``{a,"b,c",NULL}``; arrays of more dimensions or with other bounds than 1 are refused."""
+    """Split ``{a,"b,c",NULL}``. ValueRefused for several dimensions, or bounds that do not start at 1."""
     if not text.startswith(b"{"):
         raise ValueRefused("an array whose bounds do not start at 1")
     items: list[bytes | None] = []
@@ -245,7 +245,7 @@ def hstore_items(text: bytes) -> list[tuple[bytes, bytes | None]]:
 
 @cython.cfunc
 def _quoted(text: bytes, pos: cython.Py_ssize_t, end: cython.Py_ssize_t) -> tuple[bytes, int]:
-    """Read up to the closing quote; backslash takes the next byte as it is."""
+    """Parse up to the closing quote; a backslash makes the next byte literal."""
     parts = bytearray()
     while True:
         quote: cython.Py_ssize_t = text.find(b'"', pos, end)

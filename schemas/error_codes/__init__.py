@@ -1,7 +1,7 @@
-"""The registry of error codes: what each code means, whether it is retried, and what to do about it.
+"""The registry of error codes: meaning, retry rule and remedy of each code.
 
-`code` is the one lookup. There is a module for each hundred, and two for the views; a new code is an entry in one
-of them. `tests/unit/test_error_codes.py` compares the entries with the places that raise them.
+Use `code` to look one up. There is a module for each hundred, and two for the views; a new code is an entry in one of
+them. `tests/unit/test_error_codes.py` compares the entries with the places that raise them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _by_id() -> dict[str, ErrorCode]:
 
 
 CODES: Final[Mapping[str, ErrorCode]] = MappingProxyType(_by_id())
-"""All codes by id, in the order of their ids."""
+"""All codes by id, sorted by id."""
 
 
 def code(code_id: str) -> ErrorCode:
@@ -60,10 +60,10 @@ REFILL: Final = (
     "tailrace snapshot start --all --reconcile  # a new slot; all tables are read again, what is gone is deleted\n"
     "       tailrace run"
 )
-"""The hint of errors whose codes are registered with `refill`: the topics lack changes or rows, or have others."""
+"""The hint of errors registered with `refill`: the topics lack changes or rows, or have wrong ones."""
 
 
 def is_refilled(code_id: str) -> bool:
-    """Return whether a new slot and a reconciling read of all tables make right what an error is about."""
+    """Return whether a new slot and a reconciling read of all tables repair the cause of an error."""
     entry = CODES.get(code_id)
     return entry is not None and entry.refill

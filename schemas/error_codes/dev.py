@@ -1,4 +1,4 @@
-"""TR-6xx: the embedded servers of `tailrace dev`, and what starts Spark."""
+"""TR-6xx: the embedded servers of `tailrace dev`, and the start of Spark."""
 
 from __future__ import annotations
 

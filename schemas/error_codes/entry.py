@@ -9,7 +9,7 @@ from tailrace.schemas.errors import TailraceError
 
 
 class Retry(Enum):
-    """Whether Tailrace tries again by itself; the value is the rule in words."""
+    """The rule by which Tailrace retries after an error; the value describes it in words."""
 
     NEVER = "Not by itself."
     STANDBY = "The daemon waits as a standby until the slot is free."
@@ -28,31 +28,31 @@ class Retry(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
-    """What is known of one code in advance; the error itself has the names and the numbers."""
+    """The static description of one code; the error itself has the names and numbers."""
 
     id: str
     error: type[TailraceError] | None
-    """The class of the error; None for a warning and for an answer over HTTP."""
+    """The class of the error; None for a warning or an HTTP answer."""
     title: str
     retry: Retry = Retry.NEVER
     parks_table: bool = False
     """The error is about one table: with ``source.on_table_error = "park"`` the others continue without it."""
     refill: bool = False
-    """The topics lack changes or have others: `tailrace snapshot start --all --reconcile` makes them right again."""
+    """The topics lack changes or have wrong ones: `tailrace snapshot start --all --reconcile` repairs them."""
     _: KW_ONLY
     cause: str
-    """How the fault comes about, and how to see it."""
+    """The cause of the fault, and how to recognize it."""
     remedy: str
-    """What to do: commands, SQL, settings."""
+    """The remedy: commands, SQL, settings."""
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a command that this error ends."""
+        """The exit code of a command that ends with this error; None if it has no class."""
         return None if self.error is None else self.error.exit_code
 
     @property
     def what_follows(self) -> str:
-        """What Tailrace does after the error, in words: the retry rule, and whether a table is parked."""
+        """Tailrace's reaction to the error, in words: the retry rule, and whether a table is parked."""
         if not self.parks_table:
             return self.retry.value
         return (

@@ -1,4 +1,4 @@
-"""TR-5xx about the text of a view's query; each error points to the place."""
+"""TR-5xx for the text of a view's query; each error shows the position in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TR-2xx: PostgreSQL, its slot, its publications and the tables that are read."""
+"""TR-2xx: PostgreSQL, its slot, its publications and the captured tables."""
 
 from __future__ import annotations
 

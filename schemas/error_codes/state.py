@@ -1,4 +1,4 @@
-"""TR-4xx: the state on both sides does not fit together, so a person decides."""
+"""TR-4xx: the stored states of both sides do not match, so a person decides."""
 
 from __future__ import annotations
 

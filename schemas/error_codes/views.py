@@ -1,4 +1,4 @@
-"""TR-5xx without those about the text of a query: views, their targets, generations and reads."""
+"""TR-5xx except those for the text of a query: views, their targets, generations and reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The record of a slot's daemon on the topic ``{prefix}.tailrace.tables``: whether it runs, and how it ended.
+"""The record of a slot's daemon on the topic ``{prefix}.tailrace.tables``: its state and last error.
 
-Its key is ``[slot, "daemon"]``. It holds no settings, so no secret; the error is its code and its message only.
+Its key is ``[slot, "daemon"]``. It contains no settings, so no secrets; of the error only code and message.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ DaemonState = Literal["running", "retrying", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class DaemonRecord:
-    """`since_ms`: since when it is in this state (ms since 1970). `address`: where its HTTP listens, if at all.
+    """State of a daemon since `since_ms` (ms since 1970); `address` is that of its HTTP server, if any.
 
-    `retrying`: a session failed for a reason that may pass, and the daemon tries again.
+    `retrying`: a session failed with a possibly transient error, and the daemon retries.
     """
 
     state: DaemonState

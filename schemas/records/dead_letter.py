@@ -1,14 +1,14 @@
-"""A change that could not be stored exactly, as a record of ``{prefix}.tailrace.dead``: JSON that loses nothing of it.
+"""Dead letters: changes that could not be stored exactly, as lossless JSON on {prefix}.tailrace.dead.
 
 * Key: the framed key of the row, as on the table's topic; null if there is none or it cannot be stored itself.
 * Value: `schema`, `table`; `column`, `type` and `reason` of the refusal; `op` (c u d r); `position`, and for changes of
   the stream `lsn`, `xid` and `ts_ms` of the commit; `old` and `new`: column → text as PostgreSQL prints it, or null.
-* `unchanged` names columns whose large value the update left as it was, so that the WAL has no copy of it.
-* A text that is no UTF-8 (of an SQL_ASCII database) is ``{"hex": ...}``.
-* A letter too large for Kafka has the key columns only, and `left_out_bytes`: the rest is in the source's row.
-  `column` and `type` are null where no one column, but the size of the whole record was refused.
+* `unchanged` names the columns with unchanged TOAST values: the update did not change them, so the WAL lacks them.
+* A text that is not UTF-8 (in an SQL_ASCII database) is ``{"hex": ...}``.
+* A letter too large for Kafka has only the key columns, and `left_out_bytes`: the rest is in the source's row.
+  `column` and `type` are null if the size of the whole record was refused.
 
-Excluded columns are not in it; masked and hashed ones are as on the topic.
+Excluded columns are absent; masked and hashed ones are as on the topic.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tailrace.schemas.lsn import Position, format_lsn
 from tailrace.schemas.types import Column
 
 Texts = Sequence[bytes | bool | None]
-"""The columns of a tuple: None for NULL, False for a large value that the WAL left out, True for one that is left out
-here, for it is too large for any record."""
+"""The columns of a tuple: None for NULL, False for an unchanged TOAST value that the WAL lacks, True for a value that
+is omitted because it is too large for any record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a change stands. Rows of a snapshot have a position only."""
+    """The place of a change in the stream. Snapshot rows have only a position."""
 
     position: Position
     lsn: int | None = None
@@ -42,8 +42,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What was refused: `index` is the column's, -1 if it was the record's size, `old` the tuple before (`old_is_key`:
-    nothing but its key). `size` is that of the message or line that the change came in.
+    """A refused change.
+
+    `index` is the refused column's, or -1 if the record was too large. `old` is the tuple before the change
+    (`old_is_key`: only its key). `size` is that of the replication message or COPY line, in bytes.
     """
 
     schema: str
@@ -61,11 +63,11 @@ class DeadLetter:
 
     @property
     def column(self) -> str | None:
-        """The name of the column that was refused."""
+        """The name of the refused column; None if the record was too large."""
         return self.columns[self.index].name if self.index >= 0 else None
 
     def to_json(self, place: Place, limit: int) -> bytes:
-        """Return the value of its record, of no more than `limit` bytes if the keys are not larger than that."""
+        """Return the value of its record, at most `limit` bytes unless the keys alone are larger."""
         every = range(len(self.columns))
         identity = [i for i in every if self.columns[i].is_key] if self.old_is_key else every
         size = self.size
@@ -78,7 +80,7 @@ class DeadLetter:
         return self._value(place, old, new, {"left_out_bytes": size})
 
     def _shown_bytes(self) -> int:
-        """A lower bound of what the texts take, before they are decoded."""
+        """Return a lower bound of the texts' size in bytes, without decoding them."""
         shown = [
             text
             for texts in (self.old, self.new)
@@ -88,7 +90,7 @@ class DeadLetter:
         return UNBOUNDED if True in shown else sum(len(text) for text in shown if isinstance(text, bytes))
 
     def without_texts(self) -> DeadLetter:
-        """Return the same for a row that is too large for any record: only its key is kept in memory."""
+        """Return the letter without the new row's texts except its key, for a row too large for any record."""
         keep = set(self.key_columns)
         new = [text if i in keep or text is None else True for i, text in enumerate(self.new or ())]
         return replace(self, new=new)

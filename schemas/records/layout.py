@@ -1,9 +1,9 @@
-"""How a table reads at rest: by that we tell whether the rows on its topic still read as the source has them.
+"""Table layout from the catalog: detects DDL that changes stored rows without changes in the WAL.
 
-An ALTER TABLE sends no row through the WAL, whatever it does to them: a column added with a default, one that is
-renamed, one whose type changes with a USING clause. Column numbers (never used twice), files (a rewrite makes new ones)
-and the version of each column's catalog row (`xmin`) show which of these it was. An ALTER TYPE does not even touch the
-table: the types inside a column's type, at any depth, are a part of the layout.
+An ALTER TABLE sends no rows through the WAL's stream, even if it changes them: by a new column with a default, a
+renamed column, a type change with a USING clause. Column numbers (never reused), files (a rewrite makes new ones) and
+the version of each column's catalog row (`xmin`) show which of these it was. An ALTER TYPE does not even touch the
+table, so the layout includes the types inside a column's type, at any depth.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ FIRST_RUN: Final = 1
 """The number of a table's first snapshot run."""
 
 _SAME_TEXT: Final = frozenset({25, 1043})
-"""text and varchar: between them, without a rewrite, every value prints the same."""
+"""Oids of text and varchar: a change between them without a rewrite leaves every value's text the same."""
 
 
 _ATTACHED: Final = 1
-"""The entry of an attached partition as a version stored it that knew no number; no transaction has it as its xid."""
+"""Entry of an attached partition in records of older versions, which stored no number; never a transaction's xid."""
 
 
 class RowsAtRest(IntEnum):
-    """How rows that were read under one layout may read under a later one; each form includes those before it."""
+    """The possible difference of rows between two layouts; each value includes the previous one."""
 
     SAME = 0
     DIFFER = 1
-    """Some value may read differently, or a row may have come without a change in the WAL."""
+    """A value may read differently, or a row may have been added without a change in the WAL."""
     MISSING = 2
-    """Rows may be gone without a delete in the WAL."""
+    """Rows may have been deleted without a delete in the WAL."""
     REKEYED = 3
-    """The key of a row may read differently: its record under the old key would stay."""
+    """The key of a row may read differently, so its record under the old key would remain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A row of `pg_attribute`; `filled`: a row written before the column was added may have a value in it.
+    """A row of `pg_attribute`; `filled`: rows written before the column was added may have a value in it.
 
-    `inside` are the oids of the enums and composites in the column's type, at any depth.
+    `inside` has the oids of the enums and composites in the column's type, at any depth.
     """
 
     number: int
@@ -62,10 +62,10 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class TypeForm:
-    """What decides how values of a type that ALTER TYPE can change print.
+    """The parts of an enum or composite type that determine its values' text and that ALTER TYPE changes.
 
-    `parts` are (oid, label) of an enum's values or (number, type) of a composite's attributes; the names of the latter
-    are not printed.
+    `parts` are (oid, label) of an enum's values or (number, type) of a composite's attributes, whose names do not
+    appear in the text.
     """
 
     oid: int
@@ -77,7 +77,7 @@ class TypeForm:
         return cls(value["oid"], value["is_enum"], tuple((number, text) for number, text in value["parts"]))
 
     def prints_as(self, now: TypeForm) -> bool:
-        """Whether every value that was stored under this form prints the same under the later one."""
+        """Return whether every value stored under this form has the same text under the later form `now`."""
         if self.is_enum:
             labels = dict(self.parts)
             return all(labels.get(oid, label) == label for oid, label in now.parts)
@@ -86,18 +86,19 @@ class TypeForm:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A table as the catalog has it, `key` is its primary key.
+    """A table in the catalog.
 
-    `member` is the oid of its entry in the publication: one that was taken out and put in again has another, and so has
-    one whose row filter or column list is another. Where its schema is published, or a table that it is a partition of,
-    it is a number that another entry of that, and each move into it, makes another; it is 0 where all tables are.
-    `files` are (oid, relfilenode, entry) of it or of its leaves. `entry` is 0 where the leaf was made as a partition.
-    Where it was attached it had rows of its own, perhaps, and each ATTACH PARTITION of it, or of a table between it and
-    this one, gives another number; a version that did not store that number stored 1.
-    `types` are the forms of all types inside its columns'; None in a layout that was stored by a version that knew
-    `labels` only: (oid, label) of the values of its columns' own enums.
-    `toast` is the oid of its TOAST table, 0 if it has none: an ALTER TABLE that rewrites the table makes another one;
-    VACUUM FULL, CLUSTER and TRUNCATE do not.
+    `key` is its primary key.
+    `member` is the oid of its entry in the publication. It changes if the table is removed and added again, or if its
+    row filter or column list changes. If its schema is published, or a table that it is a partition of, it is a number
+    that changes with each new entry of that and each move into it. It is 0 for a publication of all tables.
+    `files` are (oid, relfilenode, entry) of the table or of its leaf partitions. `entry` is 0 if the leaf was created
+    as a partition. An attached leaf may already have had rows: each ATTACH PARTITION of it, or of a table between it
+    and this one, gives another number; older versions stored 1 instead.
+    `types` are the forms of all types inside its columns' types. It is None in a layout from older versions, which
+    stored only `labels`: (oid, label) of the values of the columns' own enums.
+    `toast` is the oid of its TOAST table, 0 if it has none. An ALTER TABLE that rewrites the table changes it; VACUUM
+    FULL, CLUSTER and TRUNCATE do not.
     """
 
     oid: int
@@ -125,39 +126,39 @@ class Layout:
 
     @property
     def oids(self) -> set[int]:
-        """The oids of the table, of its leaves, and of the types inside its columns'."""
+        """The oids of the table, of its leaf partitions, and of the types inside its columns' types."""
         return {self.oid, *(oid for oid, _, _ in self.files), *(form.oid for form in self.types or ())}
 
     def has(self, relation: Relation) -> bool:
-        """Whether all columns of `relation` are there, under these names and with these types."""
+        """Return whether the layout has all columns of `relation`, with the same names and types."""
         here = {(each.name, each.type_oid, each.typmod) for each in self.attributes}
         return all((column.name, column.type_oid, column.typmod) in here for column in relation.columns)
 
     def rewritten(self, now: Layout) -> bool:
-        """Whether a file that both have known is another one by now: by ALTER TABLE, VACUUM FULL, CLUSTER, TRUNCATE."""
+        """Return whether a known file changed: by ALTER TABLE, VACUUM FULL, CLUSTER or TRUNCATE."""
         before = {oid: file for oid, file, _ in self.files}
         return any(before.get(oid, file) != file for oid, file, _ in now.files)
 
     def attached(self, now: Layout) -> bool:
-        """Whether a table with rows of its own has become a partition."""
+        """Return whether a table that may have had rows has become a partition."""
         before = {oid for oid, _, _ in self.files}
         return any(entry != 0 and oid not in before for oid, _, entry in now.files)
 
     def _attached_again(self, now: Layout) -> bool:
-        """Whether a partition was none for a while: no change of its rows from that time is in the WAL's stream."""
+        """Return whether a partition was detached for a time, whose row changes are not in the WAL's stream."""
         before = {oid: entry for oid, _, entry in self.files}
         again = ((before.get(oid, entry), entry) for oid, _, entry in now.files)
         return any(was not in (entry, _ATTACHED) for was, entry in again)
 
     def _partition_rewritten(self, now: Layout) -> bool:
-        """Whether a partition has another file: its TRUNCATE is not in the WAL's stream when the root is published."""
+        """Return whether a partition has another file: its TRUNCATE is not in the stream of a published root."""
         before = {oid: file for oid, file, _ in self.files if oid != self.oid}
         return any(before.get(oid, file) != file for oid, file, _ in now.files)
 
     def _logged_again(self, now: Layout) -> bool:
-        """Whether a table was SET UNLOGGED for a while, and so not published.
+        """Return whether a table may have been SET UNLOGGED for a time, and so not published.
 
-        That is a rewrite by ALTER TABLE that has altered no column.
+        The sign is a rewrite by ALTER TABLE that altered no column.
         """
         if 0 in (self.toast, now.toast) or self.toast == now.toast or not self.rewritten(now):
             return False
@@ -165,7 +166,7 @@ class Layout:
         return all(versions.get(each.number) == each.version for each in now.attributes)
 
     def _altered_types(self, now: Layout) -> set[int]:
-        """Return the oids of the types whose stored values may print differently under the later layout `now`."""
+        """Return the oids of the types whose stored values may have another text under the later layout `now`."""
         if self.types is None:
             labels = dict(self.labels)
             enums = [form for form in now.types or () if form.is_enum]
@@ -181,11 +182,11 @@ class Layout:
         ever: Collection[str],
         key: Collection[str],
     ) -> RowsAtRest:
-        """Say how rows that were read under this layout may read under the later one `now`.
+        """Return the possible difference between rows read under this layout and under the later one `now`.
 
-        `columns` are those that are captured now, `before` those that were, `ever` all that the topic has had: a name
-        that comes back would show what an earlier column left in old records. `key` are the columns of the topic's
-        key. In doubt the answer is the graver one.
+        `columns` are those captured now, `before` those captured under this layout, `ever` all that the topic has had:
+        a reused name would show an earlier column's values in old records. `key` are the columns of the topic's key. In
+        doubt, the result is the graver one.
         """
         found = RowsAtRest.SAME
         if self.attached(now):
@@ -208,7 +209,7 @@ def _differs(
     before: Collection[str],
     ever: Collection[str],
 ) -> bool:
-    """Whether a column's values at rest may read differently; `types` are those that were altered."""
+    """Return whether a column's stored values may read differently; `types` are the altered types."""
     if was is None:
         return now.filled or rewritten or now.name in ever
     if was.name != now.name or now.name not in before or any(oid in types for oid in now.inside):
@@ -216,17 +217,17 @@ def _differs(
     same_text = was.type_oid in _SAME_TEXT and now.type_oid in _SAME_TEXT
     if not same_text and was.type_oid != now.type_oid:
         return True
-    # a USING clause can make any value of any other, also without a change of type
+    # a USING clause can replace any value by any other, even without a change of type
     return rewritten and was.version != now.version
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a person wants of a run that is not done yet.
+    """The options of a requested run that is not finished.
 
-    `whole`: the topic lacks nothing, so cuts are states meanwhile; `layout`, `lsn` and `columns` are then those of the
-    rows that the run reads. `where` is a condition in SQL, `rate` the most rows a second. `since` are the offsets of
-    the topic where the run began, if keys that it does not find are to be deleted at its end.
+    `whole`: the topic is complete, so cuts are states during the run; `layout`, `lsn` and `columns` are then those of
+    the rows that the run reads. `where` is an SQL condition, `rate` the limit in rows per second. `since` has the
+    topic's offsets at the begin of the run, if it deletes the keys that it did not find at its end (reconcile).
     """
 
     whole: bool = False
@@ -254,34 +255,34 @@ class Asked:
 
 
 class TableStatus(StrEnum):
-    """Where a captured table is; the transitions are those of `cdc.registry`."""
+    """The status of a captured table; `cdc.registry` has the transitions."""
 
     NEW = "new"
-    """Named by the position record; a layout is that from before the slot was made."""
+    """Named by the position record; its layout, if any, is from before the slot was created."""
     WANTED = "wanted"
     """To be read (again); no read is planned yet."""
     READING = "reading"
-    """A read is planned and not done."""
+    """A read is planned and not finished."""
     STREAMING = "streaming"
-    """The topic is the table as of every cut. A read that a person wants may be under way."""
+    """The topic equals the table at every cut. A requested read may be running."""
     KEYLESS = "keyless"
     """The topic holds events; rows from before it was published cannot be read."""
     GONE = "gone"
-    """No captured table has this name; the topic stays as it is."""
+    """No captured table has this name; the topic stays unchanged."""
     PARKED = "parked"
-    """Set aside for an error: its changes are not written until a person resumes it."""
+    """Set aside because of an error: its changes are not written until a person resumes it."""
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether no cut is a state of this table."""
+        """True if no cut is a state of this table."""
         return self in (TableStatus.NEW, TableStatus.WANTED, TableStatus.READING, TableStatus.PARKED)
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Why a table is parked: the error, the LSN of the commit that met it (0: none) and the time, ms since 1970.
+    """The error of a parked table, with `lsn` of the commit that caused it (0: none) and time of parking.
 
-    `left_out`: a person has said that it stays so.
+    `since_ms` is in milliseconds since 1970. `left_out`: a person has requested that it stay parked.
     """
 
     code: str
@@ -294,7 +295,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended that a person had asked for ("done", "cancelled", "failed"), and what was asked, for people."""
+    """The end of a requested run (`how`: "done", "cancelled", "failed") and its options, for display."""
 
     run: int
     how: str
@@ -305,16 +306,15 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What the topic of a table holds, as the tables topic keeps it.
+    """The state of a table's topic, stored on the tables topic.
 
-    `oid` is the table that its rows come from, 0 once that has another name, and `member` its entry in the publication:
-    with another one, changes may be missing. `run` is the number of the newest snapshot run, `layout` that of the rows
-    at rest with all that was committed before `lsn`, and `columns` are those that they have. Without a layout a read is
-    still to begin. `asked` is there while a run is under way that a person has asked for, or paused, `ended` from then
-    until the next run begins. `status` is None in a record of a version that did not store it: there the position
-    record says which tables are incomplete. `empty`: a truncate must be the next record of the topic; `refill`: also
-    when the read begins, for changes from before it may have had another form. `parked` says why a table is parked, and
-    since when.
+    `oid` is the source table, 0 once that has another name. `member` is its entry in the publication: if it differs,
+    changes may be missing. `run` is the number of the newest snapshot run. `layout` is that of the stored rows with all
+    that was committed before `lsn`, and `columns` are theirs; without a layout, a read has yet to begin. `asked` is set
+    while a run that a person requested or paused is not finished, `ended` from its end until the next run begins.
+    `status` is None in records of older versions, where the position record names the incomplete tables. `empty`: the
+    topic's next record must be a truncate; `refill`: a read must also begin with one, because earlier changes may have
+    had another form. `parked` has the error and the time if the table is parked.
     """
 
     run: int

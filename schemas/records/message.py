@@ -1,4 +1,4 @@
-"""A logical message (`pg_logical_emit_message`) as a record: Debezium's envelope of one, with the prefix as the key."""
+"""A logical message (`pg_logical_emit_message`) in Debezium's envelope; the record key is its prefix."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def message_key(schema_id: int, prefix: str) -> bytes:
 
 
 def message_value(schema_id: int, prefix: str, content: bytes, source: dict[str, Any], ts_ms: int) -> bytes:
-    """Return the framed value; `source` is that of a record of a table, with empty names of schema and table."""
+    """Return the framed value; `source` is as in a table's record, with empty schema and table names."""
     message = {"prefix": prefix, "content": content}
     return _framed(schema_id, _value, {"message": message, "source": source, "op": "m", "ts_ms": ts_ms})
 

@@ -1,9 +1,9 @@
-"""The records of the topics ``{prefix}.tailrace.progress``, ``{prefix}.tailrace.tables``, and of the views topic.
+"""Cuts (also used on the views topic), position records, and the keys of progress and tables topic.
 
-Keys are JSON arrays. On the progress topic: ``[slot, "position"]``. On the tables topic: ``[slot, "table", table]``,
-whose value is a `layout.TableState`, and ``[slot, "chunk", table, run, n]``. Every Kafka transaction
-of the daemon ends with a position record. A cut taken from it names, for every partition of every topic, the offset
-behind the last record that belongs to the state as of `flushed_lsn`.
+Keys are JSON arrays. On ``{prefix}.tailrace.progress``: ``[slot, "position"]``. On ``{prefix}.tailrace.tables``:
+``[slot, "table", table]``, whose value is a `layout.TableState`, and ``[slot, "chunk", table, run, n]``. Every Kafka
+transaction of the daemon ends with a position record. Its cut gives, for every partition of every topic, the offset
+after the last record that belongs to the state as of `flushed_lsn`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailrace.schemas.lsn import Position, format_lsn, parse_lsn
 class Cut:
     """The state of all topics as of one LSN: everything committed before `flushed_lsn`, nothing after.
 
-    `offsets[topic][partition]` is the next offset; a topic that is missing has none yet (read nothing from it).
+    `offsets[topic][partition]` is the next offset; a missing topic has none yet (read nothing from it).
     `commit_ts_us` is the source's commit time of the newest transaction inside, microseconds since 1970 (0: none yet).
     """
 
@@ -34,11 +34,11 @@ class Cut:
 
     @property
     def order(self) -> tuple[Position, int]:
-        """What decides which cut is newer: an idle advance keeps the position and moves `flushed_lsn`."""
+        """Sort key from old to new: an idle advance keeps the position and moves `flushed_lsn`."""
         return self.position, self.flushed_lsn
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; LSNs as PostgreSQL prints them."""
+        """Return the JSON form, with LSNs as PostgreSQL prints them."""
         value = asdict(self)
         value["position"] = _position_dict(self.position)
         value["flushed_lsn"] = format_lsn(self.flushed_lsn)
@@ -64,16 +64,18 @@ class Cut:
 
 
 MOST_BOUNDARIES: Final = 8
-"""Cuts that a position record names in `states`. With more, the oldest are dropped: a view for whose tables only a
-dropped one was a state gets an older cut or none, so it stands still, or has no start, until one of them is complete.
+"""Limit of the cuts in a position record's `states`; the oldest are dropped.
+
+If only a dropped cut was a state for a view's tables, the view gets an older cut or none: it does not advance, or
+cannot start, until one of them is complete.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A cut at which no source transaction was split, and the tables that were incomplete there.
+    """A cut at which no source transaction was split, with the tables that were incomplete there.
 
-    For every other table it is a state: the table's topic up to the cut is the table as of its LSN.
+    For every other table it is a state: the table's topic up to the cut equals the table as of its LSN.
     """
 
     cut: Cut
@@ -84,16 +86,15 @@ class Boundary:
 class PositionRecord:
     """The last record of a Kafka transaction.
 
-    `here` is the cut at this very transaction. It is a state if no source transaction is split across it (`open` is
-    None) and no table is in the middle of its snapshot (`incomplete_tables` is empty); otherwise `newest_state` is
-    the last cut that was one, if any. `states` are the cuts between these two that are a state for some tables and
-    have no newer one for the same tables, newest first (`states_after`); records of older versions have none.
-    `counts` is the number of records this Kafka transaction wrote per topic, `diverted` that of all dead letters so
-    far. `nokey_oid` is the oid of the publication for tables without a key, 0 if there is none. `reread` names the
-    tables of which values were read again, with the LSN up to which they may be newer than the cut: these, too, are
-    incomplete until then. `generation` rises when a new slot begins behind changes that the topics lack: what was kept
-    beside them is of no use any more. `parked` has the code of the error of each table that is set aside: it is
-    incomplete until a person resumes it.
+    `here` is the cut at this transaction. It is a state if no source transaction is split across it (`open` is None)
+    and no table is incomplete (`incomplete_tables` is empty); otherwise `newest_state` is the last cut that was one, if
+    any. `states` are the cuts between these two that are the newest state for some tables, newest first
+    (`states_after`); records of older versions have none. `counts` is the number of records per topic in this Kafka
+    transaction, `diverted` the number of all dead letters so far. `nokey_oid` is the oid of the publication for tables
+    without a key, 0 if there is none. `reread` has the tables of which values were read again, with the LSN up to which
+    these may be newer than the cut: until then, such a table is incomplete. `generation` rises when a new slot begins
+    after changes that the topics lack, so that records stored beside them are invalid. `parked` has each parked
+    table's error code: the table is incomplete until a person resumes it.
     """
 
     here: Cut
@@ -111,12 +112,12 @@ class PositionRecord:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a slot goes with it: the first record of all comes before the slot is made, and has no position."""
+        """True if a slot belongs to it: the very first record precedes the slot and has no position."""
         return self.here.position.commit_lsn > 0
 
     @property
     def end_lsn(self) -> int:
-        """All transactions of which the topics hold anything began their commit before it."""
+        """The LSN before which the commits of all transactions on the topics began, even of partial ones."""
         return max(self.here.flushed_lsn, self.here.position.commit_lsn + 1)
 
     @property
@@ -131,8 +132,8 @@ class PositionRecord:
     def state_for(self, tables: Collection[str]) -> Cut | None:
         """Return the newest cut that is a state of all of `tables` (``schema.table``), if there is one.
 
-        It need not be one of other tables. The older of the cuts at which two tables were last complete would not do:
-        the other table may have been incomplete there. So each cut carries its own incomplete tables.
+        It need not be a state of other tables. Each cut has its own incomplete tables, because the last complete cut
+        per table is not sufficient: at the older of two such cuts, the other table may have been incomplete.
         """
         if self.open is None and not self.waits_for(tables):
             return self.here
@@ -140,7 +141,7 @@ class PositionRecord:
         return next(found, self.newest_state)
 
     def waits_for(self, tables: Collection[str]) -> tuple[str, ...]:
-        """Return which of `tables` are incomplete: while there are any, `state_for` does not move."""
+        """Return the incomplete ones of `tables`: while there are any, `state_for` does not advance."""
         wanted = set(tables)
         return tuple(table for table in self.incomplete_tables if table in wanted)
 
@@ -185,9 +186,9 @@ class PositionRecord:
 def states_after(before: PositionRecord, open_xid: int | None, incomplete: Collection[str]) -> tuple[Boundary, ...]:
     """Return the `states` of the record that follows `before`.
 
-    Of the cuts so far that are not split, these are the ones that are the newest state of some set of tables: one is
-    dropped once a newer cut has no table incomplete that it had complete. A cut with all tables complete is
-    `newest_state`, and is not repeated here.
+    Of all cuts that split no source transaction, these are the newest state of some set of tables: a cut is dropped
+    once a newer one is complete for all the tables for which it was. A cut with all tables complete is `newest_state`
+    and is not repeated here.
     """
     known = before.states
     if before.open is None and before.incomplete_tables:
@@ -201,7 +202,7 @@ def states_after(before: PositionRecord, open_xid: int | None, incomplete: Colle
 
 
 def _boundary_dict(boundary: Boundary, here: Cut) -> dict[str, Any]:
-    """Return the JSON form; of the offsets only those that are not `here`'s, null for a topic that came later."""
+    """Return the JSON form, with only the offsets that differ from `here`; null for a topic that is newer."""
     cut = boundary.cut
     topics = (*here.offsets, *(topic for topic in cut.offsets if topic not in here.offsets))
     moved = {topic: cut.offsets.get(topic) for topic in topics if cut.offsets.get(topic) != here.offsets.get(topic)}

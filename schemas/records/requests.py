@@ -1,7 +1,7 @@
-"""What a person asks of the daemon about snapshots and tables: records of the topic ``{prefix}.tailrace.requests``.
+"""Requests to the daemon about snapshots and tables, on the topic ``{prefix}.tailrace.requests``.
 
-Keys are ``[slot, id]`` in JSON. The command writes a request; the daemon puts its answer in the same record's place, in
-the Kafka transaction that has what follows from it. So a request waits as long as no daemon runs, and is done once.
+Keys are ``[slot, id]`` in JSON. The command writes a request; the daemon writes its answer under the same key, in the
+Kafka transaction with the request's effects. So a request waits until a daemon runs, and is executed once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ Action = Literal["start", "pause", "resume", "cancel", "park", "unpark", "leave 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`tables` are "schema.table", none means all: of `start` the captured ones, of the others those being read.
+    """A request for `tables` ("schema.table").
 
-    "park", "unpark" and "leave out" name their tables.
+    An empty tuple means all: the captured ones for `start`, those being read for the other actions. "park", "unpark"
+    and "leave out" must name their tables.
     """
 
     action: Action
@@ -29,15 +30,15 @@ class Request:
 
     @property
     def is_recovery(self) -> bool:
-        """Whether it makes the topics right whatever they lack: the word that a lost slot waits for."""
+        """True for a reconciling read of all tables, which repairs the topics and which a lost slot waits for."""
         return self.action == "start" and not self.tables and self.reconcile
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request for one table; `run` is the number of the run that it is about, if there is one.
+    """The result of a request for one table; `run` is the number of its run, if there is one.
 
-    `hint` is the line to paste that helps against a refusal.
+    `hint` is the command to paste after a refusal.
     """
 
     table: str

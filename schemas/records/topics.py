@@ -1,4 +1,4 @@
-"""Which topic a table goes to, and the settings that the guarantees rest on."""
+"""Names of a pipeline's topics, and the topic settings that our guarantees depend on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LONGEST = 249
-"""Characters of a topic's name."""
+"""Maximum length of a topic's name, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +18,17 @@ class Topics:
     prefix: str
 
     def table(self, schema: str, table: str) -> str:
-        """``{prefix}.{schema}.{table}``; characters that Kafka refuses in a name become ``_xHH``.
+        """Return ``{prefix}.{schema}.{table}``; characters that Kafka refuses in a name become ``_xHH``.
 
-        The underscore itself is kept, so two tables *can* be given one name; `clashes` is what finds that.
+        An underscore is not escaped, so two tables *can* have the same topic name; `clashes` detects that.
         """
         return f"{self.prefix}.{_legal(schema)}.{_legal(table)}"
 
     def clashes(self, tables: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
-        """Return each group of tables, as ``schema.table``, that cannot be told apart by their topic or their name.
+        """Return each group of tables (``schema.table``) with an ambiguous topic or name.
 
-        To Kafka a dot is the same as an underscore: it refuses a topic whose name differs in that alone. The names of
-        our own topics are among those that a table cannot have.
+        Kafka treats dot and underscore as equal: it refuses a topic whose name differs only in that. A table whose
+        topic would have the name of one of our own topics is also returned.
         """
         groups: dict[str, set[tuple[str, str]]] = defaultdict(set)
         for schema, table in tables:
@@ -44,16 +44,16 @@ class Topics:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Our own topics that hold no changes, all but those of matches: a topic that is added belongs here, too."""
+        """Our own topics without changes, except those of matches. Add every new such topic here."""
         return (self.progress, self.schemas, self.tables, self.requests, self.views, self.published)
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Topics of changes that are not in a table's topic; they have their place in the cuts as those have."""
+        """Topics with changes outside of the tables' topics; cuts include their offsets, too."""
         return (self.message, self.dead)
 
     def may_be_in_cuts(self, topic: str) -> bool:
-        """Whether a topic of this prefix holds changes, so that position records count what is on it."""
+        """Return whether a topic has this prefix and holds changes, so that cuts may include its offsets."""
         ours = topic.startswith(f"{self.prefix}.")
         return ours and topic not in self.notes and not topic.startswith(self.matches(""))
 
@@ -67,12 +67,12 @@ class Topics:
 
     @property
     def tables(self) -> str:
-        """What is known of each table, and the chunks of its reads: apart from the progress topic, which is long."""
+        """The state of each table and the chunks of its reads; separate because the progress topic is long."""
         return f"{self.prefix}.tailrace.tables"
 
     @property
     def requests(self) -> str:
-        """What people ask of the daemon, and its answers."""
+        """Requests to the daemon, and its answers."""
         return f"{self.prefix}.tailrace.requests"
 
     @property
@@ -81,11 +81,11 @@ class Topics:
 
     @property
     def published(self) -> str:
-        """How far the matches of each percolate view are on its topic."""
+        """The last published match of each percolate view."""
         return f"{self.prefix}.tailrace.published"
 
     def matches(self, view: str) -> str:
-        """Where the matches of a percolate view go."""
+        """Return the topic of a percolate view's matches."""
         return f"{self.prefix}.tailrace.matches.{view}"
 
     @property
@@ -102,7 +102,7 @@ def _legal(name: str) -> str:
 
 
 def without_escapes(name: str) -> str:
-    """Return the name of a table that `_legal` may have made of `name`, for people: the escapes of ASCII undone."""
+    """Return a name with `_legal`'s ASCII escapes undone, for display."""
     return re.sub(r"_x([2-7][0-9A-F])", lambda found: chr(int(found[1], 16)), name)
 
 
@@ -111,11 +111,11 @@ def _to_kafka(topic: str) -> str:
 
 
 REQUESTS = {"cleanup.policy": "compact"}
-"""Settings of the topic of requests: each stays until the daemon has answered it, and it forgets the answer later."""
+"""Settings of the requests topic: a request stays until the daemon has answered it and later deletes the answer."""
 
 
 def kept(max_message_bytes: int) -> dict[str, str]:
-    """Return the settings of a topic on which every record stays."""
+    """Return the settings of a topic that retains every record forever."""
     return {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
@@ -126,7 +126,7 @@ def kept(max_message_bytes: int) -> dict[str, str]:
 
 
 def messages(max_message_bytes: int) -> dict[str, str]:
-    """Return the settings of the topic of logical messages; how long they stay is the broker's default."""
+    """Return the settings of the topic of logical messages; retention is the broker's default."""
     return {
         "cleanup.policy": "delete",
         "message.timestamp.type": "LogAppendTime",
@@ -135,10 +135,10 @@ def messages(max_message_bytes: int) -> dict[str, str]:
 
 
 def compacted(min_compaction_lag_ms: int, delete_retention_ms: int, max_message_bytes: int) -> dict[str, str]:
-    """Return the settings of a table's topic; each is checked again at every start.
+    """Return the settings of a table's topic, which are checked at every start.
 
-    The lag counts record timestamps, so the broker must set them: a source with a slow clock would
-    otherwise have its newest records compacted at once.
+    The compaction lag is measured by record timestamps, so the broker must set them: otherwise the newest records of a
+    source with a slow clock would be compacted at once.
     """
     return {
         "cleanup.policy": "compact",

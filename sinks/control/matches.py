@@ -1,9 +1,9 @@
-"""Matches of a percolate view onto its topic, each once, whatever is killed at whatever moment.
+"""Publish the matches of a percolate view to its topic, exactly once, even if a process is killed.
 
-Its topic is ``{prefix}.tailrace.matches.{view}``: key the query, value JSON, header `tailrace.position`; the matches of
-one query are in the order of the changes. Each Kafka transaction also has a record on ``{prefix}.tailrace.published``,
-compacted, key ``[view]`` in JSON: the last match in it. So a publisher goes on behind what is committed, and a new one
-fences the one before it.
+The topic is ``{prefix}.tailrace.matches.{view}``: the key is the query, the value JSON, the header `tailrace.position`;
+the matches of one query are in the order of the changes. Each Kafka transaction also has a record on
+``{prefix}.tailrace.published`` (compacted, key ``[view]`` in JSON) with its last match. So a new publisher fences the
+previous one and continues after the last committed match.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tailrace.sinks.kafka.outbox import Destination
 from tailrace.sinks.kafka.producer import KafkaSink
 
 PAGE: Final = 10_000
-"""Matches in one Kafka transaction, and the most that are in memory; each is an id, a key and some numbers."""
+"""Matches per Kafka transaction, and the limit in memory; each is an id, a key and some numbers."""
 
 _SETTINGS: Final = {"cleanup.policy": "compact"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """The place of a match among all of a view: by the position of the change, then by query."""
+    """The place of a match in the order of a view's matches: by position of the change, then by query."""
 
     position: Position
     query: str
@@ -49,9 +49,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A change that a stored query matches; `query` and `key` are canonical keys (JSON arrays), or an index's `_id`.
+    """A change that matches a stored query.
 
-    `query_version` is the position of the query's newest record as of the cut, or `_version` in an index of the user's.
+    `query` and `key` are canonical keys (JSON arrays), or an index's `_id`. `query_version` is the position of the
+    query's newest record as of the cut, or `_version` in an index of the user.
     """
 
     query: str
@@ -77,11 +78,11 @@ class Match:
 
 
 Pages = Callable[[Mark | None, int], Sequence[Match]]
-"""Gives the first so many of the committed matches behind a mark, in order."""
+"""Returns the committed matches after a mark, in order, up to a number."""
 
 
 class Publisher:
-    """Forwards the matches of one view; makes its topics and its producer when there is something to forward."""
+    """Forwards the matches of one view; creates topics and producer at the first `forward`."""
 
     def __init__(self, kafka: Kafka, view: str) -> None:
         self._kafka = kafka
@@ -93,10 +94,10 @@ class Publisher:
         self._mark: Mark | None = None
 
     def forward(self, pages: Pages, end: Position) -> int:
-        """Forward all that is behind the progress; return how many matches. None of them is behind `end`.
+        """Forward all matches after the last forwarded one; return their number. None of them is after `end`.
 
-        After a SinkError the outcome of the last transaction is not known; the next call finds it out. StateError if
-        the progress is behind `end`: it is that of other topics.
+        After a SinkError the outcome of the last transaction is unknown; the next call finds it out. StateError
+        (TR-595) if the last forwarded match is after `end`: it belongs to earlier topics.
         """
         count = 0
         try:
@@ -122,7 +123,7 @@ class Publisher:
         return count
 
     def close(self) -> None:
-        """Let go of the producer; what it has not committed is aborted by the next one."""
+        """Release the producer; the next one aborts its open transaction."""
         if self._sink is not None:
             self._sink.abandon()
             self._sink = None
@@ -137,7 +138,7 @@ class Publisher:
             partitions = ensure_topics(kafka, specs)[topic]
             self._to = Destination(topic, [0] * partitions)
             self._sink = KafkaSink(kafka, f"tailrace-{kafka.prefix}-{self._view}-matches", published)
-            # Behind the fence: what the producer before this one had under way is committed or aborted by now.
+            # Read after fencing: the previous producer's transaction is committed or aborted by now.
             self._mark = self._published()
         return self._sink
 

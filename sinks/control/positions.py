@@ -1,7 +1,7 @@
-"""Read the small topics of a pipeline: positions, schemas; for the daemon, the jobs, status and verify.
+"""Read the small topics of a pipeline (positions, schemas): for daemon, jobs, status and verify.
 
-All reading is under read_committed and ends: at the end of the partition as the broker names it, or with an
-error at a deadline. The last offset is never waited for: it may be a transaction marker or an aborted record.
+All reading uses read_committed and terminates: at the partition's end as reported by the broker, or with an error at a
+deadline. No read waits for the last offset, because that may be a transaction marker or an aborted record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.kafka.options import client_options, unusable
 
 TIMEOUT: Final = 15.0
-"""Seconds until a broker that does not answer is an error."""
+"""Seconds until an unanswered request to a broker is an error."""
 
 _FIRST_STEP: Final = 64
 _STEP_GROWTH: Final = 8
@@ -37,30 +37,30 @@ def read_position(kafka: Kafka, topics: Topics, slot: str, timeout: float = TIME
 
 
 def read_schemas(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> list[StoredSchema]:
-    """Return all schemas of the pipeline, of each subject the newest last; none if there is no topic yet."""
+    """Return all schemas of the pipeline, each subject's newest last; none if there is no topic yet."""
     found: dict[int, StoredSchema] = {}
     with Reader(kafka, topics.schemas, timeout, once=True) as reader:
         for record in reader.all():
             if (raw := record.value()) is not None:
                 stored = StoredSchema.from_value(raw)
-                found.pop(stored.id, None)  # one that came back goes behind those that came between
+                found.pop(stored.id, None)  # a schema that came back is newer than those in between
                 found[stored.id] = stored
     return list(found.values())
 
 
 class Reader(Closes):
-    """A consumer of one partition (of a topic that has only that one), without a group's offsets.
+    """A consumer of a one-partition topic, without group offsets.
 
-    Partition 0 is all there is: order over keys matters on these topics, so they are made with one partition.
+    These topics have only partition 0, because the order across keys matters.
     """
 
     def __init__(self, kafka: Kafka, topic: str, timeout: float = TIMEOUT, *, once: bool = False) -> None:
-        """With `once`, what is there is all that will be read: the broker says at once that it is the end."""
+        """Create the consumer. `once`: only existing records are needed, so the broker reports the end soon."""
         self._bootstrap = kafka.bootstrap
         self._topic = topic
         self._timeout = timeout
         self._trouble: KafkaError | None = None
-        self._reached = 0  # up to which offset all that is committed has been read
+        self._reached = 0  # all committed records before this offset have been read
         options = {
             **client_options(kafka),
             "group.id": "tailrace-reader",  # needed by the client; nothing is ever committed to it
@@ -68,7 +68,7 @@ class Reader(Closes):
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": _END_MS if once else _NEWS_MS,
-            "log_level": 0,  # what matters comes back as an error
+            "log_level": 0,  # problems are returned as errors
             "error_cb": self._hear,
         }
         try:
@@ -80,7 +80,7 @@ class Reader(Closes):
         self.consumer.close()
 
     def bounds(self) -> tuple[int, int] | None:
-        """Return the first offset and the end of what is committed, or None if the topic does not exist."""
+        """Return the first offset and the end of the committed records, or None if the topic does not exist."""
         try:
             return self._bounds()
         except KafkaException as error:
@@ -102,9 +102,10 @@ class Reader(Closes):
         return low, high
 
     def _ask(self) -> ClusterMetadata:
-        """Ask what there is, in ever longer steps: why we are not let in the client says between them only.
+        """Request the topic's metadata, with a timeout that doubles at each attempt, until the deadline.
 
-        It would go on trying until the deadline. By then a broker that has just started lets us in.
+        The client reports a rejected connection only between requests, and one long request would retry until the
+        deadline. A broker that has just started may reject us at first, but accepts us by the end of a step.
         """
         deadline = time.monotonic() + self._timeout
         step = _FIRST_ASK_S
@@ -120,7 +121,7 @@ class Reader(Closes):
                 step *= 2
 
     def _hear(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says of no broker why
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which gives no cause
             self._trouble = error
 
     def all(self) -> Iterator[Message]:
@@ -130,10 +131,10 @@ class Reader(Closes):
             yield from self.span(*bounds)
 
     def span(self, start: int, end: int) -> Iterator[Message]:
-        """Yield the records from `start` to `end` at least, `end` being one that `bounds` gave.
+        """Yield the records from `start` to at least `end`, an end offset returned by `bounds`.
 
-        Not to the end as it is by then: a busy daemon may write faster than that could be reached. Later calls of
-        `more` go on from there.
+        It does not follow the moving end, because a busy daemon may write faster than we read. Later calls of `more`
+        continue from there. SinkError (TR-330) if no record arrives for the timeout.
         """
         self.consumer.assign([TopicPartition(self._topic, 0, start)])
         self._reached = start
@@ -150,11 +151,11 @@ class Reader(Closes):
                 yield record
             if self._reached >= end:
                 return
-            # now, for whoever takes the records may need long
+            # reset after the yield, because the caller may need long for a record
             deadline = time.monotonic() + self._timeout
 
     def more(self, wait: float) -> Iterator[Message]:
-        """Yield what has come since: wait up to `wait` seconds for the first record, then take all."""
+        """Yield the new records: wait up to `wait` seconds for the first, then yield all available ones."""
         while True:
             record = self.consumer.poll(wait)
             if record is None:
@@ -164,7 +165,7 @@ class Reader(Closes):
                 yield record
 
     def rest(self, wait: float) -> Iterator[Message]:
-        """Yield what has come since, up to the end as it is now; what does not come within `wait` seconds is left."""
+        """Yield the new records up to the present end, but stop after `wait` seconds."""
         bounds = self.bounds()
         deadline = time.monotonic() + wait
         while bounds is not None and self._reached < bounds[1]:
@@ -175,14 +176,14 @@ class Reader(Closes):
                 yield record
 
     def _is_record(self, record: Message) -> bool:
-        """Whether it is no error; errors that do not pass are raised."""
+        """Return whether it is a record, not an error; raise errors that are not transient."""
         error = record.error()
         if error is None:
             self._reached = (record.offset() or 0) + 1
             return True
         if error.code() == KafkaError._PARTITION_EOF:
-            # behind the marker of a transaction, which is no record; or before the end that `bounds` gave, where a
-            # leader that was elected a moment ago does not know yet how much of its log is committed
+            # after a transaction marker, which is no record; or before the end from `bounds`, if a leader that was just
+            # elected does not know yet how much of its log is committed
             self._reached = record.offset() or 0
         elif error.code() not in _PASSING and not error.retriable():
             raise self._failed(error)
@@ -204,24 +205,24 @@ class Reader(Closes):
 
 _NEWS_MS: Final = 100
 _END_MS: Final = 10
-"""How long the broker waits for something new before it answers that there is nothing."""
+"""Milliseconds for which the broker waits for new records before it sends an empty answer."""
 
 _FIRST_ASK_S: Final = 1.0
 
 _REFUSED: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-"""By the broker, or the broker by us."""
+"""Errors for a connection that the broker rejects, or that we reject."""
 
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
 _NO_LEADER: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
-    # said by its leader of a topic that another broker knows of already
+    # from the leader of a topic that another broker already knows
     KafkaError.UNKNOWN_TOPIC_OR_PART,
-    # said by a leader that was elected a moment ago (KIP-207)
+    # from a leader that was just elected (KIP-207)
     KafkaError.OFFSET_NOT_AVAILABLE,
 )
-"""A topic that was made a moment ago, or whose broker has just gone."""
+"""Transient errors of a topic that was just created, or whose broker has just stopped."""
 
 
 def _leaderless(error: BaseException) -> bool:
@@ -229,11 +230,11 @@ def _leaderless(error: BaseException) -> bool:
 
 
 _PASSING: Final = (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
-"""The client goes on trying after these; the deadline decides."""
+"""The client retries after these; the deadline limits it."""
 
 
 class PositionTail(Closes):
-    """The newest position record of a slot, kept at hand: one consumer, which then only reads what is new."""
+    """The newest position record of a slot, by one consumer that reads each record only once."""
 
     def __init__(
         self, kafka: Kafka, topics: Topics, slot: str, timeout: float = TIMEOUT, *, once: bool = False
@@ -249,8 +250,8 @@ class PositionTail(Closes):
     def newest(self, wait: float = 0.0) -> PositionRecord | None:
         """Return the record with the greatest Position.
 
-        The first call reads to the end as it was when asked; later ones, or where that gave nothing, wait up to `wait`
-        seconds for something new: what has just been committed is readable some milliseconds later.
+        The first call reads to the end as of the call. Later calls, or a first one that found nothing, wait up to
+        `wait` seconds for new records: a committed record becomes readable some milliseconds later.
         """
         if self._assigned:
             self._keep(self._reader.more(wait))
@@ -273,7 +274,7 @@ class PositionTail(Closes):
         return self._newest
 
     def committed(self, wait: float) -> PositionRecord | None:
-        """Return the same of what is committed by now; what cannot be read within `wait` seconds is left."""
+        """Return the newest record committed by now, as far as `wait` seconds suffice for reading."""
         if not self._assigned:
             return self.newest()
         self._keep(self._reader.rest(wait))

@@ -1,4 +1,4 @@
-"""Requests to the daemon on their way: written and waited for by a command, read by the daemon."""
+"""Requests to the daemon over Kafka: a command sends one and awaits the answer, the daemon reads it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tailrace.sinks.kafka.one_shot import send_alone
 
 _LOOK_S: Final = 0.2
-"""The daemon asks its client for something new at most this often."""
+"""Minimum time between two polls by the daemon, in seconds."""
 
 
 class RequestTail(Closes):
-    """The requests of a slot that nobody has answered, in their order; `answered` are keys of others.
+    """The unanswered requests of a slot, in their order; `answered` has the keys of the answered ones.
 
-    Memory: the requests that are not answered yet.
+    Memory: the unanswered requests, and the keys in `answered`.
     """
 
     def __init__(self, kafka: Kafka, slot: str) -> None:
@@ -38,16 +38,16 @@ class RequestTail(Closes):
 
     @property
     def asks_for_recovery(self) -> bool:
-        """Whether a person has asked for what makes the topics right whatever they lack."""
+        """True if a person has requested recovery, which repairs the topics whatever they lack."""
         return any(request.is_recovery for request in self._open.values())
 
     @property
     def waiting(self) -> tuple[Request, ...]:
-        """The open requests."""
+        """The unanswered requests."""
         return tuple(self._open.values())
 
     def next(self) -> tuple[bytes, Request] | None:
-        """Take the next open request, with the key of its record; whoever takes it answers it."""
+        """Remove and return the next unanswered request with its record key; the caller must answer it."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
@@ -76,7 +76,7 @@ class Ask(Closes):
     """One request of a command: `send`, then `wait` for the answer."""
 
     def __init__(self, kafka: Kafka, slot: str) -> None:
-        """Make the topic if the pipeline has none yet."""
+        """Create the topic if the pipeline has none yet."""
         topic = Topics(kafka.prefix).requests
         ensure_topics(kafka, [TopicSpec(topic, 1, REQUESTS)])
         self._kafka = kafka
@@ -89,7 +89,7 @@ class Ask(Closes):
         self._reader.close()
 
     def send(self, request: Request) -> None:
-        """Return once Kafka has the request. SinkError if it does not say so."""
+        """Send the request and wait for Kafka's acknowledgement. SinkError without one."""
         send_alone(self._kafka, self._topic, {self._key: RequestRecord(request).to_json()})
 
     def wait(self, seconds: float) -> tuple[Outcome, ...] | None:

@@ -1,8 +1,8 @@
-"""Schemas, with or without a registry: the compacted topic ``{prefix}.tailrace.schemas`` holds id → schema.
+"""The compacted schemas topic, ``{prefix}.tailrace.schemas``: id → schema, with or without a registry.
 
 A record's key is the id (4 bytes, big-endian), its value JSON: `id`, `subject` (``{topic}-key`` or ``{topic}-value``),
-`schema` (Avro, as a string), `registered` if a registry has given the id; else ids count up from 1. The last record of
-a subject is its newest shape.
+`schema` (Avro, as a string), `registered` if a registry assigned the id; else ids count up from 1. The last record of a
+subject is its newest shape.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What each view has applied, for `status` and `wait`: the compacted topic ``{prefix}.tailrace.views``.
+"""The compacted topic ``{prefix}.tailrace.views``: each view's applied cut, for `status` and `wait`.
 
-Keys are ``[view]`` in JSON. The target itself is what counts; the topic adds what a target has no place for: cuts
-that changed no row, and when a view was last known to be at the newest cut.
+Keys are ``[view]`` in JSON. The target itself is authoritative; the topic adds what a target cannot store: cuts that
+changed no row, and the time at which a view was last known to be at the newest cut.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tailrace.sinks.kafka.options import client_options
 from tailrace.sinks.target.protocol import HistoryFrom
 
 WAITS_FOR_TABLE: Final = "TR-584"
-"""The code in `ViewRecord.error` of a view that waits for tables to be read: `status` says more of them."""
+"""Code in `ViewRecord.error` of a view that waits for tables to be read; `status` shows details of the tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRecord:
     """The state of a view's live generation.
 
-    `snapshot_id` (warehouse) is the newest Iceberg snapshot with a cut of its own when the record was written:
-    the record's cut counts only as long as that is so. `current_ms` is a moment, milliseconds since 1970, at which
-    nothing was after the record's cut on the view's topics: the last one that is known. `error` is why it stands
-    still, if it does. `history_from` is where a history begins.
+    `snapshot_id` (warehouse) is the newest Iceberg snapshot with a cut of its own at the time of writing: the record's
+    cut is valid only as long as that is the newest. `current_ms` is the last known time, in milliseconds since 1970, at
+    which the view's topics had nothing after the record's cut. `error` is the reason if the view does not advance.
+    `history_from` is the begin of a history.
     """
 
     view: str
@@ -80,9 +80,9 @@ def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[s
 
 
 class ViewsTail(Closes):
-    """The newest record of every view, kept at hand: one consumer, which then only reads what is new.
+    """The newest record of every view, by one consumer that reads each record only once.
 
-    Memory: one record for each view.
+    Memory: one record per view.
     """
 
     def __init__(self, kafka: Kafka, topics: Topics, timeout: float = TIMEOUT, *, once: bool = False) -> None:
@@ -96,7 +96,7 @@ class ViewsTail(Closes):
     def newest(self, wait: float = 0.0) -> dict[str, ViewRecord]:
         """Return the newest records by view; none if there is no topic yet.
 
-        The first call reads to the end as it was when asked; later ones wait up to `wait` seconds for something new.
+        The first call reads to the end as of the call; later ones wait up to `wait` seconds for new records.
         """
         if self._assigned:
             self._keep(self._reader.more(wait))
@@ -121,7 +121,7 @@ _SETTINGS: Final = {"cleanup.policy": "compact"}
 
 
 class ViewsTopic:
-    """Writes the records; makes the topic if it is missing."""
+    """Writes the records; creates the topic if it is missing."""
 
     def __init__(self, kafka: Kafka, topics: Topics) -> None:
         self._kafka = kafka
@@ -139,11 +139,11 @@ class ViewsTopic:
         )
 
     def publish(self, record: ViewRecord) -> None:
-        """Write one record and wait until Kafka has it."""
+        """Write one record and wait for Kafka's acknowledgement."""
         self._send(record.key(), record.value())
 
     def forget(self, view: str) -> None:
-        """Take a view's record off the topic."""
+        """Delete a view's record from the topic, by a tombstone."""
         self._send(orjson.dumps([view]), None)
 
     def _send(self, key: bytes, value: bytes | None) -> None:
@@ -153,7 +153,7 @@ class ViewsTopic:
             if error is not None:
                 failed.append(error)
 
-        # another thread's flush would take our report, and might not have handed it over when ours returns
+        # another thread's flush could consume our report, and might not have delivered it when our flush returns
         with self._lock:
             try:
                 self._producer.produce(self._topic, value, key, on_delivery=delivered)

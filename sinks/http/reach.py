@@ -1,4 +1,4 @@
-"""Servers that are asked over HTTP: whether the files for TLS can be used, and what to do when there is no answer."""
+"""HTTP servers: check their TLS files, and give a hint when they do not answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tailrace.schemas.errors import ConfigError
 
 
 def check_files(section: str, server: HttpServer) -> None:
-    """ConfigError (TR-349) if the CA or the client certificate of a `section` of the configuration cannot be used."""
+    """Raise ConfigError (TR-349) if the CA or client certificate of a config `section` cannot be used."""
     try:
         context = ssl.create_default_context(cafile=server.ca_file)
         if server.cert_file:
             context.load_cert_chain(server.cert_file, server.key_file)
-    except OSError as error:  # of which ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         raise ConfigError(
             "TR-349",
             f"the files of [{section}] for TLS cannot be used",
@@ -25,9 +25,9 @@ def check_files(section: str, server: HttpServer) -> None:
 
 
 def reach_hint(section: str, server: HttpServer, path: str, status: int | None, reason: str) -> str:
-    """Return what to do about a server of a `section` that does not do what it was asked, with a line to paste.
+    """Return the hint for a failed request to the server of a `section`, if possible with a command.
 
-    `status` is that of its answer, if there was one; `path` is what anybody may ask it for.
+    `status` is the HTTP status of the answer, None without one; `path` is one that every user may request.
     """
     if status in (401, 403):
         return f"Its user is {section}.user, with {section}.password or {section}.password_file."

@@ -1,6 +1,7 @@
-"""A schema registry with Confluent's API: it gives schemas their ids, and is asked for no schema that has one.
+"""Client of a schema registry with Confluent's API, which assigns the schema ids.
 
-A schema that a subject has had before has its old id, so ids do not tell which is the newest: the schemas topic does.
+A schema that already has an id is not registered again. If a subject returns to an earlier schema, it gets the old id,
+so ids do not show which schema is the newest: the schemas topic does.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 REGISTRY_FAILED: Final = "TR-340"
-"""The registry does not answer, or not as it should: it may by and by."""
+"""The registry does not answer, or answers with an error; this may be transient."""
 
 COPY_ANEW: Final = "take another kafka.prefix (and slot) to copy all tables anew."
-"""What is left to do where ids and schemas do not go together, for a hint."""
+"""Hint for the last resort, when ids and schemas do not match."""
 
 _ANSWER_S: Final = 3
-"""The stream stands still meanwhile; whoever asks tries again."""
+"""Request timeout in seconds; short, because the stream is blocked meanwhile. The caller retries."""
 
 _NO_SUCH_SCHEMA: Final = 40403
-"""The registry's own code: a 404 alone may be a proxy's."""
+"""The registry's own error code; a plain 404 may come from a proxy."""
 
 _JSON: Final = "application/vnd.schemaregistry.v1+json"
 _NOT_FOUND: Final = 404
@@ -42,7 +43,7 @@ _INVALID: Final = 422
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A subject whose rule is against a schema: what happened, and the calls that lift and restore the rule."""
+    """A schema that a subject's compatibility rule rejects, with the calls that lift and restore the rule."""
 
     message: str
     detail: str
@@ -51,7 +52,7 @@ class Refusal:
 
 
 class SchemaRefused(StateError):
-    """The registry's rules are against schemas of one table; `proceed` is the command that continues with them."""
+    """The registry rejects schemas of one table; `proceed` is the command to continue with lifted rules."""
 
     def __init__(self, refusals: Sequence[Refusal], proceed: str = "tailrace run") -> None:
         lines = [
@@ -70,10 +71,13 @@ class SchemaRefused(StateError):
 
 
 class Registry:
-    """Confluent's own client of a registry, with errors that say what to do."""
+    """Confluent's registry client, with errors that give a hint."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make the client; it connects when it is asked. ConfigError if it cannot be made so."""
+        """Create the client, which connects at the first request.
+
+        ConfigError if it is not installed (TR-110) or a TLS file cannot be used (TR-349).
+        """
         self._settings = settings
         try:
             from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -91,9 +95,9 @@ class Registry:
         self._client.close()
 
     def check(self, known: StoredSchema | None) -> None:
-        """See that it answers, and that it is the one that `known` has its id from.
+        """Check that the registry answers, and that it is the one that assigned the id of `known`.
 
-        SinkError (TR-340) if it does not answer, StateError (TR-346) if it is another one.
+        SinkError (TR-340) if it does not answer, StateError (TR-346) if it is another registry.
         """
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -114,9 +118,9 @@ class Registry:
             )
 
     def register(self, subject: str, schema: str) -> int:
-        """Return the id of an Avro schema under `subject`; it is there afterwards.
+        """Register an Avro schema under `subject` and return its id.
 
-        SinkError (TR-340) if the registry does not answer as it should, StateError (TR-345) if it refuses the schema.
+        SinkError (TR-340) if the registry does not answer or fails, StateError (TR-345) if it rejects the schema.
         """
         from confluent_kafka.schema_registry import Schema
         from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -151,9 +155,9 @@ class Registry:
         )
 
     def _refused(self, subject: str, error: SchemaRegistryError) -> SchemaRefused:
-        """Return the error for a schema that the registry refuses, with the calls that let it pass.
+        """Return the error for a rejected schema, with the calls that lift and restore the rule.
 
-        The rule is not lifted by us: somebody has set it for the readers of the topic.
+        We do not lift it ourselves: somebody set it to protect the topic's readers.
         """
         return SchemaRefused(
             [
@@ -167,8 +171,9 @@ class Registry:
         )
 
     def _level(self, subject: str) -> str | None:
-        """Return the rule that holds for a subject: its own, else the registry's, which not every registry takes up
-        again when a subject's is deleted. None if neither is known.
+        """Return the compatibility level of a subject: its own, else the registry's; None if neither has one.
+
+        The registry's level is given explicitly because not every registry returns to it when a subject's is deleted.
         """
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -184,9 +189,9 @@ class Registry:
         return None
 
     def _curl(self, subject: str, level: str | None) -> str:
-        """Return the command that sets the rule of a subject, or takes it away."""
+        """Return the command that sets the compatibility level of a subject, or deletes it if `level` is None."""
         options = {
-            "-u": self._settings.user,  # it asks for the password
+            "-u": self._settings.user,  # curl asks for the password
             "--cacert": self._settings.ca_file,
             "--cert": self._settings.cert_file,
             "--key": self._settings.key_file,
@@ -199,7 +204,7 @@ class Registry:
 
 
 def another_registry(message: str, detail: str) -> StateError:
-    """Return the error for a registry that our ids are not from."""
+    """Return the error for a registry that did not assign our ids."""
     return StateError(
         "TR-346",
         message,
@@ -223,7 +228,7 @@ def _options(settings: Settings) -> dict[str, Any]:
 
 
 def _same(found: str, ours: str) -> bool:
-    """Whether two schemas read alike: registries write a schema in their own form."""
+    """Return whether two schemas have the same canonical form; registries reformat stored schemas."""
     from fastavro.schema import to_parsing_canonical_form
 
     return to_parsing_canonical_form(orjson.loads(found)) == to_parsing_canonical_form(orjson.loads(ours))

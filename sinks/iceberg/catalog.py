@@ -1,6 +1,6 @@
-"""The warehouse's catalog and folder: whether they can be reached and used, and the catalog as pyiceberg opens it.
+"""Check that the warehouse's catalog and folder are usable, and open the catalog with pyiceberg.
 
-Nothing is made by looking. What only the JVM knows (its drivers, its file systems), `spark_jobs.jobs.command` asks.
+The checks create nothing. `spark_jobs.jobs.command` checks what depends on the JVM: its drivers and file systems.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _ANSWER_S: Final = 5.0
 _FOR_LIBPQ: Final = frozenset(
     ("user", "password", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "options")
 )
-"""Parameters of a JDBC URI that libpq takes, too."""
+"""Parameters of a JDBC URI that libpq also accepts."""
 
 
 def shown(uri: str) -> str:
-    """Return a catalog's URI as it may be shown: without user, password and parameters."""
+    """Return a catalog's URI without secrets: no user, password or parameters."""
     return re.sub(r"//[^/@?]*@", "//", uri.partition("?")[0])
 
 
 def properties(warehouse: Warehouse) -> dict[str, str]:
-    """Return what pyiceberg needs to open the catalog."""
+    """Return pyiceberg's properties for the catalog."""
     if warehouse.uri.startswith("http"):
         return {"type": "rest", "uri": warehouse.uri, "warehouse": warehouse.location}
     uri = warehouse.uri.removeprefix("jdbc:")
@@ -51,7 +51,7 @@ def properties(warehouse: Warehouse) -> dict[str, str]:
 
 @contextmanager
 def opened(warehouse: Warehouse) -> Iterator[Catalog]:
-    """Give the catalog for reading; what goes wrong meanwhile is a SinkError (TR-513) with its cause."""
+    """Open the catalog for reading; other errors in the block become a SinkError (TR-513) with the cause."""
     from pyiceberg.catalog import load_catalog
 
     try:
@@ -64,13 +64,13 @@ def opened(warehouse: Warehouse) -> Iterator[Catalog]:
 
 
 def check(warehouse: Warehouse) -> None:
-    """SinkError (TR-513) if the catalog or the folder of the tables cannot be used, ConfigError if none is named."""
+    """Raise SinkError (TR-513) if catalog or location is unusable, ConfigError if there is no location."""
     check_catalog(warehouse)
     _check_location(warehouse.location)
 
 
 def check_catalog(warehouse: Warehouse) -> None:
-    """The same of the catalog alone: a file that can be written, or a server that takes connections."""
+    """Raise SinkError (TR-513) if the catalog's file is not writable or its server refuses connections."""
     file = warehouse.sqlite_file
     if file is not None:
         if problem := _sqlite_problem(Path(file)):
@@ -92,7 +92,7 @@ def check_catalog(warehouse: Warehouse) -> None:
 
 
 def unusable(warehouse: Warehouse, why: str, hint: str = "") -> SinkError:
-    """Return the error for a catalog that does not do what it was asked."""
+    """Return the error (TR-513) for a catalog that fails a request."""
     return SinkError(
         "TR-513",
         f"the catalog of the warehouse at {shown(warehouse.uri)} cannot be used",
@@ -102,7 +102,7 @@ def unusable(warehouse: Warehouse, why: str, hint: str = "") -> SinkError:
 
 
 def scrubbed(text: str, warehouse: Warehouse) -> str:
-    """Return a text without what the catalog's URI holds of secrets."""
+    """Return a text without the secrets in the catalog's URI."""
     uri = warehouse.uri
     text = text.replace(uri, shown(uri))
     for secret in _secrets(uri):
@@ -136,7 +136,7 @@ def _sqlite_problem(file: Path) -> str | None:
 
 
 def _cannot_be_made(folder: Path) -> str | None:
-    """Return why a folder that must be there, or be made, cannot be; None if it can."""
+    """Return the reason why a folder neither exists nor can be created by this user; None if it is usable."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         return f'"{there}" is not a folder'
@@ -146,7 +146,7 @@ def _cannot_be_made(folder: Path) -> str | None:
 
 
 def _check_location(location: str) -> None:
-    """Look at a folder of this machine; what another scheme names, Spark alone can reach."""
+    """Check a folder on this machine; only Spark can reach locations with another URI scheme."""
     hint = '[warehouse] location = "/var/lib/tailrace/warehouse", or a URI such as "s3://bucket/warehouse"'
     if not location.strip():
         raise ConfigError("TR-104", "the warehouse has no location", detail="warehouse.location is empty.", hint=hint)

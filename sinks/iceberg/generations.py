@@ -1,8 +1,8 @@
-"""The generations of a view in the warehouse: which there are, and how those go that nobody keeps.
+"""List and drop the generations of a view in the warehouse.
 
-Beside the live one, a generation is a branch ``g{n}`` of the table, or a table ``{view}__g{n}`` if it is staged with
-other columns. One with a greater number than the live one is staged, or was rolled back from; one with a smaller
-number was live before. What is dropped goes at once, snapshots and files: no other tool has a reason to read it.
+A generation that is not live is a branch ``g{n}`` of the table, or a table ``{view}__g{n}`` if it is staged with other
+columns. A number above the live one's is staged or was rolled back; a smaller one was live before. Dropping removes
+snapshots and files at once, because no other tool has a reason to read them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GENERATION: Final = "tailrace.generation"
 
 _NUMBERED: Final = re.compile(r"g(\d+)")
 _AT_ONCE: Final = 10_000
-"""Snapshots named in one statement."""
+"""Snapshots per statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a generation lives: `table` in the catalog and `ref`, a branch of it; the live one is main."""
+    """The location of a generation: `table` in the catalog and `ref`, its branch; the live one is main."""
 
     table: str
     ref: str = "main"
 
 
 class Generations(ABC):
-    """The part of `sinks.iceberg.target.IcebergTarget` that deals with more than one generation."""
+    """The part of `sinks.iceberg.target.IcebergTarget` that manages several generations."""
 
     _session: SparkSession
     _warehouse: Warehouse
@@ -70,20 +70,20 @@ class Generations(ABC):
     def _table(self, table: str) -> str: ...
 
     def generations(self) -> dict[int, Applied]:
-        """Return every generation that holds a cut, the live one among them."""
+        """Return every generation that has a cut, including the live one, by number."""
         live = self.live()
         if live is None:
             return {}
         found = {live.generation: live}
         for number, place in self._beside():
             applied = self._applied(place)
-            # A branch that nothing was written to yet shows what it was made from.
+            # A branch without writes shows the generation that it was created from.
             if number not in found and applied is not None and applied.generation == number:
                 found[number], self._places[number] = applied, place
         return found
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Drop every generation but the live one and these, also what attempts have left that were cut short."""
+        """Drop every generation except the live one and these, including remains of interrupted attempts."""
         live = self.live()
         if live is None:
             return
@@ -96,7 +96,7 @@ class Generations(ABC):
         self._expire({live.generation, *numbers})
 
     def remove(self) -> None:
-        """Drop the view's table and all that stands beside it."""
+        """Drop the view's table and the tables of its other generations."""
         for _, place in self._beside():
             if place.table != self._view:
                 self._drop(place)
@@ -104,11 +104,11 @@ class Generations(ABC):
         self._places.clear()
 
     def rows(self, generation: int) -> DataFrame:
-        """Return a generation's rows as they are now; what is applied later does not change them."""
+        """Return a generation's present rows; later batches do not change them."""
         return self._session.sql(f"SELECT * FROM {self._head(self._places[generation])}")
 
     def _head(self, place: Place) -> str:
-        """Return what stands for the newest snapshot of a place in FROM, with the columns that it was written with."""
+        """Return the FROM expression for the newest snapshot of a place, with the columns of its schema."""
         return f"{self._table(place.table)} VERSION AS OF {next(self._ancestors(place)).snapshotId()}"
 
     def _drop(self, place: Place) -> None:
@@ -131,10 +131,10 @@ class Generations(ABC):
         return [(int(match[1]), place) for match, place in numbered if match]
 
     def _expire(self, kept: Collection[int]) -> None:
-        """Take out the snapshots of generations that are gone, but none that a branch or a tag points to.
+        """Expire the snapshots of dropped generations, except those that a branch or a tag points to.
 
-        The kept ones begin with them as ancestors, so the table would hold their files for good. Memory: the table's
-        own list of snapshots.
+        They are ancestors of the kept generations, so without this the table would keep their files forever. Memory:
+        the table's own list of snapshots.
         """
         table = self._loaded(self._view)
         heads = {int(ref.snapshotId()) for ref in table.refs().values()}
@@ -160,7 +160,7 @@ class Generations(ABC):
     def take_out(self, snapshots: Sequence[int]) -> None:
         """Expire these snapshots of the table, and no others."""
         for start in range(0, len(snapshots), _AT_ONCE):
-            # A time that is given takes precedence over the default, which would expire others by their age.
+            # An explicit time overrides the default, which would expire other snapshots by age.
             self.call(
                 "expire_snapshots",
                 "older_than => TIMESTAMP '1970-01-01 00:00:00', stream_results => true, "
@@ -168,7 +168,7 @@ class Generations(ABC):
             )
 
     def call(self, procedure: str, arguments: str) -> dict[str, Any]:
-        """Run one of Iceberg's procedures on the view's table; return what it says."""
+        """Run one of Iceberg's procedures on the view's table; return its result row."""
         catalog, table = quote(self._warehouse.catalog), f"{self._warehouse.namespace}.{self._view}"
         sql = f"CALL {catalog}.system.{procedure}(table => '{table}', {arguments})"
         found: dict[str, Any] = self._session.sql(sql).collect()[0].asDict()
@@ -176,7 +176,7 @@ class Generations(ABC):
 
 
 def _owner(snapshot: int, owners: dict[int, int | None], parents: dict[int, int | None]) -> int | None:
-    """Return the generation that a snapshot is of: a rewrite says nothing, it is of the one that it rewrote."""
+    """Return the generation of a snapshot; a rewrite records none and belongs to the one that it rewrote."""
     at: int | None = snapshot
     while at is not None and owners.get(at) is None:
         at = parents.get(at)

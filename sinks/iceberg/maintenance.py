@@ -1,13 +1,13 @@
-"""Compaction and expiry of a table in the warehouse, by Iceberg's own procedures.
+"""Compact warehouse tables and expire their snapshots, by Iceberg's own procedures.
 
-* A rewrite carries no cut: what is applied stays with the newest snapshot that has one.
-* Expiry only takes what the live generation had before one snapshot: the newest with a cut that is older than readers
-  may ask for, and that no view which reads the table, and no rebuild of one, still needs. From there on nothing is
-  missing, so a walk from the newest snapshot back finds every state in between; what is applied is never taken, of
-  any generation. Snapshots of other generations alone go with these (`sinks.iceberg.generations`).
-* That snapshot is tagged `PINNED`, for whoever else expires snapshots.
+* A rewrite carries no cut: the applied state remains that of the newest snapshot that has one.
+* Expiry removes the live generation's snapshots before a boundary: the newest snapshot with a cut that is not younger
+  than the oldest state that readers, dependent views and their rebuilds may need. From the boundary on no snapshot
+  is missing, so a walk back from the newest one finds every state. The applied state of a generation never expires.
+  Snapshots that belong only to other generations are dropped with these (`sinks.iceberg.generations`).
+* The boundary snapshot is tagged `PINNED`, for other tools that expire snapshots.
 
-Deletion vectors go with the files that they belong to; there is one for each file, so that none need be merged.
+Deletion vectors are removed with their data files; there is one per file, so none need merging.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailrace.sinks.iceberg.target import IcebergTarget
 PINNED: Final = "pinned"
 
 _COMPACTION: Final = {
-    # Of a large table only what is new is written again.
+    # So that in a large table only new data is rewritten.
     "target-file-size-bytes": 134_217_728,
     "min-input-files": 5,
     "max-files-to-rewrite": 1000,
@@ -31,12 +31,12 @@ _COMPACTION: Final = {
 
 
 def rebuild_pin(view: str, generation: int) -> str:
-    """Return the tag by which the rebuild of a view keeps a state of what it reads."""
+    """Return the tag with which the rebuild of a view pins a state of a table that it reads."""
     return f"pin_{view}_g{generation}"
 
 
 def compact(target: IcebergTarget) -> dict[str, Any]:
-    """Merge small files, and write files anew of which many rows are deleted; return what was done."""
+    """Merge small files and rewrite files with many deleted rows; return the file counts."""
     options = ", ".join(f"'{name}', '{value}'" for name, value in _COMPACTION.items())
     found = target.call("rewrite_data_files", f"options => map({options})")
     return {"files_rewritten": found["rewritten_data_files_count"], "files_added": found["added_data_files_count"]}
@@ -45,9 +45,10 @@ def compact(target: IcebergTarget) -> dict[str, Any]:
 def expire(
     target: IcebergTarget, before_ms: int, slowest: Cut | None, generations: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Expire what neither a reader as of `before_ms` or later needs, nor a view that stands at `slowest`.
+    """Expire the snapshots that no reader as of `before_ms` or later and no view at cut `slowest` needs.
 
-    `generations` are the live generations of views: a rebuild's pin counts until its generation is live.
+    `before_ms` is in milliseconds since 1970. `generations` are the live generations of views: a rebuild's pin counts
+    until its generation is live.
     """
     snapshots = target.snapshots()
     oldest_pin_ms = _oldest_pin(target, generations)
@@ -72,7 +73,7 @@ def expire(
 
 
 def commits_since_compaction(snapshots: Collection[Snapshot]) -> int:
-    """Return how many batches have been written since small files were last merged."""
+    """Return the number of batches written since the last compaction."""
     count = 0
     for snapshot in snapshots:
         if snapshot.rewrite:
@@ -82,7 +83,10 @@ def commits_since_compaction(snapshots: Collection[Snapshot]) -> int:
 
 
 def _oldest_pin(target: IcebergTarget, generations: Mapping[str, int]) -> float:
-    """Return when the oldest state was made that a rebuild still needs; drop the pins of those that are done."""
+    """Return the time of the oldest state that a rebuild still needs, and drop the pins of finished ones.
+
+    Milliseconds since 1970; infinity if there is none.
+    """
     oldest = float("inf")
     for name, made_ms in target.tags().items():
         pin = re.fullmatch(r"pin_(.+)_g(\d+)", name)

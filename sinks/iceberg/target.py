@@ -1,10 +1,10 @@
-"""Views in an Iceberg warehouse: the applied cut is a property of the very snapshot that holds the data.
+"""Views in an Iceberg warehouse: the applied cut is a property of the snapshot that holds the data.
 
-* A batch is one commit: MERGE of changed rows, or INSERT OVERWRITE with all rows where the content is replaced.
-* Applied is the cut of the newest ancestor that has the property; rewrites by other tools carry none.
+* A batch is one commit: MERGE of changed rows, or INSERT OVERWRITE with all rows if the content is replaced.
+* The applied cut is that of the newest ancestor that has the property; rewrites by other tools carry none.
 * Deletes only go through MERGE: Iceberg may turn DELETE FROM into a metadata delete, which carries no property.
 * A rebuild with the live table's columns fills a branch and becomes current by `set_current_snapshot`; with other
-  columns it fills a table of its own, from which one CREATE OR REPLACE TABLE AS SELECT is made.
+  columns it fills a separate table, which one CREATE OR REPLACE TABLE AS SELECT copies.
 
 Reserved in the namespace: tables ``{view}__g{n}``; in a table: branches ``g{n}`` (`sinks.iceberg.generations`), tags
 ``pin*`` (`sinks.iceberg.maintenance`).
@@ -45,7 +45,7 @@ HISTORY_FROM: Final = "tailrace.history_from"
 _SMALL_RECORDS: Final = 500_000
 
 _FIRST_USE: Final = threading.Lock()
-"""Of two sessions that make a catalog's own tables, or a namespace, at the same time one fails."""
+"""Serializes set-up: if two sessions create a catalog's own tables or a namespace concurrently, one fails."""
 
 _PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 
@@ -54,20 +54,20 @@ _TABLE_PROPERTIES: Final = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
-    # One shuffle less; batches are small, and a rebuild comes from few partitions.
+    # Saves a shuffle; batches are small, and a rebuild reads few partitions.
     "write.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
-    # A rebuild commits to its branch while follow commits to the live one: both go through the same pointer.
+    # A rebuild commits to its branch while follow commits to the live one: both update the same metadata pointer.
     "commit.retry.num-retries": "20",
-    # Each commit brings a manifest or two, and each scan reads them all: by default up to a hundred.
+    # Each commit adds one or two manifests, and each scan reads them all: by default up to a hundred.
     "commit.manifest.min-count-to-merge": "5",
-    # Each commit writes the table's metadata anew; the old files would stay for ever.
+    # Each commit writes a new metadata file; the old files would stay forever.
     "write.metadata.delete-after-commit.enabled": "true",
 }
 
 
 class IcebergTarget(Generations):
-    """One view's table. `session` is the view's own: the property setting would leak into another's commits."""
+    """One view's table. Do not share `session`: the property setting would leak into other commits."""
 
     kind: Final = "warehouse"
 
@@ -80,21 +80,21 @@ class IcebergTarget(Generations):
         self._view = view
         self._places: dict[int, Place] = {}
         self._records = 0
-        """How many the generation held that was last looked at."""
+        """Number of rows in the generation that was last inspected."""
         self.inputs: Mapping[str, int] = {}
         self.level_ms: int | None = None
         self.history_from: HistoryFrom | None = None
-        """Where the view's history begins, written with every commit; whoever keeps it sets it first."""
+        """Begin of the view's history, written with every commit; the maintainer of a history sets it first."""
         with _FIRST_USE:
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
 
     @property
     def is_small(self) -> bool:
-        """Whether the generation that was last looked at can well be gone through in one task."""
+        """True if the generation that was last inspected is small enough for a single task."""
         return self._records <= _SMALL_RECORDS
 
     def live(self) -> Applied | None:
-        """Return generation and cut of what readers see; None if nothing was ever applied."""
+        """Return the state of the generation that readers see; None if nothing was ever applied."""
         place = Place(self._view)
         found = self._applied(place)
         if found is not None:
@@ -102,14 +102,14 @@ class IcebergTarget(Generations):
         return found
 
     def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
-        """Make room for a new generation beside the live one and return its number."""
+        """Prepare a new generation beside the live one and return its number."""
         live = self.live()
         if live is None:
             self._places[1] = Place(self._view)
             return 1
         generation = live.generation + 1
         name = f"g{generation}"
-        # What an earlier attempt has left behind holds a cut of its own: it goes.
+        # The remains of an earlier attempt have a cut of their own, which must not count.
         self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP BRANCH IF EXISTS {name}")
         self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')} PURGE")
         types = {column: _type_name(kind) for column, kind in columns.items()}
@@ -121,7 +121,7 @@ class IcebergTarget(Generations):
         return generation
 
     def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
-        """Make `rows` the whole content of a generation as of `cut`."""
+        """Replace the whole content of a generation by `rows`, as of `cut`."""
         place = self._places[generation]
         with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, cut, key):
             if self._loaded(place.table) is None:
@@ -142,7 +142,7 @@ class IcebergTarget(Generations):
         """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
         columns = _columns(self._evolve(place, changes.drop(DELETED)), changes, prefix="s.")
-        # <=>: with =, a key that holds NULL would be inserted again and again.
+        # <=>: with =, a key that contains NULL would be inserted again in each batch.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
         with (
@@ -170,14 +170,14 @@ class IcebergTarget(Generations):
         return self._committed(place, generation, cut)
 
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
-        """Nothing to commit: the cut goes to the views topic alone, with the snapshot that it rests on."""
+        """Return the state with the new cut, without a commit: only the views topic records such a cut."""
         return replace(applied, cut=cut, unfinished=None)
 
     def snapshot_at(self, cut: Cut, of: Applied | None = None) -> int | None:
-        """Return the snapshot that shows the live generation at `cut`; None if it is from before its first one.
+        """Return the snapshot of the live generation at `cut`; None if `cut` is before its first cut.
 
-        It is the newest of its cuts that is not past this one, so the generation must have stood at `cut`. With `of`
-        it is looked for in that state's generation, whatever is live now.
+        It is the snapshot with the newest cut that is not after `cut`, so the generation must have been at `cut`. With
+        `of`, the search is in the generation of that state, whatever is live now.
         """
         rewritten: int | None = None
         for snapshot in self._ancestors(Place(self._view), of.snapshot_id if of else None):
@@ -189,7 +189,7 @@ class IcebergTarget(Generations):
             if of is not None and int(summary.get(GENERATION)) != of.generation:
                 return None
             if Cut.from_json(stored).order <= cut.order:
-                # The same rows, in fewer files.
+                # The rewrite has the same rows in fewer files.
                 return rewritten or int(snapshot.snapshotId())
             rewritten = None
         return None
@@ -199,7 +199,7 @@ class IcebergTarget(Generations):
         return {field.name: field.dataType for field in self._session.table(self.table()).schema}
 
     def snapshots(self) -> list[Snapshot]:
-        """Return the snapshots that led to what readers see, the newest first; one Spark job, one row for each."""
+        """Return the live generation's chain of snapshots, newest first; one Spark job, one row per snapshot."""
         rows = self._session.sql(
             "SELECT snapshot_id, parent_id, unix_millis(committed_at) AS ms, operation, "
             f"try_element_at(summary, '{CUT}') AS cut FROM {self.table()}.snapshots"
@@ -215,7 +215,7 @@ class IcebergTarget(Generations):
         return found
 
     def tag(self, name: str, snapshot: int, retain_days: int | None = None) -> None:
-        """Let a tag stand for a snapshot, which then does not expire; for so long, if a time is given."""
+        """Tag a snapshot, which then does not expire, or not before `retain_days` if given."""
         retain = f" RETAIN {retain_days} DAYS" if retain_days else ""
         self._session.sql(f"ALTER TABLE {self.table()} CREATE OR REPLACE TAG {name} AS OF VERSION {snapshot}{retain}")
 
@@ -224,7 +224,7 @@ class IcebergTarget(Generations):
         self._session.sql(f"ALTER TABLE {self.table()} DROP TAG IF EXISTS {name}")
 
     def referenced(self) -> set[int]:
-        """Return the snapshots that branches and tags stand for, with those that say at which cut their rows are."""
+        """Return the snapshots of all branches and tags, each with its ancestors back to the first with a cut."""
         found: set[int] = set()
         for name in dict(self._loaded(self._view).refs()):
             for snapshot in self._ancestors(Place(self._view, str(name))):
@@ -251,15 +251,15 @@ class IcebergTarget(Generations):
         return tuple(orjson.loads(told))
 
     def shape_as(self, generation: int, rows: DataFrame) -> None:
-        """Give a generation the columns of `rows`, before it is read to make what is then written to it."""
+        """Give a generation the columns of `rows`, before a query reads it to compute the rows to write."""
         self._evolve(self._places[generation], rows)
 
     def reached(self, generation: int) -> str:
-        """Return the name in Spark SQL of a generation that is staged or live."""
+        """Return the Spark SQL name of a staged or live generation."""
         return self._written(self._places[generation])
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
-        """Make another generation the live one, at once for all readers; the old one stays as a branch."""
+        """Make another generation live, atomically for all readers; the old one stays as a branch."""
         place, live = self._places[generation], self.live()
         if live is None or live.generation == generation:
             return
@@ -299,7 +299,7 @@ class IcebergTarget(Generations):
         return None
 
     def _ancestors(self, place: Place, head: int | None = None) -> Iterator[Any]:
-        """Give a generation's snapshots, the newest first, or those from `head` back."""
+        """Yield a generation's snapshots, the newest first, starting at `head` if given."""
         table = self._loaded(place.table)
         snapshot = None if table is None else table.snapshot(place.ref if head is None else head)
         while snapshot is not None:
@@ -308,7 +308,7 @@ class IcebergTarget(Generations):
             snapshot = table.snapshot(parent) if parent is not None else None
 
     def _committed(self, place: Place, generation: int, cut: Cut) -> Applied:
-        """Read back what stands, so that a commit without our property is never taken for one."""
+        """Read the state back, so that a commit without our property is never taken as applied."""
         found = self._applied(place)
         if found is None or found.cut != cut or found.generation != generation:
             raise RebuildError(
@@ -322,13 +322,13 @@ class IcebergTarget(Generations):
 
     @cached_property
     def _spark3_util(self) -> Any:
-        # Found once: for each part of such a name Java looks through all jars for a class that is called so.
+        # Cached: for each part of such a name Java searches all jars for a class of that name.
         jvm = self._session._jvm
         assert jvm is not None
         return jvm.org.apache.iceberg.spark.Spark3Util
 
     def _loaded(self, table: str) -> Any:
-        """Load the table's metadata anew, through Iceberg's Java API: no Spark job. None if there is no table."""
+        """Reload the table's metadata by Iceberg's Java API, without a Spark job. None if there is no table."""
         from pyspark.errors import AnalysisException
 
         try:
@@ -343,7 +343,10 @@ class IcebergTarget(Generations):
         return {field.name: field.dataType.simpleString() for field in schema}
 
     def _evolve(self, place: Place, rows: DataFrame) -> dict[str, str]:
-        """Add columns and widen types, and return them all; what Iceberg cannot change needs another generation."""
+        """Add columns and widen types; return all columns with their types.
+
+        RebuildError (TR-522) for a type change that Iceberg cannot make in place.
+        """
         there = self._types(place.table)
         table = self._table(place.table)
         for field in rows.schema:
@@ -381,7 +384,7 @@ class IcebergTarget(Generations):
 
     @contextmanager
     def _carried(self, place: Place) -> Iterator[None]:
-        """Let the next commit say of its rows what the snapshot that they come from says."""
+        """Copy our properties of the source snapshot to the next commit, which has the same rows."""
         found = next(each for each in self._ancestors(place) if each.summary().get(CUT) is not None)
         values = {str(name): str(value) for name, value in found.summary().items() if name.startswith("tailrace.")}
         with self._set({LEVEL: str(found.timestampMillis()), **values}):
@@ -405,19 +408,19 @@ class IcebergTarget(Generations):
 
 
 def _columns(types: Mapping[str, str], rows: DataFrame, prefix: str = "") -> dict[str, str]:
-    """Return every column of a table with what goes into it: NULL where the source has it no more."""
+    """Return the SQL expression for every column of a table: NULL if the source no longer has the column."""
     given = set(rows.columns)
     return {name: prefix + quote(name) if name in given else f"CAST(NULL AS {kind})" for name, kind in types.items()}
 
 
 def _type_name(kind: DataType) -> str:
-    """Return the name of what a column becomes in a table: Iceberg has no smaller integers."""
-    # A name in a struct is followed by a colon.
+    """Return the type name of a column in the table: Iceberg has no integers smaller than int."""
+    # A field name in a struct is followed by a colon, so it is not replaced.
     return re.sub(r"\b(tinyint|smallint)(?=[,>]|$)", "int", kind.simpleString())
 
 
 def _widens(old: str, new: str) -> bool:
-    """Whether Iceberg can change a column so; the same rule as `spark_jobs.topics.shapes.widens`, on type names."""
+    """Return whether Iceberg can widen a type to another; `spark_jobs.topics.shapes.widens` on type names."""
     if (old, new) in (("int", "bigint"), ("float", "double")):
         return True
     if old.startswith("decimal(") and new.startswith("decimal("):

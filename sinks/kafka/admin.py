@@ -1,4 +1,4 @@
-"""Topics made and checked: the guarantees rest on their settings, so they are compared at every start."""
+"""Create topics and check their settings at every start, because our guarantees depend on them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tailrace.sinks.kafka.options import client_options
 
 _TIMEOUT_S = 15.0
 _AT_A_TIME = 100
-"""Topics in one request, which is answered when all of them are there."""
+"""Topics per request; Kafka answers when all of them exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as it must be; `partitions` counts only when it is made."""
+    """The required settings of a topic; `partitions` applies only when it is created."""
 
     name: str
     partitions: int
@@ -32,9 +32,9 @@ class TopicSpec:
 
 
 def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
-    """Check the settings of what is there, then make what is missing; return the partitions of each topic.
+    """Check the existing topics, create the missing ones, and return each topic's number of partitions.
 
-    SinkError names the first topic whose settings would break a promise, and the command that mends it.
+    SinkError (TR-302) names the first topic whose settings would break a guarantee, and the command that repairs it.
     """
     admin = AdminClient({**client_options(kafka), "log_level": 0})
     try:
@@ -50,7 +50,7 @@ def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
 
 
 def topic_id(kafka: Kafka, topic: str) -> str:
-    """Return what tells a topic from another that had its name before."""
+    """Return Kafka's topic ID, which differs from that of an earlier topic with the same name."""
     admin = AdminClient({**client_options(kafka), "log_level": 0})
     try:
         (future,) = admin.describe_topics(TopicCollection([topic])).values()
@@ -120,14 +120,14 @@ def _result(future: Future[Any]) -> Any:
 
 
 def _holds(found: str | None, wanted: str) -> bool:
-    """Numbers are lower bounds: more lag, retention or room breaks no promise."""
+    """Return whether a setting suffices; numbers are lower bounds: more lag, retention or size is safe."""
     if wanted.isdigit():
         return found is not None and found.isdigit() and int(found) >= int(wanted)
     return found == wanted
 
 
 def kafka_error(kafka: Kafka, error: KafkaError) -> SinkError:
-    """Say what Kafka refused; a broker that is down is named with its address."""
+    """Return the SinkError: TR-301 (no answer; names the address), TR-305 (fenced) or TR-303 (refused)."""
     if error.code() in (
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,

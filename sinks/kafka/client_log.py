@@ -1,7 +1,7 @@
-"""What librdkafka logs, through Python's logging: warnings and worse, a line per kind and ten seconds, with a count.
+"""Logger for librdkafka: warnings and errors, at most one line per kind in ten seconds, with a count.
 
-A client that is handed `LOGGER` calls it when it is polled. Its own form on standard error would not fit into a log of
-JSON lines, and a broker that is down would be said hundreds of times a minute.
+A client that has `LOGGER` as its `logger` option calls it when it is polled. librdkafka's default, plain text on
+standard error, does not fit a log of JSON lines, and reports a broker that is down hundreds of times a minute.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from typing import Final
 _EVERY_S: Final = 10.0
 
 _PASSING: Final = frozenset({"FAIL", "ERROR", "GETPID"})
-"""Kinds that say that a connection or a coordinator failed: one address of several, a broker that (re)starts."""
+"""Kinds for a failed connection or coordinator, often transient: one address of several, a broker that (re)starts."""
 
 _PASSES_WITHIN_S: Final = 2.0
-"""Before such a kind has lasted for so long there is no line."""
+"""A transient kind is logged only after it has lasted this long."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Since when it has come without a pause of ten seconds, when it came last, and what was left out since a line."""
+    """State of one kind; times are from the throttle's clock.
+
+    `began_at`: start of the present series, which a pause of ten seconds ends. `seen_at`: last record. `said_at`: last
+    line. `left_out`: records since that line.
+    """
 
     began_at: float
     seen_at: float
@@ -33,9 +37,9 @@ class _Kind:
 
 
 class Throttle(logging.Filter):
-    """Passes records that deserve a line; `lines` says how many of the kind there were since the line before.
+    """Logging filter: limits the rate per kind; `lines` counts the kind's records since its last line.
 
-    Memory: one entry for each kind that librdkafka has.
+    Memory: one entry per librdkafka log kind.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +49,7 @@ class Throttle(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether to log; make a record of librdkafka's ("%s [%s] %s") readable."""
+        """Return whether to log the record; reformat librdkafka's own ("%s [%s] %s")."""
         if not isinstance(record.args, tuple) or len(record.args) != 3:
             return True
         kind, client, text = map(str, record.args)

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""librdkafka's `rd_kafka_producev`, called without Python between, for the kind of record there are millions of.
+"""Fast path for row records: call librdkafka's `rd_kafka_producev` directly from C.
 
-confluent-kafka's `produce` parses its arguments and makes a C list of headers anew for every record, which costs as
-much as decoding and encoding a row. It stays the way of all other records, and of all where this is not `ready`:
-interpreted, with another packaging of librdkafka, or with a version of confluent-kafka whose objects we do not know.
+confluent-kafka's `produce` parses its arguments and builds a C list of headers for every record, which costs as much as
+decoding and encoding a row. It still sends all other records, and all records while `Direct.ready` is false: in
+interpreted mode, with another packaging of librdkafka, or with a confluent-kafka version of unknown object layout.
 https://docs.confluent.io/platform/current/clients/librdkafka/html/rdkafka_8h.html
 """
 
@@ -26,7 +26,7 @@ if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 
 _KNOWN = ((2, 16),)
-"""Versions of confluent-kafka whose Producer begins with librdkafka's handle."""
+"""Versions of confluent-kafka (major, minor) whose Producer object begins with librdkafka's handle."""
 
 POSITION_SIZE = cython.declare(cython.Py_ssize_t, 20)
 _POSITION_NAME = cython.declare(bytes, POSITION_HEADER.encode())
@@ -44,12 +44,12 @@ _HEADER = cython.declare(cython.int, 9)
 _numbers = count(1)
 
 _COPY = cython.declare(cython.int, 2)
-"""RD_KAFKA_MSG_F_COPY: what we pass is ours again when the call is back."""
+"""RD_KAFKA_MSG_F_COPY: librdkafka copies the data, so we may reuse our buffers when the call returns."""
 
 
 @cython.cclass
 class Direct:
-    """Hands records to the librdkafka of a `Producer`, which it keeps alive until `close`. `number` is its alone."""
+    """Passes records to the librdkafka of a `Producer`, kept alive until `close`. `number` is unique."""
 
     def __init__(self, producer: object) -> None:
         self._producer = producer
@@ -69,8 +69,10 @@ class Direct:
 
     @cython.cfunc
     def topic(self, name: bytes) -> cython.size_t:
-        """Return librdkafka's handle of a topic, good until `close`; 0 if it gives none. To be asked for once: it looks
-        through all topics."""
+        """Return librdkafka's handle of a topic, valid until `close`; 0 if there is none.
+
+        Call it once per topic: librdkafka searches through all topics.
+        """
         if cython.compiled:
             handle: cython.size_t = cython.cast(
                 cython.size_t, self._topic_new(self._rk, PyBytes_AS_STRING(name), cython.NULL)
@@ -81,7 +83,7 @@ class Direct:
         return 0
 
     def close(self) -> None:
-        """Let go of the topics, which librdkafka wants before the producer ends, and of the producer."""
+        """Release the topic handles, as librdkafka requires before the producer ends, and the producer."""
         if cython.compiled:
             handle: cython.size_t
             for handle in self._topics:
@@ -103,17 +105,17 @@ class Direct:
         headers: cython.p_const_uchar,
         headers_size: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Hand over a record for `topic` without a delivery report; False if librdkafka does not take it.
+        """Enqueue a record for `topic` without a delivery report; return False if librdkafka refuses it.
 
-        `headers` are those of the position (20 bytes) and, behind it, perhaps that of the snapshot.
+        `headers` holds the value of the position header (20 bytes), then optionally that of the snapshot header. A NULL
+        value makes a tombstone.
 
-        To be called when `ready` only; without a value it is a tombstone. What librdkafka minds is found by handing the
-        record over the ordinary way.
+        Call this only if `ready`. To learn why librdkafka refused, send the record through confluent-kafka's `produce`.
         """
         if cython.compiled:
             if topic == 0:
                 return False
-            # an empty key is none
+            # Kafka has null for an empty key
             if key_size == 0:
                 key = cython.NULL
             return not self._producev(
@@ -148,6 +150,6 @@ def _address(function: str) -> int:
 
 
 def is_known(producer: object) -> bool:
-    """Whether it is a Producer that begins with librdkafka's handle."""
+    """Return whether the object is a Producer that begins with librdkafka's handle."""
     found = tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
     return isinstance(producer, confluent_kafka.Producer) and found in _KNOWN

@@ -1,6 +1,6 @@
-"""What views have applied, as the offsets of a consumer group per view: Kafka's own tools show their lag.
+"""Publish each view's applied cut as consumer group offsets, so that Kafka's own tools show its lag.
 
-Nothing is read from there: the targets say themselves what they hold.
+Tailrace never reads these offsets: the targets store their own cuts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.sinks.kafka.options import client_options
 
 
 class Groups:
-    """Writes offsets of the groups ``{prefix}.{view}`` without waiting for them."""
+    """Commits offsets for the groups ``{prefix}.{view}`` asynchronously."""
 
     def __init__(self, kafka: Kafka) -> None:
         self._admin = AdminClient({**client_options(kafka), "log_level": 0})
@@ -26,7 +26,7 @@ class Groups:
         self._asked: dict[str, Future[Any]] = {}
 
     def commit(self, view: str, cut: Cut) -> str | None:
-        """Commit the cut's offsets; return why the view's last commit failed, if it did."""
+        """Start to commit the cut's offsets; return the error of the view's previous commit, if it failed."""
         failed = self._failure(view)
         applied = [
             TopicPartition(topic, partition, offset)

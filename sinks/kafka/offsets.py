@@ -1,4 +1,4 @@
-"""Where the partitions of topics begin and end: what a stored cut is held against."""
+"""First and end offsets of topic partitions, for comparison with a stored cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.sinks.kafka.options import client_options
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one partition: the first offset that is there, and the one behind the last."""
+    """The offset range of one partition: the first available offset, and the end (last offset + 1)."""
 
     first: int
     end: int
@@ -26,16 +26,16 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The bounds of every partition of the topics that exist, and how many brokers there are."""
+    """The bounds of every partition of the existing topics, and the number of brokers."""
 
     topics: dict[str, list[Bounds]]
     brokers: int
 
 
 def topic_bounds(kafka: Kafka, topics: Collection[str]) -> Seen:
-    """Return the bounds of those of `topics` that exist. SinkError if Kafka does not say.
+    """Return the bounds of those of `topics` that exist. SinkError if Kafka does not answer.
 
-    With several brokers, one that has just come back may not know of all topics yet.
+    With several brokers, one that has just restarted may not know all topics yet.
     """
     try:
         return _topic_bounds(AdminClient({**client_options(kafka), "log_level": 0}), topics)
@@ -44,7 +44,7 @@ def topic_bounds(kafka: Kafka, topics: Collection[str]) -> Seen:
 
 
 @retry(
-    # a topic that was made, or a broker that was started, a moment ago
+    # a topic that was just created, or a broker that was just started
     retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].retriable()),
     wait=wait_fixed(0.1),
     stop=stop_after_delay(TIMEOUT),

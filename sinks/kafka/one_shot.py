@@ -13,7 +13,10 @@ from tailrace.sinks.kafka.options import client_options
 
 
 def send_alone(kafka: Kafka, topic: str, records: Mapping[bytes, bytes], timeout: float = TIMEOUT) -> None:
-    """Send `records` (key to value) to partition 0 and wait until all are acknowledged. SinkError if one is not."""
+    """Send `records` (key to value) to partition 0 and wait for all acknowledgements.
+
+    SinkError if one is missing after `timeout` seconds, or was refused.
+    """
     missing = len(records)
     failed = KafkaError(KafkaError._TIMED_OUT)
 

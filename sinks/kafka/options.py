@@ -1,4 +1,4 @@
-"""Kafka client options from the config: librdkafka's own, and the same for Spark's Java client."""
+"""Kafka client options from the configuration, for librdkafka and for Spark's Java client."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from tailrace.schemas.errors import ConfigError
 from tailrace.sinks.kafka.client_log import LOGGER
 
 _BACKOFF_MS: Final = 20
-"""librdkafka waits half of it before its first connection, too; it doubles with each failure, up to 10 s."""
+"""Doubles with each failure, up to 10 s. librdkafka waits half of it before the first connection, too."""
 
 
 def client_options(kafka: Kafka) -> dict[str, Any]:
-    """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`, where it logs.
+    """Return librdkafka options for any client: bootstrap servers, `options`, `secret_options`, logger.
 
-    ConfigError for those that no client can be made with. What the config gives goes before what the caller sets only
-    where the caller lays it over:
-    ``{**client_options(kafka), "enable.idempotence": True}``.
+    ConfigError (TR-306) if no client can be created with them. The caller decides which value wins by the order of
+    merging; here its own does: ``{**client_options(kafka), "enable.idempotence": True}``.
     """
     options = _options(kafka) | {"logger": LOGGER}
     _try(tuple(options.items()), frozenset(kafka_secrets(kafka)))
@@ -39,7 +38,7 @@ def _options(kafka: Kafka) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _try(options: tuple[tuple[str, Any], ...], secrets: frozenset[str]) -> None:
-    """Make a client that connects to nothing; it takes 2 ms, once for each set of options."""
+    """Validate the options with a client that does not connect; takes 2 ms, once per set of options."""
     try:
         AdminClient({**dict(options), "bootstrap.servers": "", "log_level": 0})
     except KafkaException as error:
@@ -47,7 +46,7 @@ def _try(options: tuple[tuple[str, Any], ...], secrets: frozenset[str]) -> None:
 
 
 def unusable(error: KafkaError, secrets: Iterable[str] = ()) -> ConfigError:
-    """Say which option the client cannot take: an unknown one, a value out of range, a file that it cannot read."""
+    """Return the error for an option that the client refuses: unknown, out of range, file unreadable."""
     reason = re.sub(r'^Invalid value ".*" for', "Invalid value for", error.str(), flags=re.S)
     return ConfigError(
         "TR-306",
@@ -63,7 +62,7 @@ _SAME_NAME: Final = (
     "metadata.max.age.ms",
     "ssl.endpoint.identification.algorithm",
 )
-"""Options that both clients know under one name and that matter for reading."""
+"""Options that have the same name in both clients and are relevant for reading."""
 
 _LOGIN: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -73,11 +72,10 @@ _LOGIN: Final = {
 
 
 def java_options(kafka: Kafka) -> dict[str, str]:
-    """Return the same connection for the Java client that Spark uses.
+    """Return the connection options for the Java client that Spark uses.
 
-    Covers plain text, TLS with PEM files and SASL with PLAIN or SCRAM. An option about security that it
-    cannot translate is a ConfigError: dropped in silence, it would look like a broker that is down.
-    `java_options`, if there are any, stand for all of them.
+    Covers plain text, TLS with PEM files and SASL with PLAIN or SCRAM. ConfigError for a security option that has no
+    translation: if it were ignored, the broker would seem to be down. `java_options`, if set, replace all of them.
     """
     if kafka.java_options:
         given_java = {name: value.get_secret_value() for name, value in kafka.java_options.items()}

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="untyped-decorator,no-any-return,name-defined,valid-type"
-"""The records of the open Kafka transaction on their way to librdkafka, one per partition held back.
+"""Send queue of the open Kafka transaction; it holds back the last record of each partition.
 
-Only the last record of each partition gets an `on_delivery`: it names the offset of the cut, and reports cost half of
-what sending costs. Compiled by Cython where possible: every record passes through here.
+Only the last record of each partition gets an `on_delivery`: it gives the offset of the cut, and a delivery report
+costs half as much as sending. Compiled by Cython where possible, because every record passes through here.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ else:
     from tailrace.sinks.kafka.direct import Direct
 
 Headers = bytes | list[tuple[str, str | bytes | None]]
-"""Of a record; bytes are the position header alone, as most records have it, or with the snapshot header behind it."""
+"""Headers of a record; bytes are the position header's value, followed by the snapshot header's if there is one."""
 
 _POSITION_SIZE = cython.declare(cython.Py_ssize_t, 20)
 
 _SLOT_BYTES = cython.declare(cython.Py_ssize_t, 4096)
-"""Larger records are not held back, and get reports of their own: a slot stays as large as what it has held."""
+"""Larger records are not held back and get their own reports, because a slot never shrinks."""
 
 _MOST_HELD = cython.declare(cython.Py_ssize_t, 2048)
-"""So many partitions are held back, and have slots, at a time; the others give way, with a report."""
+"""Limit of held records, and so of partitions with slots; at the limit all held records are sent, with reports."""
 
 _LARGE = cython.declare(cython.Py_ssize_t, 1_048_576)
-"""Before a record of this size is copied, librdkafka's queue is emptied."""
+"""Before a larger record is copied, librdkafka's queue is drained. Bytes."""
 
 
 @cython.cclass
 class Slot:
-    """Room for the record of a partition that is held back, so that the next one needs no new objects."""
+    """Reusable buffers for the held record of a partition, so that the next record needs no new objects."""
 
     def __init__(self) -> None:
         self.key, self.value, self.position = Buffer(), Buffer(), Buffer()
 
     @cython.ccall
     def record(self) -> Any:
-        """Return what it holds in the form of other records."""
+        """Return the held record as a tuple of key, value and headers."""
         return (self.key.whole(), self.value.whole(), self.position.whole())
 
 
 @cython.cclass
 class Destination:
-    """A topic that we write: the offset behind the last committed record of each partition, and what is on its way.
+    """A topic that we write: the next offset of each partition after the last flush, and its held records.
 
-    `handle` is librdkafka's, of the producer with the number `producer`.
+    `handle` is librdkafka's topic handle for the producer with the number `producer`.
     """
 
     def __init__(self, topic: str, next_offsets: list[int]) -> None:
@@ -79,11 +79,11 @@ class Destination:
 
 @cython.cclass
 class Outbox:
-    """What one Kafka transaction sends. `open` says whether there is one; `pending_bytes` is its size so far.
+    """Send queue of one transaction; `open`: there is a transaction, `pending_bytes`: its size so far.
 
-    `producer` is confluent-kafka's; `again` is called with the arguments of its `produce`, by position, when
-    librdkafka's queue is full or it refuses, and sends the record or raises. `report` makes the `on_delivery` of the
-    last record of a partition; `drain` returns when librdkafka's queue is empty.
+    `producer` is confluent-kafka's. If its `produce` fails (queue full, record refused), `again` gets the error and the
+    same positional arguments, and sends the record or raises. `begin` opens a transaction. `report` makes the
+    `on_delivery` for the last record of a partition; `drain` returns when librdkafka's queue is empty.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Outbox:
     @cython.ccall
     @cython.exceptval(-1)
     def send(self, to: Destination, key: bytes, value: bytes | None, headers: Headers) -> cython.int:
-        """Put a record on the partition of its key, in order; all with an empty key go to the same."""
+        """Send a record to the partition of its key, in order; all empty keys share one partition."""
         return self.send_to(to, partition_of(key, len(to.held)), key, value, headers)
 
     @cython.ccall
@@ -117,7 +117,7 @@ class Outbox:
     def send_to(
         self, to: Destination, partition: cython.Py_ssize_t, key: bytes, value: bytes | None, headers: Headers
     ) -> cython.int:
-        """Put a record on a given partition."""
+        """Send a record to a given partition."""
         size: cython.Py_ssize_t = len(key) + (0 if value is None else len(value))
         self._make_room(to, partition, size)
         return self._keep(to, partition, size, (key, value, headers))
@@ -125,7 +125,7 @@ class Outbox:
     @cython.cfunc
     @cython.exceptval(-1)
     def _keep(self, to: Destination, partition: cython.Py_ssize_t, size: cython.Py_ssize_t, record: Any) -> cython.int:
-        """Hold a record back; a large one is handed over."""
+        """Hold a record back, or send it at once if it is large."""
         if size > _SLOT_BYTES:
             return self.produce(to.topic, partition, record, self._report(to, partition))
         to.held[partition] = record
@@ -137,9 +137,10 @@ class Outbox:
     def send_encoded(
         self, to: Destination, key: Buffer, value: Buffer, position: bytes, ordinal: cython.longlong, run: bytes
     ) -> cython.int:
-        """Put the record in those buffers on the partition of its key; compiled, without an object for it.
+        """Send the record in these buffers to the partition of its key.
 
-        Its headers are `position`, which has 12 bytes, and the ordinal; on a snapshot row the 4 bytes of `run`, too.
+        Compiled, this creates no Python object for a small record. Its headers are `position` (12 bytes) with the
+        ordinal, and for a snapshot row also `run` (4 bytes).
         """
         if cython.compiled:
             partition: cython.Py_ssize_t = partition_at(key.at, key.size, len(to.held))
@@ -166,7 +167,7 @@ class Outbox:
     @cython.cfunc
     @cython.exceptval(-1)
     def _make_room(self, to: Destination, partition: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.int:
-        """Hand over the record that the partition holds back, for one of `size` bytes comes."""
+        """Make room for a record of `size` bytes: send the partition's held one, open a transaction if needed."""
         if size > _LARGE:
             self._drain()
         if not self.open:
@@ -190,7 +191,7 @@ class Outbox:
     @cython.cfunc
     @cython.exceptval(-1)
     def _hand_over(self, to: Destination, partition: cython.Py_ssize_t, held: Any) -> cython.int:
-        """Hand a record to librdkafka directly, without asking for a report."""
+        """Enqueue a record in librdkafka directly, without a delivery report."""
         if cython.compiled:
             if to.producer != self._direct.number:
                 to.producer, to.handle = self._direct.number, self._direct.topic(to.c_topic)
@@ -226,7 +227,7 @@ class Outbox:
     def produce(
         self, topic: str, partition: cython.Py_ssize_t, record: tuple[bytes, bytes | None, Headers], on_delivery: object
     ) -> cython.int:
-        """Hand a record to librdkafka by way of confluent-kafka; an empty key is null to Kafka."""
+        """Enqueue a record through confluent-kafka; an empty key becomes null in Kafka."""
         key, value, headers = record
         named = _named(headers) if isinstance(headers, bytes) else headers
         try:
@@ -236,7 +237,7 @@ class Outbox:
         return 0
 
     def flush(self) -> dict[str, int]:
-        """Hand over what is held, with a report for each; return the records per topic."""
+        """Enqueue the held records, each with a delivery report; return the number of records per topic."""
         counts = {}
         to: Destination
         self._release()
@@ -262,13 +263,13 @@ class Outbox:
         return 0
 
     def close(self) -> None:
-        """Say that the transaction has ended."""
+        """Mark the transaction as ended."""
         self.open = False
         self.pending_bytes = 0
         self.touched = {}
 
     def forget(self) -> None:
-        """Let go of the producer; nothing can be sent any more."""
+        """Release the producer; nothing can be sent afterwards."""
         self.direct = False
         self._direct.close()
         self._produce = self._begin = self._again = self._report = self._drain = None
@@ -284,7 +285,7 @@ def _named(headers: bytes) -> list[tuple[str, str | bytes | None]]:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _at(raw: bytes | None) -> cython.p_const_uchar:
-    """Return where the bytes lie."""
+    """Return a pointer to the bytes, NULL for None."""
     return cython.NULL if raw is None else cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(raw))
 
 

@@ -1,8 +1,8 @@
-"""librdkafka's pause of partitions, which confluent-kafka has for consumers only.
+"""Pause partitions of a producer by librdkafka; confluent-kafka offers this for consumers only.
 
-While a partition's records wait behind a request that nobody answers, librdkafka asks its socket without a break, for
-their time to linger has passed: a whole core for a broker that is frozen. Of paused partitions nothing is sent, so it
-sleeps; answers to what is on its way come in as ever.
+While a partition's records wait behind an unanswered request and their linger time has passed, librdkafka polls its
+socket in a busy loop: a frozen broker costs a whole core. librdkafka sends nothing to paused partitions, so it sleeps;
+it still receives the answers to requests in flight.
 https://docs.confluent.io/platform/current/clients/librdkafka/html/rdkafka_8h.html
 """
 
@@ -37,12 +37,12 @@ _KINDS = (
 
 @contextmanager
 def paused(producer: Producer, partitions: Iterable[tuple[str, int]]) -> Iterator[None]:
-    """Have nothing sent to these partitions; nothing is done where librdkafka's functions are not to be had."""
+    """Pause these partitions for the block; do nothing if librdkafka's functions are not available."""
     if not (all(_ADDRESSES) and is_known(producer)):
         yield
         return
     pause, resume, new, add, destroy = (kind(address) for kind, address in zip(_KINDS, _ADDRESSES, strict=True))
-    # behind PyObject_HEAD, as in direct.pxd
+    # the handle follows PyObject_HEAD, as in direct.pxd
     handle = _POINTER.from_address(id(producer) + 2 * ctypes.sizeof(_POINTER)).value
     listed = new(0)
     try:

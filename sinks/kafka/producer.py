@@ -1,7 +1,7 @@
-"""Send records in Kafka transactions, each of which ends with a record that names its cut: the position record.
+"""Send records in Kafka transactions, each of which ends with a position record that names its cut.
 
-The cut comes from the delivery reports of our own records, never from asking for the end of the log: the answer to a
-commit comes before its markers are on every partition.
+The cut comes from the delivery reports of our own records, never from a query for the end offsets: Kafka answers a
+commit before its markers are on every partition.
 """
 
 from __future__ import annotations
@@ -21,44 +21,46 @@ from tailrace.sinks.kafka.outbox import Destination, Outbox
 from tailrace.sinks.kafka.pause import paused
 
 _TIMEOUT_S = 30.0
-"""For an answer, or for one more record to get through: when it passes, the outcome is not known."""
+"""Time limit for an answer, or for the delivery of one more record; after it, the outcome is not known."""
 
 _ROUND_S = 0.5
 _PAUSE_S = 1.0
-"""When nothing has got through for a round, nothing more is sent for so long."""
+"""If no record was delivered in a round, partitions are paused for this long."""
 
 _TRY_S = 0.02
-"""Then for so long: what was paused may be what is waited for."""
+"""Time to send between two pauses, because we may be waiting for the paused records themselves."""
 
 TRANSACTION_TIMEOUT_MS = 300_000
-"""A slow link may need long for a transaction. One of a producer that is gone is ended by the next producer."""
+"""Long, because a transaction may need it on a slow link. The next producer ends an abandoned transaction earlier."""
 
 QUEUE_BYTES = 50_331_648
 
 _MESSAGE_BYTES = 420
-"""What librdkafka takes for a record beside key and value."""
+"""librdkafka's memory per record in addition to key and value."""
 
 _PURGE_S = 2.0
-"""For librdkafka to report what it has given up; it waits for nobody then."""
+"""Time for librdkafka to report the purged records; it does not wait for brokers then."""
 
 _MARKERS_S = 0.005
-"""About how long the markers of a transaction take after the answer to its commit.
+"""Approximate time between the answer to a commit and the last transaction marker.
 
-Until then Kafka does not let the next one begin, and librdkafka, once refused, asks again after 20 ms.
+Until then Kafka does not let the next transaction begin, and librdkafka retries only after 20 ms.
 """
 
 
 class KafkaSink:
-    """A transactional producer. After any error it is of no more use: `abandon` it and make a new one, which fences it.
+    """A transactional producer. After any error, `abandon` it and make a new one, which fences it.
 
-    Records go in through `outbox`. librdkafka's queue bounds the memory: when it is full, sending waits.
+    Send records through `outbox`. librdkafka's queue bounds the memory: when it is full, sending waits.
     """
 
     def __init__(
         self, kafka: Kafka, transactional_id: str | None, progress_topic: str, queue_bytes: int = QUEUE_BYTES
     ) -> None:
-        """Without a `transactional_id` records are written as they come, in order; what followed the last `commit` may
-        come again from whoever goes on, and nobody is fenced. `queue_bytes` is what records on their way may take.
+        """Create the producer; `queue_bytes` limits the memory of records in flight.
+
+        Without a `transactional_id`, records are written at once, in order, and no other producer is fenced; the next
+        producer may write the records after the last `commit` again.
         """
         self._kafka = kafka
         self._progress_topic = progress_topic
@@ -77,7 +79,7 @@ class KafkaSink:
             | {
                 "compression.type": "lz4",
                 "linger.ms": 20,
-                # the requests of a commit, one a partition, would each wait for the answer to the one before
+                # otherwise each of a commit's requests, one per partition, waits for the answer to the previous one
                 "socket.nagle.disable": True,
                 "batch.size": 1_000_000,
                 "message.max.bytes": kafka.max_message_bytes,
@@ -95,19 +97,19 @@ class KafkaSink:
 
     @property
     def pending(self) -> bool:
-        """Whether a Kafka transaction is open."""
+        """True while a Kafka transaction is open."""
         return self.outbox.open
 
     @property
     def pending_bytes(self) -> int:
-        """How large the open transaction is."""
+        """Size of the open transaction so far, in bytes."""
         return self.outbox.pending_bytes
 
     def send_plain(self, topic: str, key: bytes, value: bytes | None) -> None:
-        """Put a record on a one-partition topic that no cut speaks of.
+        """Send a record to a one-partition topic that is not part of any cut.
 
-        Kafka has it at the next commit: without transactions behind all that was sent before, so that nothing is called
-        read that is not there. What is held back meanwhile is bounded by the chunks of a plan, in memory as well.
+        Kafka has it at the next commit. Without transactions it is held in memory and sent after all earlier records,
+        so that it never reports a chunk as read before its rows are there. The chunks of a plan bound this memory.
         """
         self._open()
         if self._transactional:
@@ -116,16 +118,16 @@ class KafkaSink:
             self._behind.append((topic, key, value))
 
     def send_ahead(self, topic: str, key: bytes, value: bytes) -> None:
-        """The same for one that Kafka has ahead of all that is sent after it, as a schema must be."""
+        """Like `send_plain`, but Kafka has the record before all that follow it, as is necessary for a schema."""
         self._open()
         self.outbox.produce(topic, 0, (key, value, []), self.delivered)
         if not self._transactional:
             self._drain()
 
     def flush(self) -> dict[str, int]:
-        """Return the records of the open transaction per topic, once Kafka has all of them.
+        """Wait until Kafka has all records of the open transaction; return their number per topic.
 
-        The `next_offsets` of all destinations are those of the cut then. SinkError means that the outcome is not known.
+        Then the `next_offsets` of all destinations are those of the cut. After a SinkError the outcome is unknown.
         """
         self._open()
         counts = self.outbox.flush()
@@ -138,9 +140,9 @@ class KafkaSink:
         return counts
 
     def commit(self, key: bytes, value: bytes) -> None:
-        """End the flushed transaction with its position record, `key` and `value`; return once Kafka has answered.
+        """End the flushed transaction with its position record, `key` and `value`.
 
-        SinkError means that the outcome is not known.
+        Returns once Kafka has answered. After a SinkError the outcome is unknown.
         """
         self._open()
         self.outbox.produce(self._progress_topic, 0, (key, value, []), self.delivered)
@@ -155,14 +157,14 @@ class KafkaSink:
         self.outbox.close()
 
     def ping(self, seconds: float) -> None:
-        """SinkError if Kafka does not answer within so many seconds. Any thread may ask."""
+        """Raise SinkError if Kafka does not answer within `seconds`. Thread-safe."""
         try:
             self.producer.list_topics(self._progress_topic, timeout=seconds)
         except KafkaException as error:
             raise kafka_error(self._kafka, error.args[0]) from None
 
     def _drain(self) -> None:
-        """Return when Kafka has all records that were handed over, however slow it is."""
+        """Wait until Kafka has all enqueued records; SinkError if it makes no progress for `_TIMEOUT_S`."""
         left, stuck = self._flush(_ROUND_S), False
         deadline = time.monotonic() + _TIMEOUT_S
         while left:
@@ -185,21 +187,21 @@ class KafkaSink:
         return paused(self.producer, [(to.topic, partition) for to in touched for partition in range(to.partitions)])
 
     def _flush(self, seconds: float) -> int:
-        """Return how many records are left then."""
+        """Flush for at most `seconds`; return the number of records that are still in the queue."""
         try:
             return self.producer.flush(seconds)
         except KafkaException as error:
             raise self._error(error.args[0]) from None
         except SystemError:
             # confluent-kafka 2.16 runs delivery reports while the error of a fenced producer is set, and loses it;
-            # this names it again, and is itself refused in any case
+            # this call fails in any case, and raises that error again
             self._begin()
             raise
 
     def abandon(self) -> None:
-        """Let go of the producer without a word to the broker: an open transaction is aborted by whoever comes next."""
+        """Release the producer without contact to the broker; the next producer aborts an open transaction."""
         self.producer.purge(blocking=False)
-        # until its report has been given, a record on its way keeps us, and so the producer with all its threads
+        # until its delivery report, a record in flight refers to us, and so keeps the producer and all its threads
         with suppress(KafkaException, SystemError):
             self.producer.flush(_PURGE_S)
         self.outbox.forget()
@@ -226,7 +228,7 @@ class KafkaSink:
             if stuck:
                 with self._paused():
                     time.sleep(_PAUSE_S)
-            # an answer makes room, but for a large record one may not be enough
+            # an answer makes room, but a large record may need several
             stuck = not self.producer.poll(_TRY_S if stuck else _ROUND_S)
             if not stuck:
                 deadline = time.monotonic() + _TIMEOUT_S
@@ -254,7 +256,7 @@ class KafkaSink:
         return delivered
 
     def delivered(self, error: KafkaError | None, _: Message) -> None:
-        """Take the delivery report of a record; the first error fails the transaction."""
+        """Delivery report callback for a record; any error fails the transaction."""
         self._failed = error or self._failed
 
     def _error(self, error: KafkaError | None) -> SinkError:

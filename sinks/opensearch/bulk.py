@@ -1,4 +1,4 @@
-"""Documents into OpenSearch's bulk API; runs inside Spark's workers, so it imports no more than it needs."""
+"""Write documents through OpenSearch's bulk API; runs in Spark's workers, so it has minimal imports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT_FOUND: Final = 404
 
 
 def connect(search: Search) -> OpenSearch:
-    """Return a client; it connects on the first request. ConfigError if there are files that it cannot use."""
+    """Return a client, which connects at its first request. ConfigError (TR-349) for an unusable TLS file."""
     from opensearchpy import OpenSearch
 
     check_files("search", search)
@@ -44,13 +44,13 @@ def connect(search: Search) -> OpenSearch:
 
 @contextmanager
 def named_errors(search: Search) -> Iterator[None]:
-    """Give what the client raises the hosts' names and a remedy."""
+    """Convert the client's errors to SinkError (TR-530) with the hosts' names and a hint."""
     from opensearchpy.exceptions import OpenSearchException, TransportError
 
     try:
         yield
     except OpenSearchException as error:
-        # The client's full text may hold a document.
+        # The client's full error text may contain a document.
         status, why = None, reason(error)
         if isinstance(error, TransportError) and isinstance(error.status_code, int):  # "N/A" without an answer
             status, why = error.status_code, f"{error.status_code} {without_classes(str(error.error))}"
@@ -63,7 +63,7 @@ def named_errors(search: Search) -> Iterator[None]:
 
 
 def check(search: Search) -> None:
-    """SinkError (TR-530) if the cluster cannot be reached, does not let us in, or is none."""
+    """Raise SinkError (TR-530) if the cluster is unreachable, rejects our login, or is no OpenSearch."""
     with named_errors(search):
         client = connect(search)
         try:
@@ -75,8 +75,8 @@ def check(search: Search) -> None:
 def write_documents(rows: Iterable[Row], search: Search, index: str, version: int) -> None:
     """Index or delete each of `rows` (id, document or null) under an external version.
 
-    That another writer's newer version is there already (409) is as it should be when a batch is repeated. Any
-    other failure ends the batch.
+    A conflict with a newer version (409) is normal if a batch is repeated, as is the deletion of a missing document
+    (404). Any other failure ends the batch with a SinkError (TR-531).
     """
     with named_errors(search):
         client = connect(search)
@@ -115,7 +115,7 @@ def _check(items: Iterable[dict[str, Any]], index: str) -> None:
         if status < 300 or status == _CONFLICT or (action == "delete" and status == _NOT_FOUND):
             continue
         error = result.get("error", {})
-        # The reason may quote the value: only the field's name is taken from it.
+        # The reason may quote the value, so only the field's name is reported.
         field = re.search(r"field \[([^\]]*)\]", error.get("reason", ""))
         raise SinkError(
             "TR-531",

@@ -1,6 +1,6 @@
-"""Compare two indexes of a view, each as of one point in time, document by document; runs inside Spark's workers.
+"""Compare two indexes of a view at points in time, document by document; runs in Spark's workers.
 
-Pages of one are looked up in the other, in both directions. Memory: two pages, and the listing.
+Each page of one index is looked up in the other, in both directions. Memory: two pages, and the listed differences.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ What = Literal["only live", "only staged", "different"]
 
 @dataclass(slots=True)
 class Counts:
-    """How many rows each generation has, and how many keys differ in which way; `repeated`: stand more than once."""
+    """Numbers of rows per generation, and of keys per difference; `repeated` keys occur more than once."""
 
     live: int = 0
     staged: int = 0
@@ -45,7 +45,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key that differs, and in which columns."""
+    """A key that differs, and the columns that differ."""
 
     key: dict[str, Any]
     what: What
@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Two indexes, each as of a point in time; `columns` are those that both have."""
+    """Two indexes, each at a point in time; `columns` are those that both have."""
 
     search: Search
     live: str
@@ -64,7 +64,7 @@ class Points:
     slices: int
 
     def compare(self, numbers: Iterable[int], limit: int) -> Iterator[tuple[Counts, list[Difference]]]:
-        """Compare these slices; of each, list up to `limit` keys."""
+        """Compare these slices; list up to `limit` keys of each."""
         client = connect(self.search)
         try:
             with named_errors(self.search):
@@ -78,7 +78,7 @@ class Points:
 def opened(
     search: Search, indexes: Sequence[str], key: tuple[str, ...], columns: tuple[str, ...], slices: int
 ) -> Iterator[Points]:
-    """Hold both indexes as they are now for the block; nothing may be written to them until it begins."""
+    """Open points in time of both indexes for the block; nothing may be written to them until it begins."""
     client = connect(search)
     points: list[str] = []
     try:

@@ -1,7 +1,7 @@
-"""Rows as search documents and back: what a document holds is exact, what the index makes of it is for searching.
+"""Convert rows to search documents and back; documents are exact, indexed values are only for search.
 
-Numbers stay numbers; decimals, dates and timestamps are text in one fixed form, bytes base64. Where the index cannot
-hold a value (a date beyond its range, NaN) it leaves that value unindexed (`ignore_malformed`); the document keeps it.
+Numbers stay numbers; decimals, dates and timestamps are text in one fixed form, bytes base64. A value that the index
+cannot hold (a date beyond its range, NaN) remains unindexed (`ignore_malformed`), but stays in the document.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ INTEGERS: Final = frozenset(("tinyint", "smallint", "int", "bigint"))
 _KEYWORD: Final = {"type": "keyword", "ignore_above": 512}
 _FIELD_TYPES: Final[dict[str, dict[str, Any]]] = {
     "boolean": {"type": "boolean"},
-    # All alike, so that an int can become a bigint.
+    # One field type for all, so that an int can become a bigint.
     **{kind: {"type": "long"} for kind in INTEGERS},
     "float": {"type": "float", "ignore_malformed": True},
     "double": {"type": "double", "ignore_malformed": True},
@@ -60,15 +60,15 @@ _FIELD_TYPES: Final[dict[str, dict[str, Any]]] = {
 
 
 def field_of(column: str) -> str:
-    """Return the document's field for a column: a dot would nest it, and some names are OpenSearch's own."""
+    """Return the document field of a column; dots (nesting) and OpenSearch's reserved names are escaped."""
     field = column.replace(".", "_x2E")
     return "_x5F" + field[1:] if field in _METADATA_FIELDS else field
 
 
 def mapping(types: Mapping[str, str], key: Sequence[str]) -> dict[str, Any]:
-    """Return the index mapping for columns of these Spark types; `_meta` tells readers what they were.
+    """Return the index mapping for columns of these Spark types; `_meta` records the types for readers.
 
-    ConfigError for a type that no table has and documents neither, as an interval.
+    ConfigError (TR-533) for a type that has no document field, such as an interval; no table column has such a type.
     """
     return {
         "dynamic": False,
@@ -78,7 +78,7 @@ def mapping(types: Mapping[str, str], key: Sequence[str]) -> dict[str, Any]:
 
 
 def _field_type(column: str, kind: str) -> dict[str, Any]:
-    """Each struct of an array is searched by itself (`nested`): its fields belong together."""
+    """Return a column's field mapping; structs in arrays are `nested`, so their fields match together."""
     item, in_array = kind, False
     while (inner := item_of(item)) is not None:
         item, in_array = inner, True
@@ -96,7 +96,7 @@ def _field_type(column: str, kind: str) -> dict[str, Any]:
 
 
 def documents(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return `id`, `document` (JSON text; null for a row that is gone), made inside Spark."""
+    """Return the columns `id` and `document` (JSON text; null for a deleted row), computed in Spark."""
     from pyspark.sql import functions as F
 
     columns = [name for name in changes.columns if name != DELETED]
@@ -117,7 +117,7 @@ def key_text(rows: DataFrame, key: Sequence[str]) -> Column:
 
 
 def document(rows: DataFrame, columns: Sequence[str]) -> Column:
-    """Return a row's document, JSON text. NULL is written out: a document says that the column is there."""
+    """Return a row's document as JSON text. It includes NULL values, to show that the column exists."""
     from pyspark.sql import functions as F
 
     fields = (value.alias(field_of(name)) for name, value in zip(columns, _values(rows, columns), strict=True))
@@ -132,7 +132,7 @@ def _values(rows: DataFrame, columns: Sequence[str]) -> list[Column]:
 
 
 def _document_id(text: Column) -> Column:
-    """The canonical key, hashed where it is longer than an id may be."""
+    """Return the canonical key, hashed if it is too long for an id."""
     from pyspark.sql import functions as F
 
     hashed = F.concat(F.lit("sha256:"), F.sha2(text.cast("binary"), 256))
@@ -140,7 +140,7 @@ def _document_id(text: Column) -> Column:
 
 
 def _value(value: Column, kind: DataType) -> Column:
-    """Bring a value into the form that JSON keeps exactly."""
+    """Convert a value to the form that JSON represents exactly."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, DateType, DecimalType, StructType, TimestampNTZType, TimestampType
 
@@ -158,7 +158,7 @@ def _value(value: Column, kind: DataType) -> Column:
         return _infinite(text, F.unix_micros(value), 63)
     if isinstance(kind, TimestampNTZType):
         text = F.replace(value.cast("string"), F.lit(" "), F.lit("T"))
-        # The session is in UTC, so the cast keeps the clock.
+        # The session's time zone is UTC, so the cast does not shift the time.
         return _infinite(text, F.unix_micros(value.cast("timestamp")), 63)
     return value
 
@@ -174,7 +174,7 @@ def _infinite(text: Column, number: Column, bits: int) -> Column:
 
 
 def plain_value(value: Any, kind: str) -> Any:
-    """Turn a document's value back into the topic's: as Avro has it without logical types."""
+    """Convert a document's value back to the topic's form: Avro without logical types."""
     if value is None:
         return None
     item, fields = item_of(kind), fields_of(kind)
@@ -199,7 +199,7 @@ def plain_value(value: Any, kind: str) -> Any:
 
 
 def unscaled_bytes(text: str) -> bytes:
-    """Return a decimal's digits without the point, big-endian two's complement, as Avro has it."""
+    """Return a decimal's unscaled value in Avro's form: big-endian two's complement."""
     unscaled = int(text.replace(".", ""))
     bits = (~unscaled if unscaled < 0 else unscaled).bit_length()
     return unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
@@ -214,12 +214,12 @@ _CLOCK = re.compile(r"T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z?")
 
 
 def _days(text: str) -> int:
-    """Read an ISO date of any year; year 0 is 1 BC."""
+    """Return the days since 1970-01-01 of an ISO date of any year; year 0 is 1 BC."""
     match = _DATE.match(text)
     if match is None:
         raise ValueError("not a date as documents have it")
     year, month, day = map(int, match.groups())
-    # Counted from 0000-03-01, so that a leap day is the last of its year.
+    # Counted from 0000-03-01, so that a leap day is the last day of its year.
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1

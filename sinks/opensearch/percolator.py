@@ -1,4 +1,4 @@
-"""Which stored queries match a document; runs inside Spark's workers, so it imports no more than it needs."""
+"""Find the stored queries that match documents; runs in Spark's workers, so it has minimal imports."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ if TYPE_CHECKING:
 
 OWN: Final = "_tailrace"
 FIELD: Final = f"{OWN}.query"
-"""The percolator field of an index that we keep (`sinks.opensearch.stored_queries`)."""
+"""The percolator field of an index that we maintain (`sinks.opensearch.stored_queries`)."""
 
 PIT_KEPT: Final = "10m"
 
 _DOCUMENTS: Final = 64
 _DOCUMENT_BYTES: Final = 1_000_000
 _PAGE: Final = 1000
-"""What a worker holds: so many documents, one at least, and one page of hits."""
+"""A worker's memory: this many documents or bytes of documents, at least one document, and one page of hits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """Stored queries as of one moment: a point in time of their index, and its percolator field."""
+    """Stored queries at one time: a point in time (PIT) of their index, and its percolator field."""
 
     pit: str
     field: str
 
 
 def match(rows: Iterable[Any], search: Search, queries: Queries) -> Iterator[tuple[str, str, str, int, int]]:
-    """Yield query, version, key, commit LSN and ordinal of each match; `rows` are key, LSN, ordinal and document."""
+    """Yield query, version, key, commit LSN and ordinal of each match.
+
+    `rows` are key, LSN, ordinal and document.
+    """
     with named_errors(search):
         client = connect(search)
         try:
@@ -50,7 +53,7 @@ def match(rows: Iterable[Any], search: Search, queries: Queries) -> Iterator[tup
 
 
 def _hits(client: OpenSearch, queries: Queries, documents: list[str]) -> Iterator[tuple[str, str, list[int]]]:
-    """Yield each query that matches, with the numbers of the documents."""
+    """Yield each matching query with its version and the indexes of the matched documents in the list."""
     own = queries.field == FIELD
     percolate = {"field": queries.field, "documents": [orjson.Fragment(document) for document in documents]}
     after: dict[str, Any] = {}
@@ -65,7 +68,7 @@ def _hits(client: OpenSearch, queries: Queries, documents: list[str]) -> Iterato
             "_source": [f"{OWN}.id", f"{OWN}.version"] if own else False,
             **after,
         }
-        # Half an answer of an index with several shards would be taken for the whole.
+        # A partial answer of an index with several shards would be taken as complete.
         found = client.search(body=orjson.dumps(body), params={"allow_partial_search_results": "false"})
         hits = found["hits"]["hits"]
         for hit in hits:
@@ -80,7 +83,10 @@ def _hits(client: OpenSearch, queries: Queries, documents: list[str]) -> Iterato
 
 
 def chunks(rows: Iterable[Any], most: int, most_bytes: int) -> Iterator[list[Any]]:
-    """Cut rows into lists that are bounded by number and by the size of what stands last in each row."""
+    """Split rows into lists limited by row count and by the total length of each row's last item.
+
+    A list reaches `most_bytes` with its last row, so it may be larger by that row.
+    """
     rows = iter(rows)
     while chunk := list(islice(rows, 1)):
         size = len(chunk[0][-1] or "")

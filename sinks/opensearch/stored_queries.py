@@ -1,11 +1,11 @@
-"""Stored queries, in an index with a percolator field.
+"""Maintain stored queries in an index with a percolator field.
 
-Those of a captured table are kept in ``{prefix}{view}-queries``: fields as documents have them (`documents`), and in
-`_tailrace` the query, its key and its version. `_meta` of its mapping says what it was made for and up to which cut it
-goes, so index and cut come and go together. A query that cannot be taken is parked: it is there with its error and
-matches nothing, until it is changed, or the fields are.
+The queries of a captured table are in ``{prefix}{view}-queries``: fields as in documents (`documents`), and in
+`_tailrace` the query, its key and its version. `_meta` of the mapping records the columns, the source and the applied
+cut, so index and cut are created and dropped together. A query that OpenSearch or we refuse is parked: it is stored
+with its error and matches nothing until the query or the fields change.
 
-An index of the user's own is only read: the one percolator field in its mapping, `_id` and `_version`.
+A user's own index is only read: the one percolator field in its mapping, `_id` and `_version`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _SCRIPTS: Final = ("script_score", "minimum_should_match_script")
 _MAX_ID_BYTES: Final = 512
 _QUERIES: Final = 500
 _QUERY_BYTES: Final = 1_000_000
-"""What a worker holds: so many queries, one at least."""
+"""A worker's memory: this many queries or bytes of queries, at least one query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A stored query that matches nothing, and OpenSearch's reason, which may quote it."""
+    """A stored query that matches nothing because of `error`, which may quote the query."""
 
     query: str
     version: str
@@ -61,7 +61,7 @@ class Parked:
 
 
 class StoredQueries:
-    """The index that a view keeps of the queries in a captured column; `source` names what it is made of."""
+    """A view's index of the queries in a captured column; `source` identifies that column."""
 
     def __init__(self, search: Search, view: str, source: str) -> None:
         self._search = search
@@ -70,7 +70,10 @@ class StoredQueries:
         self._client = connect(search)
 
     def open(self, columns: Mapping[str, str]) -> Cut | None:
-        """Return the cut that the index goes up to; None if it is empty, having been made for these columns."""
+        """Return the index's applied cut, or recreate it for these columns and return None.
+
+        It is recreated if it is missing, has no cut, or has other columns or another source.
+        """
         with named_errors(self._search):
             found = self._client.indices.get_mapping(index=self._index, params={"ignore": 404})
             meta = found[self._index]["mappings"]["_meta"] if self._index in found else {}
@@ -81,7 +84,7 @@ class StoredQueries:
         return None
 
     def clear(self, columns: Mapping[str, str]) -> None:
-        """Make the index anew."""
+        """Recreate the index, empty."""
         self.remove()
         with named_errors(self._search):
             body = mapping(columns, [])
@@ -97,7 +100,7 @@ class StoredQueries:
             self._client.indices.delete(index=self._index, params={"ignore": 404})
 
     def store(self, changes: DataFrame, columns: Mapping[str, str], cut: Cut) -> None:
-        """Bring the index to `cut`; `changes` are id, version, text (null: there is no such query now)."""
+        """Bring the index to `cut`; `changes` are id, version, text (null: the query is deleted)."""
         changes.foreachPartition(
             partial(store_queries, search=self._search, index=self._index, lsn=cut.position.commit_lsn)
         )
@@ -106,7 +109,7 @@ class StoredQueries:
             self._client.indices.put_mapping(index=self._index, body={"_meta": self._meta(columns, cut)})
 
     def parked(self, limit: int) -> tuple[int, list[Parked]]:
-        """Return how many queries are parked, and the first of them."""
+        """Return the number of parked queries, and up to `limit` of them."""
         with named_errors(self._search):
             body = {"query": {"exists": {"field": f"{OWN}.error"}}, "size": limit, "track_total_hits": True}
             found = self._client.search(index=self._index, body=body, params={"ignore": 404})
@@ -115,7 +118,7 @@ class StoredQueries:
         return hits["total"]["value"], [Parked(each["id"], each["version"], each["error"]) for each in own]
 
     def opened(self) -> Queries:
-        """Hold the queries as they are now, until `close`."""
+        """Open a point in time of the queries, until `close`."""
         return Queries(_point_in_time(self._client, self._search, self._index), FIELD)
 
     def close(self, queries: Queries) -> None:
@@ -134,7 +137,10 @@ class UsersQueries:
         self._client = connect(search)
 
     def opened(self) -> Queries:
-        """Hold the queries as a search sees them now, until `close`. ConfigError if the index has none."""
+        """Open a point in time of the queries, until `close`.
+
+        ConfigError (TR-593) if the index does not have exactly one percolator field.
+        """
         with named_errors(self._search):
             found = self._client.indices.get_mapping(index=self._index, params={"ignore": 404})
         fields = {field for each in found.values() if isinstance(each, dict) for field in _percolators(each)}
@@ -170,7 +176,10 @@ def _let_go(client: OpenSearch, search: Search, queries: Queries) -> None:
 
 
 def store_queries(rows: Iterable[Any], search: Search, index: str, lsn: int) -> None:
-    """Index each of `rows` (id, version, query or null) under the external version `lsn`; park what cannot be."""
+    """Index `rows` (id, version, query or null) under the external version `lsn`; park refused queries.
+
+    SinkError (TR-531) if OpenSearch refuses a document for another reason, or a parked one.
+    """
     with named_errors(search):
         client = connect(search)
         try:
@@ -187,7 +196,7 @@ def store_queries(rows: Iterable[Any], search: Search, index: str, lsn: int) -> 
 
 
 def _stored(query: str, version: str, text: str | None) -> tuple[dict[str, Any], bytes | None]:
-    """Return what names a document, and the document; None where there is no such query any more."""
+    """Return a document's `_id` and its content, which is None for a deleted query."""
     raw = query.encode()
     name = query if len(raw) <= _MAX_ID_BYTES else f"sha256:{hashlib.sha256(raw).hexdigest()}"
     return {"_id": name}, None if text is None else _document(query, version, text)
@@ -200,9 +209,9 @@ def _document(query: str, version: str, text: str) -> bytes:
     except orjson.JSONDecodeError as error:
         return orjson.dumps({OWN: {**about, "error": f"not JSON: {error}"[:500]}})
     if _has_script(tree):
-        # It may fail on some document, and with it the search for all queries.
+        # A script may fail on a document, which would fail the search for all queries.
         return orjson.dumps({OWN: {**about, "error": "scripts are not taken"}})
-    # As it is, numbers and all, on one line.
+    # Unparsed, to keep numbers exact, but on one line as the bulk API requires.
     query_text = text.replace("\r", " ").replace("\n", " ")
     return orjson.dumps({OWN: {**about, "query": orjson.Fragment(query_text)}})
 
@@ -212,7 +221,7 @@ def _has_script(tree: Any) -> bool:
         return any(map(_has_script, tree))
     if not isinstance(tree, dict):
         return False
-    # A column may be called "script", too.
+    # A column may also be called "script".
     inner = tree.get("script")
     is_script = isinstance(inner, dict) and not inner.keys().isdisjoint(("script", "source", "id"))
     return is_script or not tree.keys().isdisjoint(_SCRIPTS) or any(map(_has_script, tree.values()))
@@ -229,7 +238,7 @@ def _as_parked(document: bytes | None, error: Mapping[str, Any]) -> bytes:
 def _write(
     client: OpenSearch, index: str, lsn: int, documents: Sequence[tuple[dict[str, Any], bytes | None]]
 ) -> dict[int, dict[str, Any]]:
-    """Send documents; return the errors of those that are refused for what they are, by number."""
+    """Send documents; return the errors of those that are invalid (status 400), by index in `documents`."""
     if not documents:
         return {}
     lines = []
@@ -241,7 +250,7 @@ def _write(
     results = [next(iter(item.values())) for item in answer["items"]]
     refused = {n: result["error"] for n, result in enumerate(results) if result["status"] == 400}
     for result in results:
-        # 409: a newer one is there, when a batch is repeated; 404: deleted twice.
+        # 409: a newer version exists, if a batch is repeated; 404: deleted twice.
         if result["status"] >= 300 and result["status"] not in (400, 404, 409):
             raise SinkError(
                 "TR-531",

@@ -1,12 +1,12 @@
-"""Views in a search index: one index per generation behind an alias, and the cuts in an index of their own.
+"""Views in a search engine: one index per generation, an alias, and an index of its own for the cuts.
 
-* A document's version is the commit LSN of the batch's cut (`external_gte`), deletes too. So a repeated batch
-  changes nothing, and a replayed older one loses against what is there; deletes are kept in mind for an hour.
-* A batch: its cut written as `unfinished` → bulk → refresh → its cut written as applied. The index refreshes only
-  then, so a search sees whole batches; and who finds the same finished cut before and after opening a point in
-  time holds exactly that cut.
-* Replacing all rows of the live generation makes a new one that takes the alias over: an index cannot be emptied
-  under versions.
+* A document's version is the commit LSN of the batch's cut (`external_gte`), also for deletes. So a repeated batch
+  changes nothing, and a replayed older one loses against newer versions; OpenSearch remembers deletes for an hour.
+* Order of a batch: write its cut as `unfinished` → bulk → refresh → write its cut as applied. The index refreshes only
+  then, so a search sees whole batches. A reader that finds the same finished cut before and after opening a point in
+  time has exactly that cut.
+* Replacing all rows of the live generation creates a new one that takes over the alias, because an index with external
+  versions cannot be emptied.
 
 Names: alias ``{prefix}{view}``, indexes ``{prefix}{view}-g{n}``, cuts ``{prefix}tailrace-cuts``.
 """
@@ -38,11 +38,11 @@ _SETTINGS: Final[dict[str, Any]] = {
 }
 _CUTS: Final[dict[str, Any]] = {
     "settings": {"number_of_shards": 1, "auto_expand_replicas": "0-1"},
-    # Read by id only, which is always up to date; so nothing in it is indexed.
+    # Read only by id, which needs no refresh and no indexed field.
     "mappings": {"dynamic": False},
 }
 _FEW_BYTES: Final = 262_144
-"""Up to here, by Spark's estimate, the driver writes documents itself: a task in Python begins after 100 ms."""
+"""Up to this size, by Spark's estimate, the driver writes documents itself: a Python task takes 100 ms to start."""
 
 
 def alias_of(search: Search, view: str) -> str:
@@ -78,15 +78,15 @@ class OpenSearchTarget:
                 self._client.indices.create(index=self._cuts, body=_CUTS, params={"ignore": 400})
 
     def live(self) -> Applied | None:
-        """Return generation and cut of what readers see; None if nothing was ever applied."""
-        # Another process may have dropped a generation and made one of the same number.
+        """Return the state of the generation that readers see; None if nothing was ever applied."""
+        # Another process may have dropped a generation and created one with the same number.
         self._seen.clear()
         with named_errors(self._search):
             index = self._live_index()
             return None if index is None else self._applied(int(index.rpartition("-g")[2]))
 
     def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
-        """Make an empty index for a new generation beside the live one and return its number."""
+        """Create an empty index for a new generation beside the live one and return its number."""
         with named_errors(self._search):
             generation = max(self._numbers(), default=0) + 1
             if self._live_index() is None:
@@ -96,7 +96,7 @@ class OpenSearchTarget:
             return generation
 
     def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
-        """Make `rows` the whole content as of `cut`; of the live generation, as a new one that is then live."""
+        """Replace the whole content by `rows`, as of `cut`; for the live generation, by a new live one."""
         columns = {field.name: field.dataType for field in rows.schema if field.name != DELETED}
         with named_errors(self._search):
             live = self._live_index()
@@ -127,13 +127,13 @@ class OpenSearchTarget:
         return self._apply(generation, changes, key, cut, before)
 
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
-        """Write the cut alone."""
+        """Write only the cut."""
         with named_errors(self._search):
             self._store(applied.generation, cut, None)
         return self._now(applied.generation, cut)
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
-        """Point the alias to a generation, at once for all readers; the one before stays for a way back."""
+        """Point the alias to a generation, atomically for all readers; the old one stays for a rollback."""
         actions: list[dict[str, Any]] = [
             {"remove": {"index": f"{self._alias}-g*", "alias": self._alias, "must_exist": False}},
             {"add": {"index": self.index(generation), "alias": self._alias}},
@@ -142,7 +142,7 @@ class OpenSearchTarget:
             self._client.indices.update_aliases(body={"actions": actions})
 
     def generations(self) -> dict[int, Applied]:
-        """Return every generation that holds a cut, the live one among them."""
+        """Return every generation that has a cut, including the live one, by number."""
         with named_errors(self._search):
             found = ((number, self._applied(number)) for number in self._numbers())
             return {number: applied for number, applied in found if applied is not None}
@@ -153,7 +153,7 @@ class OpenSearchTarget:
             return tuple(self._meta(generation)["key"])
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Drop every generation but the live one and these, also what attempts have left that were cut short."""
+        """Drop every generation except the live one and these, including remains of interrupted attempts."""
         with named_errors(self._search):
             live = self._live_index()
             for number in self._numbers():
@@ -161,7 +161,7 @@ class OpenSearchTarget:
                     self._drop(number)
 
     def remove(self) -> None:
-        """Drop all indexes of the view, and with them its alias."""
+        """Drop all indexes of the view, and so its alias."""
         with named_errors(self._search):
             for number in self._numbers():
                 self._drop(number)
@@ -194,7 +194,10 @@ class OpenSearchTarget:
         return Applied(generation, cut, definition=self._definition, inputs=self.inputs)
 
     def _check_types(self, known: Mapping[str, str], types: Mapping[str, str]) -> None:
-        """A field's type is for good. Between those that share one, only integers read back as they were."""
+        """Raise RebuildError (TR-522) for a type change; an index allows only those between integer types.
+
+        A field's type cannot change. Of the Spark types that share one, only integers read back unchanged.
+        """
         for name, kind in types.items():
             before = known.get(name, kind)
             if before == kind or {before, kind} <= INTEGERS:
@@ -258,7 +261,7 @@ class OpenSearchTarget:
         self._seen[generation] = dict(types)
 
     def _drop(self, generation: int) -> None:
-        """The cut goes first: an index without one is only a leftover."""
+        """Drop a generation: first its cut, because an index without a cut counts only as remains."""
         self._client.delete(index=self._cuts, id=cut_id(self._view, generation), params={"ignore": 404})
         self._client.indices.delete(index=self.index(generation), params={"ignore": 404})
         self._seen.pop(generation, None)
@@ -274,5 +277,5 @@ class OpenSearchTarget:
 
 
 def _estimate(rows: DataFrame) -> int:
-    """Return how many bytes Spark takes them to be, without a job: what it has in its cache it knows."""
+    """Return Spark's size estimate in bytes, without a job; for cached data it knows the size."""
     return int(str(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))

@@ -1,8 +1,8 @@
-"""Read a view of shape `history` as its table was: as of an LSN, or as of a time; without Spark.
+"""Read a table's past state from its view of shape `history`, as of an LSN or a time, without Spark.
 
 In SQL it is ``valid_from_lsn < L AND (valid_to_lsn IS NULL OR valid_to_lsn >= L)`` (what was committed before L), or
-``valid_from <= T AND (valid_to IS NULL OR valid_to > T)``. What these functions add is that they refuse to answer
-for what the view does not know. As of an LSN the answer is exact; as of a time it is as good as the source's clock.
+``valid_from <= T AND (valid_to IS NULL OR valid_to > T)``. In addition, these functions raise an error for an LSN or
+time that the view does not cover. As of an LSN the answer is exact; as of a time it depends on the source's clock.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from tailrace.sinks.target.protocol import FROM_LSN, TO_LSN, VALID_FROM, VALID_T
 
 
 def read_as_of_lsn(config: Config, name: str, lsn: int) -> Iterator[dict[str, Any]]:
-    """Return the table's rows as they were when all that was committed before `lsn` was done, and nothing else.
+    """Return the table's rows with exactly the transactions that were committed before `lsn`.
 
-    In the form of `sinks.read.views`. StateError for an LSN before the history begins, or behind what is applied.
+    Values have the form of `sinks.read.views`. StateError for an LSN before the history begins (TR-561), or after the
+    applied state (TR-562).
     """
     stored, begins, _ = _open(config, name)
     if lsn < begins.lsn:
@@ -34,7 +35,11 @@ def read_as_of_lsn(config: Config, name: str, lsn: int) -> Iterator[dict[str, An
 
 
 def read_as_of_time(config: Config, name: str, at: datetime) -> Iterator[dict[str, Any]]:
-    """Return the table's rows as of a moment, by commit times (milliseconds of the source's clock); `at` has a zone."""
+    """Return the table's rows as of a time, by the commit times of the source's clock.
+
+    Limits are checked in milliseconds. `at` must have a time zone. StateError for a time before the history begins
+    (TR-561), or after the applied state (TR-562).
+    """
     stored, begins, record = _open(config, name)
     known_ms = max(stored.cut.commit_ts_us // 1000, record.current_ms if record else 0)
     at_ms = int(at.timestamp() * 1000)

@@ -1,6 +1,6 @@
-"""The generations of a view, found without Spark: so a command can say within a second that it has nothing to do.
+"""Find a view's generations without Spark: a command with nothing to do can say so within a second.
 
-What is found may have changed when the command begins; it looks again then.
+The generations may change before the command begins, so it checks again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NUMBERED: Final = re.compile(r"g(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """Every generation that holds a cut, by number, and the one that readers see; `live` is None if there is none."""
+    """Every generation that has a cut, by number, and the live one; `live` is None if there is none."""
 
     generations: dict[int, Applied]
     live: Applied | None
 
 
 def generations_there(config: Config, name: str) -> There | None:
-    """Return the generations of a declared view; None if only Spark can tell, or nothing answers."""
+    """Return the generations of a declared view; None if only Spark can find them, or on an error."""
     try:
         if config.views[name].target == "search":
             if config.search is None:
@@ -72,7 +72,7 @@ def _in_warehouse(warehouse: Warehouse, name: str) -> There:
 
 
 def _applied(table: Table, ref: str) -> Applied | None:
-    """Return what the newest ancestor with a cut says; None if there is none."""
+    """Return the state recorded by the newest ancestor with a cut; None if there is none."""
     snapshot = table.snapshot_by_name(ref)
     while snapshot is not None:
         summary = snapshot.summary

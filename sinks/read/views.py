@@ -1,7 +1,7 @@
-"""Read a view as it stands at one cut, without Spark: for `verify` and for whoever wants to know the LSN of a read.
+"""Read a view at one cut without Spark, for `verify` and for callers that need the LSN of a read.
 
-Rows come as column → value, in the form that the topic has them without Avro's logical types: days, microseconds,
-unscaled decimal bytes. So they compare with records directly, and no value is lost to the limits of Python's types.
+Rows are column → value, with values as in the topic without Avro's logical types: days, microseconds, unscaled decimal
+bytes. So they compare with records directly, and the limits of Python's types lose no value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IDLE_WAIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """A view at `cut`; `rows` can be read once."""
+    """A view at `cut`; `rows` can be iterated once."""
 
     cut: Cut
     generation: int
@@ -36,7 +36,7 @@ class ViewState:
 
 
 def read_view(config: Config, name: str) -> ViewState:
-    """Return the live generation of a view, all rows as of its cut, whatever is applied meanwhile."""
+    """Return the live generation of a view, all rows as of its cut, even if batches are applied meanwhile."""
     view = config.views.get(name)
     if view is None:
         raise ConfigError("TR-501", f'there is no view "{name}"', hint="tailrace views list")
@@ -63,7 +63,7 @@ def _not_made(name: str) -> StateError:
 
 def _read_warehouse(warehouse: Warehouse, name: str, record: ViewRecord | None, *, history: bool) -> ViewState:
     stored = stored_view(warehouse, name, record)
-    # Of a history, what stands at the cut is open.
+    # In a history, the rows that are valid at the cut are those without an end.
     rows = stored.rows("valid_to_lsn IS NULL", VALIDITY) if history else stored.rows()
     return ViewState(stored.cut, stored.generation, rows)
 
@@ -79,14 +79,14 @@ class StoredView:
     history_from: HistoryFrom | None
 
     def rows(self, where: str | None = None, without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-        """Return the rows for which a filter in pyiceberg's SQL holds, less the columns `without`."""
+        """Return the rows that match `where` (pyiceberg's filter syntax), less the columns `without`."""
         columns = [field.name for field in self.table.schema().fields if field.name not in without]
         scan = self.table.scan(snapshot_id=self.snapshot_id, **({"row_filter": where} if where else {}))
         return _arrow_rows(scan.to_arrow_batch_reader(), columns)
 
 
 def stored_view(warehouse: Warehouse, name: str, record: ViewRecord | None) -> StoredView:
-    """Return the live generation of a view in the warehouse; `record` is what the views topic says of it."""
+    """Return the live generation of a view in the warehouse; `record` is its record on the views topic."""
     from pyiceberg.exceptions import NoSuchTableError
 
     with opened(warehouse) as catalog:
@@ -94,7 +94,7 @@ def stored_view(warehouse: Warehouse, name: str, record: ViewRecord | None) -> S
             table = catalog.load_table((warehouse.namespace, name))
         except NoSuchTableError:
             raise _not_made(name) from None
-    # The data is the present snapshot's; the cut is that of the newest ancestor which carries one.
+    # The data is from the current snapshot; the cut is from the newest ancestor that has one.
     data = snapshot = table.current_snapshot()
     while snapshot is not None and (snapshot.summary is None or snapshot.summary.get("tailrace.cut") is None):
         parent = snapshot.parent_snapshot_id
@@ -105,7 +105,7 @@ def stored_view(warehouse: Warehouse, name: str, record: ViewRecord | None) -> S
     generation = int(snapshot.summary["tailrace.generation"] or 0)
     begins = snapshot.summary.get("tailrace.history_from")
     if record is not None and record.cut is not None and record.snapshot_id == snapshot.snapshot_id:
-        # Later cuts that changed no row are on the topic only.
+        # Later cuts that changed no row are only on the topic.
         newer = record.cut.order > cut.order
         cut = record.cut if newer and record.generation == generation else cut
     history_from = HistoryFrom.from_json(begins) if begins else None
@@ -156,7 +156,7 @@ def _read_search(search: Search, name: str) -> ViewState:
             if found is not None:
                 index, generation, cut = found
                 pit = client.create_pit(index=index, params={"keep_alive": _PIT_KEPT})["pit_id"]
-                # The same cut before and after: nothing was in flight when the point in time was opened.
+                # The same cut before and after: no batch was in flight when the point in time was opened.
                 if _finished_cut(client, search, name) == found:
                     kinds = client.indices.get_mapping(index=index)[index]["mappings"]["_meta"]["columns"]
                     return ViewState(cut, generation, _documents(client, search, pit, kinds))

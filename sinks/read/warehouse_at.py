@@ -1,7 +1,7 @@
-"""A view in the warehouse as of an LSN, for pyiceberg and whatever reads its scans: DuckDB, Polars, Arrow; no Spark.
+"""Read a warehouse view as of an LSN without Spark, as a pyiceberg scan (for DuckDB, Polars, Arrow).
 
-A view of shape `history`, `log` or `percolate` knows every LSN since its begin. Of another one there are the states at
-its cuts: the answer is the newest of them at or before the LSN, and says which that is.
+A view of shape `history`, `log` or `percolate` covers every LSN since its begin. Any other view has only the states at
+its cuts: the result is the newest of them at or before the LSN, and gives its LSN.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import DataScan
 
 _COMMIT_LSN: Final = "commit_lsn"
-"""Of views of shape `log` and `percolate`: the commit of the change that a row is, or is of."""
+"""Column of views of shape `log` and `percolate`: the commit LSN of the row's change."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What the view was as of `lsn`: everything that was committed before it, nothing after."""
+    """The view as of `lsn`: with everything that was committed before it, and nothing else."""
 
     lsn: int
     generation: int
@@ -35,10 +35,10 @@ class TableState:
 
 
 def table_at(config: Config, name: str, lsn: int | None = None, *, versions: bool = False) -> TableState:
-    """Return a view as of `lsn`, by default as it is now; `versions`: of a history all versions, not the state.
+    """Return a view as of `lsn`, by default its present state; `versions`: all versions of a history.
 
-    ConfigError (TR-517) for what is no view in the warehouse, TR-567 for versions of one that has none. StateError for
-    an LSN before the first state of the live generation that is kept (TR-561), or past what is applied (TR-562).
+    ConfigError if it is no view in the warehouse (TR-517), or for the versions of another shape (TR-567). StateError
+    for an LSN before the oldest available state of the live generation (TR-561), or after the applied one (TR-562).
     """
     view = config.views.get(name)
     if view is None or view.target != "warehouse" or config.warehouse is None:
@@ -75,7 +75,7 @@ def table_at(config: Config, name: str, lsn: int | None = None, *, versions: boo
 
 
 def _kept(stored: StoredView, at: int, *, versions: bool) -> DataScan:
-    """Return what was there before the LSN `at` of a view that keeps what was."""
+    """Return the scan as of the LSN `at` of a view that keeps the past: `history`, `log` or `percolate`."""
     names = [field.name for field in stored.table.schema().fields]
     if FROM_LSN not in names:
         # of shape log or percolate: a row is a change, or a match of one
@@ -92,8 +92,8 @@ def _kept(stored: StoredView, at: int, *, versions: bool) -> DataScan:
 
 
 def _state(stored: StoredView, at: int) -> tuple[int, int] | None:
-    """Return the newest LSN at or before `at` that the live generation stood at, and a snapshot of that state."""
-    # A rewrite has no cut of its own: its rows are those of the cut below it.
+    """Return the live generation's newest LSN at or before `at` with a snapshot of that state, else None."""
+    # A rewrite has no cut of its own: its rows are those of the previous cut.
     snapshot, data, newest = stored.table.snapshot_by_id(stored.snapshot_id), None, True
     while snapshot is not None:
         data = data or snapshot.snapshot_id
@@ -104,7 +104,7 @@ def _state(stored: StoredView, at: int) -> tuple[int, int] | None:
                 return None
             lsn = Cut.from_json(text).flushed_lsn
             if lsn <= at:
-                # Nothing has changed since the newest one's, so it is the state of every LSN up to what is applied.
+                # Nothing has changed since the newest cut, so it is the state at every LSN up to the applied one.
                 return (at if newest else lsn), data
             data, newest = None, False
         parent = snapshot.parent_snapshot_id

@@ -1,4 +1,4 @@
-"""Which of a view's generations a command is about; the errors if there is none. Without Spark, and without I/O."""
+"""Select the generation that a command applies to, or raise an error; without Spark and without I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.sinks.target.protocol import Applied
 
 
 def refuse(command: str, name: str, there: There, generation: int | None = None, confirmed: str | None = None) -> None:
-    """StateError or ConfigError if `command` (compare, swap, rollback, drop) has nothing to do with what there is."""
+    """Raise StateError or ConfigError if `command` (compare, swap, rollback, drop) is not possible."""
     live = live_in(name, there.live)
     if command == "rollback":
         before_in(name, there.generations, live)
@@ -22,7 +22,7 @@ def refuse(command: str, name: str, there: There, generation: int | None = None,
 
 
 def live_in(name: str, live: Applied | None) -> Applied:
-    """Return what is live. StateError (TR-512) if nothing is."""
+    """Return the live state. StateError (TR-512) if there is none."""
     if live is None:
         raise StateError(
             "TR-512",
@@ -34,7 +34,7 @@ def live_in(name: str, live: Applied | None) -> Applied:
 
 
 def staged_in(name: str, found: Mapping[int, Applied], live: Applied) -> Applied:
-    """Return the generation that waits for its swap. StateError (TR-571) if there is none."""
+    """Return the staged generation, which waits for its swap. StateError (TR-571) if there is none."""
     staged = max((number for number in found if number > live.generation), default=None)
     if staged is None:
         raise StateError(
@@ -62,7 +62,7 @@ def before_in(name: str, found: Mapping[int, Applied], live: Applied) -> int:
 def check_drop(
     name: str, found: Mapping[int, Applied], live: Applied, generation: int | None, confirmed: str | None
 ) -> None:
-    """StateError (TR-571) for a generation that is not there, ConfigError (TR-575) for one that readers see."""
+    """Raise StateError (TR-571) for a missing generation, ConfigError (TR-575) for a live one unconfirmed."""
     if generation is not None and generation not in found:
         raise StateError(
             "TR-571",
@@ -82,7 +82,7 @@ def check_drop(
 
 
 def listed(found: Mapping[int, Applied], live: Applied) -> str:
-    """Say which generations there are."""
+    """Return a sentence that lists the generations with their LSNs."""
     each = (
         f"{number}{' (live)' if number == live.generation else ''} at {format_lsn(applied.cut.flushed_lsn)}"
         for number, applied in sorted(found.items())

@@ -1,4 +1,4 @@
-"""Few rows in one task."""
+"""Plan a small batch with one shuffle partition and without adaptive execution."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
-    # persist() clones a session that has it on, to turn it off there: with all names of that moment, and what they show
+    # if this is on, persist() clones the session to turn it off there, with all temporary views of that moment
     "spark.sql.adaptive.applyFinalStageShuffleOptimizations": "false",
 }
 
 
 @contextmanager
 def in_one_task(session: SparkSession, *, few: bool) -> Iterator[None]:
-    """Have what is planned in the block, if it is about few rows, go through one partition and be run as planned.
+    """If `few`, plan the block's queries with one shuffle partition and without adaptive execution.
 
-    For few rows a task costs more than what it does, and to plan anew after each stage is to run each as a job.
+    For few rows a task costs more than its work, and adaptive execution runs each stage as a job of its own.
     """
     before = {name: str(session.conf.get(name)) for name in _SETTINGS} if few else {}
     if few:
@@ -29,12 +29,12 @@ def in_one_task(session: SparkSession, *, few: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        # not unset: that would be Spark's own default
+        # set, because unset would restore Spark's default
         for name, value in before.items():
             session.conf.set(name, value)
 
 
 def set_one_task(session: SparkSession) -> None:
-    """Have all that is planned in a session go through one partition and be run as planned."""
+    """Plan all queries of a session with one shuffle partition and without adaptive execution."""
     for name, value in _SETTINGS.items():
         session.conf.set(name, value)

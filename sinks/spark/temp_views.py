@@ -1,4 +1,4 @@
-"""Temporary views for as long as a batch needs them: each holds the whole plan of what it shows, with its sources."""
+"""Temporary views that exist only during a batch, because each holds its whole plan with its sources."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def temp_view(session: SparkSession, name: str, frame: DataFrame) -> Iterator[None]:
-    """Let a name stand for a frame in the block's SQL; what it shows stays in Spark's cache.
+    """Register a frame as a temporary view for the block; on exit, its data stays in Spark's cache.
 
-    `Catalog.dropTempView` takes it out of there: other views of the same round still read it.
+    `Catalog.dropTempView` would remove it from the cache, but other views of the same round still read it.
     """
     frame.createOrReplaceTempView(name)
     try:
@@ -24,7 +24,7 @@ def temp_view(session: SparkSession, name: str, frame: DataFrame) -> Iterator[No
 
 
 def drop_global_temp_view(session: SparkSession, name: str) -> None:
-    """Drop a global one in the same way, given without its database."""
+    """Drop a global temporary view in the same way; `name` is without its database."""
     _session_catalog(session).dropGlobalTempView(name)
 
 

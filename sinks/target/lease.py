@@ -1,11 +1,11 @@
-"""One writer per view: a lock that one process holds while it writes, and the news that another one had it.
+"""Lease: a file lock that admits one writer per view, and detects that another process has held it.
 
-`follow` takes the lease for each batch of a view, `rebuild` for its last catch-up and the swap. Whoever gets it
-after another process has had it (`changed`) must read the applied cut from the target again: the generation may be
-another one by now. So a rebuild beside a running follow is safe, and follow goes on from the swapped generation.
+`follow` takes the lease for each batch of a view, `rebuild` for its last catch-up and the swap. If another process
+has held it since (`changed`), the new holder must read the applied cut from the target again, because the live
+generation may have changed. So a rebuild during a running follow is safe, and follow continues with the new generation.
 
-What it covers: all processes on one host that share the folder, also after `kill -9` (the kernel lets go). What it
-does not: writers on several hosts. The catalog on SQLite is for one host for the same reason.
+The lease covers all processes on one host that share the folder, also after `kill -9`: the kernel releases the lock.
+It does not cover writers on several hosts. The SQLite catalog is limited to one host for the same reason.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _POLL_S: Final = 0.02
 
 
 def lease_folder(config: Config) -> Path:
-    """Return where this pipeline's leases are: beside the SQLite catalog if there is one.
+    """Return the folder of this pipeline's leases.
 
-    Whoever can write to that catalog meets the same lock, whatever user it runs as. Else under the user's state.
+    It is beside the SQLite catalog if there is one, so that all writers of the catalog use the same lock, whatever
+    their user. Otherwise it is in the user's state folder (XDG_STATE_HOME).
     """
     file = None if config.warehouse is None else config.warehouse.sqlite_file
     if file is not None:
@@ -44,7 +45,7 @@ def view_lease(config: Config, view: str) -> Lease:
 
 
 class Lease:
-    """The lock of one name; `changed` is whether another holder wrote since we last held it."""
+    """The lock of one name; `changed`: at the last acquisition, the previous holder was not this object."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,13 +55,13 @@ class Lease:
 
     @property
     def was_taken(self) -> bool:
-        """Whether another holder has had it since we last did; nobody is kept waiting by the question."""
+        """True if another holder has had the lease since we last did. Takes no lock."""
         return self._path.exists() and self._path.read_bytes() != self._token
 
     @contextmanager
     def held(self, wait_s: float) -> Iterator[bool]:
-        """Hold the lease for the block, or give False if another holder keeps it for longer than `wait_s`."""
-        # Appending keeps the last holder's token until we are the holder, and never makes a second file.
+        """Hold the lease for the block; yield False if another holder keeps it for more than `wait_s` seconds."""
+        # Append mode keeps the last holder's token until we hold the lock, and never makes a second file.
         with open(self._path, "a+b") as file:
             deadline = time.monotonic() + wait_s
             while not _locked(file.fileno()):
@@ -73,7 +74,7 @@ class Lease:
             file.truncate(0)
             file.write(self._token)
             file.flush()
-            yield True  # closing the file lets go
+            yield True  # closing the file releases the lock
 
 
 def _locked(descriptor: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a batch hands to a target, and what a target hands back."""
+"""The interface between a batch and a view's target: `Target`, and the state that it returns."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 DELETED: Final = "_tailrace_deleted"
-"""Column that marks a row that is gone; of its other columns only the key's are set."""
+"""Column that marks a deleted row; of its other columns only the key columns are set."""
 
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 FROM_LSN, FROM_ORDINAL = "valid_from_lsn", "valid_from_ordinal"
 TO_LSN, TO_ORDINAL = "valid_to_lsn", "valid_to_ordinal"
 VALIDITY: Final = (VALID_FROM, VALID_TO, FROM_LSN, FROM_ORDINAL, TO_LSN, TO_ORDINAL)
-"""The columns that a view of shape `history` has behind those of its table: commit times and positions."""
+"""The columns that a view of shape `history` has after those of its table: commit times and positions."""
 
 FIRST: Final = "_tailrace_first"
-"""Column that marks the first version of each key, where a query asks for it; no view has it."""
+"""Column that marks the first version of each key, in queries that need it; no view has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryFrom:
-    """Where a view of shape `history` or `log` begins: from `lsn` and from `at_ms` (since 1970) on it is whole."""
+    """Begin of a `history` or `log` view, which is complete from `lsn` and `at_ms` (ms since 1970) on."""
 
     lsn: int
     at_ms: int
@@ -49,10 +49,10 @@ class HistoryFrom:
 class Applied:
     """The state of a generation: it *is* the source as of `cut`.
 
-    `snapshot_id` is the Iceberg snapshot that carries it. `unfinished` is the cut of a batch that was begun and not
-    ended (search): the next one must go at least as far. `definition` is what the target was opened with when it wrote.
-    `inputs` are the generations of the views that it was computed over, by name.
-    `level_ms` is a moment, milliseconds since 1970, at which nothing was after its cut on the topics of its view.
+    `snapshot_id` is the Iceberg snapshot that carries it. `unfinished` is the cut of a batch that was begun but not
+    finished (search): the next batch must go at least as far. `definition` is the target's definition at that write.
+    `inputs` are the generations of the views that it was computed from, by name. `level_ms` is a time, in milliseconds
+    since 1970, at which the topics of its view had nothing after its cut.
     """
 
     generation: int
@@ -66,15 +66,16 @@ class Applied:
 
     @property
     def level_since_ms(self) -> int:
-        """`level_ms`; of a state that does not say it, when its cut was committed on the source."""
+        """`level_ms`, else (not recorded) the cut's commit time on the source; milliseconds since 1970."""
         return self.level_ms or self.cut.commit_ts_us // 1000
 
 
 class Target(Protocol):
-    """Where one view lives (`sinks.iceberg`, `sinks.opensearch`); a generation is one build of it from offset 0.
+    """The storage of one view (`sinks.iceberg`, `sinks.opensearch`).
 
-    Data and cut become visible together. Calling a method again after a crash in it ends in the same state.
-    `inputs` goes into whatever is written next (`Applied.inputs`), and so does `level_ms`; None: the time of writing.
+    A generation is one build of it from offset 0. Data and cut become visible together. Every method can be repeated: a
+    second call after a crash ends in the same state. The next write records `inputs` (`Applied.inputs`) and `level_ms`,
+    where None means the time of writing.
     """
 
     inputs: Mapping[str, int]
@@ -84,34 +85,34 @@ class Target(Protocol):
     def kind(self) -> str: ...
 
     def live(self) -> Applied | None:
-        """Return generation and cut of what readers see."""
+        """Return the state of the generation that readers see."""
 
     def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
-        """Begin a new generation beside the live one; what an earlier attempt left of it is dropped."""
+        """Begin a new generation, return its number, and drop the remains of earlier attempts at it."""
 
     def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
-        """Make `rows` the whole content as of `cut`; the generation may be another one afterwards."""
+        """Replace the whole content by `rows`, as of `cut`; the generation's number may change."""
 
     def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
-        """Apply changed and deleted rows, one per key; `few`: a task would cost more than what it does with them."""
+        """Apply changed and deleted rows, one per key; `few`: starting a task costs more than its work."""
 
     def unchanged(self, applied: Applied, cut: Cut) -> Applied:
-        """Note that nothing changed up to `cut`."""
+        """Record that nothing changed up to `cut`."""
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
-        """Make another generation the one that readers see, at once; the one before stays until `keep` drops it."""
+        """Switch readers to another generation atomically; the old one stays until `keep` drops it."""
 
     def generations(self) -> dict[int, Applied]:
-        """Return every generation that holds a cut, the live one among them, by number.
+        """Return every generation that has a cut, including the live one, by number.
 
-        Greater numbers than the live one's are staged or were rolled back from, smaller ones were live before.
+        A number above the live one's is staged or was rolled back; a smaller one was live before.
         """
 
     def key(self, generation: int) -> tuple[str, ...]:
         """Return the key columns that a generation was written with."""
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Drop every generation but the live one and these."""
+        """Drop every generation except the live one and these."""
 
     def remove(self) -> None:
         """Drop every generation."""
