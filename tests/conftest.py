@@ -16,9 +16,9 @@ from xdist.scheduler import LoadScopeScheduling
 from tailrace.cdc.dev.state import Servers, start_servers, stop_servers
 from tailrace.cdc.launch import java
 from tailrace.schemas.errors import ConfigError
-from tests import apicurio
-from tests.servers import fresh_database
-from tests.spread import Spread
+from tests.support import apicurio
+from tests.support.servers import fresh_database
+from tests.support.spread import Spread
 
 if TYPE_CHECKING:
     from tests.containers.servers import Servers as ContainerServers

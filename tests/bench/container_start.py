@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tailrace.schemas.records.topics import Topics
 from tests.containers.engine import running_engine
 from tests.containers.servers import Daemon, Servers, servers
-from tests.daemon import wait_for_state
+from tests.support.daemon import wait_for_state
 
 _PREFIX = "start"
 

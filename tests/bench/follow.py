@@ -48,8 +48,8 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord
 from tailrace.sinks.read.views import read_view
 from tests.bench.rebuild import Peak
-from tests.daemon import ROOT, running, wait_for_state, write_config
-from tests.servers import own_servers
+from tests.support.daemon import ROOT, running, wait_for_state, write_config
+from tests.support.servers import own_servers
 
 SETUP = (
     "CREATE TABLE customer (id int PRIMARY KEY, name text, city text);"

@@ -30,8 +30,8 @@ from tailrace.schemas.config.file import load
 from tailrace.schemas.lsn import parse_lsn
 from tests.bench.follow import ROWS, SETUP, VIEWS, Watch, wait_for_views
 from tests.bench.rebuild import Peak
-from tests.daemon import ROOT, running, wait_for_state, write_config
-from tests.servers import own_servers
+from tests.support.daemon import ROOT, running, wait_for_state, write_config
+from tests.support.servers import own_servers
 
 _NAMES = ["table", "joined", "by_customer"]
 _WARM_UP = 3

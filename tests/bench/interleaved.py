@@ -33,8 +33,8 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tests.bench import latency
 from tests.bench.workloads import WIDE, WIDE_ROWS
-from tests.daemon import running, wait_for, write_config
-from tests.servers import own_servers
+from tests.support.daemon import running, wait_for, write_config
+from tests.support.servers import own_servers
 
 # of the table whose rows tell the latency only those count that the stream brings
 _SNAPSHOT = '[snapshot]\nmode = "interleaved"\nwhere = { "public.event" = "false" }\n'

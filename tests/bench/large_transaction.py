@@ -21,8 +21,8 @@ from tailrace.cdc.dev.postgres import create_database
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.lsn import parse_lsn
-from tests.daemon import running, wait_for, write_config
-from tests.servers import own_servers
+from tests.support.daemon import running, wait_for, write_config
+from tests.support.servers import own_servers
 
 
 def measure(servers: Servers, folder: Path, rows: int, *, streaming: bool) -> dict[str, float]:

@@ -35,8 +35,8 @@ from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
-from tests.daemon import running, wait_for, write_config
-from tests.servers import own_servers
+from tests.support.daemon import running, wait_for, write_config
+from tests.support.servers import own_servers
 
 _ACCOUNTS = 10_000
 _WARM_UP_S = 5.0

@@ -31,8 +31,8 @@ from tailrace.cdc.dev.state import Servers, start_servers, status
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import SinkError
-from tests.daemon import Daemon, wait_for, wait_for_state, write_config
-from tests.servers import own_servers, repeating
+from tests.support.daemon import Daemon, wait_for, wait_for_state, write_config
+from tests.support.servers import own_servers, repeating
 
 _MIB = 2**20
 _SAMPLE_S = 0.1

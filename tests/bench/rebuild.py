@@ -30,8 +30,8 @@ from tailrace.cdc.dev.postgres import create_database
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tests.bench.workloads import WIDE, WIDE_ROWS
-from tests.daemon import ROOT, running, wait_for_state, write_config
-from tests.servers import own_servers
+from tests.support.daemon import ROOT, running, wait_for_state, write_config
+from tests.support.servers import own_servers
 
 
 class Peak:

@@ -43,8 +43,8 @@ from tailrace.schemas.records.position import PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import PositionTail
 from tests.bench.follow import Committed, Watch, check, latencies, percentiles, wait_for_views
-from tests.daemon import ROOT, running, wait_for, wait_for_state, write_config
-from tests.servers import own_servers
+from tests.support.daemon import ROOT, running, wait_for, wait_for_state, write_config
+from tests.support.servers import own_servers
 
 _SMALL_ROWS = 1000
 _SETUP = (

@@ -29,7 +29,7 @@ import pygal
 from tailrace.cdc.dev.postgres import create_database
 from tailrace.cdc.dev.state import Servers, status
 from tests.bench.workloads import WIDE, WIDE_ROWS
-from tests.servers import drop_slot, own_servers
+from tests.support.servers import drop_slot, own_servers
 
 
 class Bench:

@@ -48,7 +48,7 @@ from tailrace.sinks.kafka.producer import KafkaSink
 from tests.bench.log import log_to_stderr
 from tests.bench.plot import draw
 from tests.bench.workloads import Workload, workloads
-from tests.servers import drop_slot, own_servers
+from tests.support.servers import drop_slot, own_servers
 
 
 class Bench:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tailrace.cdc.dev import postgres
 from tailrace.cdc.launch import java
 from tailrace.cdc.launch.jars import jars
-from tests import apicurio, postgres_versions
+from tests.support import apicurio, postgres_versions
 
 
 def copy_postgres(folder: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from testcontainers.core.config import ConnectionMode, testcontainers_config
 
-from tests.daemon import ROOT
+from tests.support.daemon import ROOT
 
 _SCRIPT = ROOT / "docker" / "local-images"
 _NOT_TO_BE_HAD = 3

@@ -22,8 +22,8 @@ from tailrace.cdc.dev import kafka
 from tailrace.cdc.dev.process import Process, free_ports
 from tailrace.cdc.dev.server import Server
 from tailrace.schemas.config.model import Config
-from tests.daemon import wait_until
 from tests.faults.cluster import replicated
+from tests.support.daemon import wait_until
 
 _PATIENCE_S = 120
 _PASSWORD = "Quince-7-Lantern"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.daemon import ROOT, wait_until
+from tests.support.daemon import ROOT, wait_until
 
 _FILE = ROOT / "docker" / "compose.yaml"
 _REBUILD = "/opt/tailrace/lib/python3.11/site-packages/tailrace/spark_jobs/jobs/rebuild.py"

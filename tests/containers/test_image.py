@@ -10,7 +10,7 @@ import psycopg
 from testcontainers.core.docker_client import DockerClient
 
 from tests.containers.servers import Daemon, Servers
-from tests.daemon import wait_for_state, wait_until
+from tests.support.daemon import wait_for_state, wait_until
 
 _LARGEST = 250_000_000
 _OFTEN = {"interval": 1_000_000_000, "timeout": 2_000_000_000, "retries": 2}

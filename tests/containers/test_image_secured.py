@@ -13,8 +13,8 @@ from tailrace.cdc.dev.process import free_ports
 from tailrace.schemas.config.file import load
 from tests.containers.secured import secured as secured_servers
 from tests.containers.servers import FEW_RIGHTS
-from tests.daemon import wait_for_state
 from tests.integration.secured import SECRETS, SOURCE_PASSWORD, Secured, add_users, secured_database
+from tests.support.daemon import wait_for_state
 
 
 @pytest.fixture(scope="module")

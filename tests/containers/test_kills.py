@@ -7,10 +7,10 @@ import time
 import psycopg
 import pytest
 
-from tests.bank import TABLES, Writer, assert_equal, create_tables
 from tests.containers.servers import Daemon, Servers
-from tests.daemon import wait_for_state, wait_until
-from tests.verified import differing_keys
+from tests.support.bank import TABLES, Writer, assert_equal, create_tables
+from tests.support.daemon import wait_for_state, wait_until
+from tests.support.verified import differing_keys
 
 _LOAD_S = 3.0
 _ACCOUNTS = 400

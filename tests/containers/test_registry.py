@@ -11,8 +11,8 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from tailrace.schemas.config.model import Search
 from tailrace.sinks.opensearch.bulk import connect
 from tests.containers.servers import REGISTRY_PATH, Daemon, Servers, registry
-from tests.daemon import tailrace, wait_for_state, write_config
-from tests.topics import latest, read_raw, read_topic
+from tests.support.daemon import tailrace, wait_for_state, write_config
+from tests.support.topics import latest, read_raw, read_topic
 
 
 def test_ids_of_a_registry_and_documents_in_an_index(

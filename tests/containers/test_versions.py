@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.bank import TABLES, Writer, assert_equal, create_tables
 from tests.containers.servers import Daemon, Servers, of_version
 from tests.containers.servers import servers as running_servers
-from tests.daemon import wait_for
-from tests.postgres_versions import OLDER
-from tests.servers import fresh_database
-from tests.verified import differing_keys
+from tests.support.bank import TABLES, Writer, assert_equal, create_tables
+from tests.support.daemon import wait_for
+from tests.support.postgres_versions import OLDER
+from tests.support.servers import fresh_database
+from tests.support.verified import differing_keys
 
 _ACCOUNTS = 400
 

@@ -12,7 +12,7 @@ import time
 
 from tests.ddl.rounds import Round, play
 from tests.ddl.statements import KINDS
-from tests.servers import own_servers
+from tests.support.servers import own_servers
 
 
 def main() -> int:

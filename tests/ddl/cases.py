@@ -20,10 +20,10 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import format_lsn
-from tests.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.ddl.ledger import Ledger
 from tests.ddl.states import Difference, States
-from tests.servers import fresh_database
+from tests.support.daemon import Daemon, wait_for, wait_for_state, write_config
+from tests.support.servers import fresh_database
 
 STOP_TIMED_OUT = 8
 """The daemon's own exit code where it has not stopped in order."""

@@ -17,12 +17,12 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config, Source
 from tailrace.schemas.lsn import format_lsn
-from tests.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.ddl.cases import STOP_TIMED_OUT, newest_differences, said, stop
 from tests.ddl.ledger import Ledger
 from tests.ddl.statements import KINDS, LISTED, SETUP, Generator, leaves
 from tests.ddl.states import States
-from tests.servers import fresh_database
+from tests.support.daemon import Daemon, wait_for, wait_for_state, write_config
+from tests.support.servers import fresh_database
 
 _FIRST_STATE_S = 90.0
 _EQUAL_S = 40.0

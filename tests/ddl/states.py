@@ -22,7 +22,7 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.snapshot.verify.canonical import from_avro, from_text
 from tailrace.snapshot.verify.value_kinds import Field, row_fields, without_logical_types
 from tests.ddl.ledger import Contents, Entry, Key, Ledger, Texts
-from tests.topics import read_all
+from tests.support.topics import read_all
 
 _NO_TABLE = Contents((), (), {})
 

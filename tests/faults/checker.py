@@ -17,7 +17,7 @@ from tailrace.schemas.lsn import PARTS_PER_CHANGE, Position, format_lsn
 from tests.faults.cuts import check_cuts
 from tests.faults.evidence import Change, Evidence, Key, Row
 from tests.faults.workload import body_digest
-from tests.topics import TopicRecord
+from tests.support.topics import TopicRecord
 
 Said = tuple[str, Key, str, tuple[tuple[str, Any], ...] | None]
 """What a record says of a change: its table, its key, op or "tombstone", and the row that is there then."""

@@ -15,7 +15,7 @@ from tailrace.schemas.records.position import PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
 from tests.faults.evidence import Change, Evidence, Key, Row, SlotSample
 from tests.faults.workload import KEYS, TABLES
-from tests.topics import TopicRecord, decode, parse_schemas, read_all
+from tests.support.topics import TopicRecord, decode, parse_schemas, read_all
 
 _EVERY_S = 0.05
 

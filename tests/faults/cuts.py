@@ -16,7 +16,7 @@ from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
 from tests.faults.evidence import Evidence, Key, Row
 from tests.faults.source_at import Place, SourceAt
 from tests.faults.workload import ACCOUNTS, BALANCE, KEYS, body_digest
-from tests.topics import TopicRecord
+from tests.support.topics import TopicRecord
 
 Finding = tuple[str, str]
 

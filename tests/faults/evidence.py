@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace.schemas.records.position import PositionRecord
-from tests.topics import TopicRecord
+from tests.support.topics import TopicRecord
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]

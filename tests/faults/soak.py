@@ -25,12 +25,12 @@ from statistics import median
 import psutil
 
 from tailrace.schemas.errors import TailraceError
-from tests.daemon import tailrace
 from tests.faults.checker import check
 from tests.faults.plan import KINDS, Plan, plan
 from tests.faults.stage import Stage
 from tests.faults.supervisor import Supervisor
 from tests.faults.world import World, why_not
+from tests.support.daemon import tailrace
 
 _DEADLY = ("kill at random", "kill at a point", "full disk")
 _OTHER_STAGES = tuple(kind for kind in KINDS if "of three brokers" in kind or kind == "promote the standby")

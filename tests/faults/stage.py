@@ -19,7 +19,6 @@ from psycopg import sql
 from tailrace.cdc.dev import postgres
 from tailrace.cdc.operations.verify_log import verify_log
 from tailrace.schemas.config.file import load
-from tests.daemon import ROOT, wait_for, wait_for_state, write_config
 from tests.faults.checker import Violation
 from tests.faults.cluster import Cluster
 from tests.faults.collect import SlotWatch, collect
@@ -31,7 +30,8 @@ from tests.faults.source import Pair, Postgres, come_true
 from tests.faults.supervisor import Supervisor
 from tests.faults.workload import TABLES, create_tables
 from tests.faults.world import World
-from tests.servers import drop_database
+from tests.support.daemon import ROOT, wait_for, wait_for_state, write_config
+from tests.support.servers import drop_database
 
 CAUGHT_UP_S = 90.0
 _SPOOL_BYTES = "16384"

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.daemon import ROOT
 from tests.faults.daemon import main
-from tests.forked import Forked
+from tests.support.daemon import ROOT
+from tests.support.forked import Forked
 
 _AGAIN_S = 0.2
 _PASSING = (4, 5)

@@ -9,7 +9,6 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from tests.daemon import tailrace, wait_for
 from tests.faults.checker import check
 from tests.faults.daemon import POINTS
 from tests.faults.plan import KINDS, plan
@@ -17,7 +16,8 @@ from tests.faults.rounds import play, run_round
 from tests.faults.source import come_true
 from tests.faults.stage import Stage
 from tests.faults.world import World, why_not
-from tests.topics import read_topic
+from tests.support.daemon import tailrace, wait_for
+from tests.support.topics import read_topic
 
 
 @pytest.fixture(scope="module")

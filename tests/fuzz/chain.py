@@ -26,7 +26,7 @@ from tailrace.schemas.types import Column, TypeInfo, ValueType, value_type
 from tailrace.snapshot.verify.value_kinds import without_logical_types
 from tests.fuzz.corpus import TYPES
 from tests.fuzz.replication import ReplicationStream
-from tests.interpreted import interpreted
+from tests.support.interpreted import interpreted
 
 Outcome = tuple[Any, ...]
 OnError = Literal["stop", "divert"]

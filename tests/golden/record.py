@@ -25,7 +25,7 @@ from tailrace.cdc.dev import postgres
 from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.postgres.connect import connect_replication, server_refused
 from tests.golden.scenario import PUBLICATION, STATEMENTS, SYNC, TABLES
-from tests.servers import drop_slot, fresh_database
+from tests.support.servers import drop_slot, fresh_database
 
 FOLDER = Path(__file__).parent
 

@@ -23,10 +23,10 @@ import tailrace
 from tailrace.cdc.launch.spark_job import job
 from tailrace.schemas.config.file import load
 from tailrace.schemas.records.topics import Topics
-from tests.daemon import running, wait_for_state, write_config
-from tests.daemon import tailrace as command
-from tests.servers import own_servers
-from tests.topics import read_raw
+from tests.support.daemon import running, wait_for_state, write_config
+from tests.support.daemon import tailrace as command
+from tests.support.servers import own_servers
+from tests.support.topics import read_raw
 
 FOLDER = Path(__file__).parent
 NAMES = ("progress", "tables", "schemas", "requests", "views")

@@ -30,9 +30,9 @@ from cryptography.hazmat.primitives.serialization import (
 from tailrace.cdc.dev import kafka, postgres, unprivileged
 from tailrace.cdc.dev.process import Process, free_ports
 from tailrace.cdc.dev.server import Server, stop
-from tests.daemon import wait_until, write_config
-from tests.postgres_versions import install
-from tests.servers import fresh_database
+from tests.support.daemon import wait_until, write_config
+from tests.support.postgres_versions import install
+from tests.support.servers import fresh_database
 
 SOURCE_PASSWORD, KAFKA_PASSWORD, SALT = SECRETS = "Quince-7-Lantern", "Medlar-9-Anvil", "Walnut-4-Ember"
 _YEAR = timedelta(days=365)

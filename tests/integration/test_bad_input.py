@@ -19,8 +19,8 @@ from tailrace.cdc.dev import postgres
 from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.daemon import running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import latest, read_topic
+from tests.support.daemon import running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import latest, read_topic
 
 
 def assert_refused(config: Path, code: str, exit_code: int, *words: str) -> None:

@@ -13,8 +13,8 @@ from tailrace.cdc.dev.server import stop
 from tailrace.cdc.dev.state import start_servers
 from tailrace.cdc.dev.state import status as servers_status
 from tailrace.schemas.config.file import load
-from tests.daemon import running, wait_for_state, wait_until, write_config
-from tests.servers import own_servers
+from tests.support.daemon import running, wait_for_state, wait_until, write_config
+from tests.support.servers import own_servers
 
 
 def test_the_log_is_json_and_short(tmp_path: Path, prefix: str) -> None:

@@ -15,9 +15,9 @@ import pytest
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
-from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.integration.test_health import metrics
-from tests.topics import all_bytes, assert_once_in_order, latest, read_topic
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.topics import all_bytes, assert_once_in_order, latest, read_topic
 
 _OUTSIDE = "published tables outside source.tables are not captured"
 _MISSING = "tables match source.tables but are in no publication"

@@ -10,9 +10,9 @@ import pytest
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
-from tests.topics import latest, read_raw, read_topic, schemas
-from tests.verified import differing_keys
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
+from tests.support.topics import latest, read_raw, read_topic, schemas
+from tests.support.verified import differing_keys
 
 _OPTIONS = """[source]
 exclude = ["public.*.secret", "public.person.nam"]

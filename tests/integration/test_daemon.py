@@ -14,8 +14,8 @@ import pytest
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
+from tests.support.bank import Writer, assert_equal, create_tables
+from tests.support.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
 
 
 @pytest.fixture

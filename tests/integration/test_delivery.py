@@ -23,9 +23,9 @@ from tailrace.schemas.lsn import Position
 from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tailrace.sinks.kafka.outbox import Destination
 from tailrace.sinks.kafka.producer import KafkaSink
-from tests.bank import TABLES, Writer, assert_equal, create_tables, source_rows
-from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
-from tests.topics import TopicRecord, latest, read_raw, read_topic
+from tests.support.bank import TABLES, Writer, assert_equal, create_tables, source_rows
+from tests.support.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
+from tests.support.topics import TopicRecord, latest, read_raw, read_topic
 
 _FROZEN_S = 35.0
 """Longer than the daemon waits for an answer."""

@@ -127,7 +127,7 @@ def test_every_port_is_on_loopback_only(servers: Servers, search_url: str, state
 
 
 def test_a_database_of_a_test_goes_with_a_slot_in_use(servers: Servers) -> None:
-    from tests.servers import drop_database
+    from tests.support.servers import drop_database
 
     dsn = create_database(servers.dsn, "slotted")
     with psycopg.connect(dsn) as connection:

@@ -18,9 +18,9 @@ from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.envelope import POSITION_HEADER
 from tailrace.schemas.lsn import Position
-from tests.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import assert_once_in_order, latest, read_raw, read_topic
-from tests.verified import differing_keys
+from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import assert_once_in_order, latest, read_raw, read_topic
+from tests.support.verified import differing_keys
 
 _SOURCE = """[source]
 on_error = "divert"

@@ -18,8 +18,8 @@ import psycopg
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.daemon import running, wait_for_state, write_config
-from tests.topics import read_raw, schemas
+from tests.support.daemon import running, wait_for_state, write_config
+from tests.support.topics import read_raw, schemas
 
 _MICROS = "(CASE WHEN isfinite({0}) THEN (extract(epoch FROM {0}) * 1000000)::numeric(30)::text ELSE {0}::text END)"
 _DAYS = "(CASE WHEN isfinite({0}) THEN ({0} - date '1970-01-01')::text ELSE {0}::text END)"

@@ -25,9 +25,9 @@ from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.snapshot.plan import Chunk
-from tests.bank import TABLES, Writer, create_tables, source_rows
-from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import assert_once_in_order, latest, read_topic
+from tests.support.bank import TABLES, Writer, create_tables, source_rows
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import assert_once_in_order, latest, read_topic
 
 
 @pytest.fixture

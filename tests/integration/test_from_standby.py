@@ -13,10 +13,10 @@ import pytest
 from tailrace.cdc.dev import postgres
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import Daemon, events, running, wait_for, wait_until, write_config
 from tests.integration.test_start import refusal
-from tests.replicas import DATABASE, Replicas, replicas
+from tests.support.bank import Writer, assert_equal, create_tables
+from tests.support.daemon import Daemon, events, running, wait_for, wait_until, write_config
+from tests.support.replicas import DATABASE, Replicas, replicas
 
 
 @pytest.mark.parametrize(("major", "mode"), [(18, "interleaved"), (16, "exported")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.golden.describe import describe, parse
 from tests.golden.expected import expected
 from tests.golden.record import OPTIONS, embedded, record
-from tests.servers import fresh_database
+from tests.support.servers import fresh_database
 
 
 def test_a_new_recording_says_the_same() -> None:

@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailrace.cdc.dev.state import Servers, status
 from tailrace.schemas.config.file import load
 from tailrace.schemas.lsn import parse_lsn
-from tests.daemon import Daemon, ask, events, running, tailrace, wait_for_state, wait_until, write_config
-from tests.servers import fresh_database, repeating
-from tests.topics import assert_once_in_order, read_topic
+from tests.support.daemon import Daemon, ask, events, running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.servers import fresh_database, repeating
+from tests.support.topics import assert_once_in_order, read_topic
 
 _STALL_S = 15
 

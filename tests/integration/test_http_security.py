@@ -17,9 +17,9 @@ from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config, Registry, Search, Source
 from tailrace.schemas.errors import ConfigError, SinkError
 from tailrace.sinks.opensearch.target import OpenSearchTarget
-from tests.daemon import running, tailrace, wait_for_state, wait_until, write_config
-from tests.gateway import gateway
 from tests.integration.secured import Certificates
+from tests.support.daemon import running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.gateway import gateway
 
 USER, PASSWORD = "tailrace", "Rowan-3-Kettle"
 

@@ -17,8 +17,8 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.records.topics import Topics
-from tests.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import assert_once_in_order, latest, read_topic
+from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import assert_once_in_order, latest, read_topic
 
 _TABLES = [
     # Debezium: shouldIncludeTableWithBackSlashInName, and its quoted_"table"s

@@ -21,8 +21,8 @@ from psycopg.rows import dict_row
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
-from tests.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import TopicRecord, assert_once_in_order, latest, read_topic
+from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import TopicRecord, assert_once_in_order, latest, read_topic
 
 _TABLES = """
 CREATE TABLE plain (a int, b text);

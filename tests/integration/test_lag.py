@@ -22,7 +22,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
-from tests.daemon import Daemon, ask, running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.daemon import Daemon, ask, running, tailrace, wait_for_state, wait_until, write_config
 
 _IDLE_S = 15.0
 _EVERY_S = 0.3

@@ -16,8 +16,8 @@ from tailrace.schemas.errors import SinkError, StateError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.matches import Mark, Match, Pages, Publisher
-from tests.daemon import ROOT
-from tests.topics import read_raw
+from tests.support.daemon import ROOT
+from tests.support.topics import read_raw
 
 _KILLED = """
 import os, sys

@@ -13,8 +13,8 @@ import pytest
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.errors import SourceError
-from tests.daemon import running, wait_for, wait_for_state, write_config
-from tests.topics import latest, read_raw, read_topic
+from tests.support.daemon import running, wait_for, wait_for_state, write_config
+from tests.support.topics import latest, read_raw, read_topic
 
 _MIB = 2**20
 _TABLES = 100

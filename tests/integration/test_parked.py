@@ -15,8 +15,8 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import parse_lsn
-from tests.daemon import Daemon, ask, events, running, tailrace, wait_for, wait_until, write_config
-from tests.topics import assert_once_in_order, read_topic
+from tests.support.daemon import Daemon, ask, events, running, tailrace, wait_for, wait_until, write_config
+from tests.support.topics import assert_once_in_order, read_topic
 
 POISON = "UPDATE prices SET price = 'NaN' WHERE id = 3"
 

@@ -16,12 +16,12 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
-from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import running, wait_for, wait_for_state, write_config
 from tests.integration.test_bad_input import assert_refused
 from tests.integration.test_start import refusal, start_and_stop
-from tests.postgres_versions import binaries
-from tests.replicas import DATABASE, Replicas, replicas
+from tests.support.bank import Writer, assert_equal, create_tables
+from tests.support.daemon import running, wait_for, wait_for_state, write_config
+from tests.support.postgres_versions import binaries
+from tests.support.replicas import DATABASE, Replicas, replicas
 
 
 def _configure(folder: Path, pair: Replicas, servers: Servers, prefix: str) -> tuple[Path, Config]:

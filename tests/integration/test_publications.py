@@ -13,8 +13,8 @@ from psycopg.rows import dict_row
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
-from tests.daemon import do_as_the_hint_says, events, running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import assert_once_in_order, latest, read_topic
+from tests.support.daemon import do_as_the_hint_says, events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import assert_once_in_order, latest, read_topic
 
 
 @pytest.fixture

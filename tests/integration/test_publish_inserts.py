@@ -16,8 +16,8 @@ from confluent_kafka.admin._resource import ResourceType
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.daemon import running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import assert_once_in_order, read_topic
+from tests.support.daemon import running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import assert_once_in_order, read_topic
 
 Write = Callable[[str], Path]
 

@@ -25,12 +25,12 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
 from tailrace.snapshot.verify.canonical import from_text, row_of
 from tailrace.snapshot.verify.value_kinds import Field, row_fields, without_logical_types
-from tests import literals
-from tests.daemon import running, wait_for_state, write_config
-from tests.java_avro import JavaAvro
-from tests.random_tables import SETUP, Plan, Row, Table, plans, quote
-from tests.servers import fresh_database
-from tests.topics import read_raw
+from tests.support import literals
+from tests.support.daemon import running, wait_for_state, write_config
+from tests.support.java_avro import JavaAvro
+from tests.support.random_tables import SETUP, Plan, Row, Table, plans, quote
+from tests.support.servers import fresh_database
+from tests.support.topics import read_raw
 
 _SEED = int(os.environ.get("TAILRACE_SEED", "4"))
 _TABLES = 24

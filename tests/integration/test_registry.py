@@ -27,9 +27,9 @@ from tailrace.sinks.control.positions import read_position, read_schemas
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.http.registry import Registry
 from tailrace.sinks.kafka.producer import KafkaSink
-from tests.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
-from tests.gateway import gateway
-from tests.topics import assert_once_in_order, latest, read_raw, read_topic
+from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.gateway import gateway
+from tests.support.topics import assert_once_in_order, latest, read_raw, read_topic
 
 Write = Callable[..., Path]
 

@@ -12,8 +12,8 @@ import pytest
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.postgres.recipe import Recipe
 from tailrace.schemas.config.file import load
-from tests.daemon import ROOT, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
-from tests.topics import latest, read_topic
+from tests.support.daemon import ROOT, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.topics import latest, read_topic
 
 _REFUSED = {
     " REPLICATION": ("TR-203", 'ALTER ROLE "{role}" REPLICATION;'),

@@ -19,9 +19,9 @@ from tailrace.cdc.postgres.connect import conninfo_for
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.snapshot.verify.source_at import source_at
-from tests.daemon import Daemon, running, tailrace, wait_for, wait_for_state, write_config
-from tests.servers import fresh_database
-from tests.topics import TopicRecord, assert_once_in_order, latest, read_topic
+from tests.support.daemon import Daemon, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.servers import fresh_database
+from tests.support.topics import TopicRecord, assert_once_in_order, latest, read_topic
 
 _LONG_AGO_MS = 915_148_800_000
 """1999-01-01 UTC, before PostgreSQL's own epoch."""

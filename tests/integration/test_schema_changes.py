@@ -25,9 +25,9 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.envelope import SNAPSHOT_HEADER, TRUNCATE_KEY
-from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import assert_once_in_order, read_raw, read_topic, schemas
+from tests.support.bank import Writer, assert_equal, create_tables
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import assert_once_in_order, read_raw, read_topic, schemas
 
 ROWS = 300
 SEEDS = range(int(os.environ.get("TAILRACE_TEST_SEEDS", "1")))

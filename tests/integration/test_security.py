@@ -13,7 +13,6 @@ import pytest
 
 from tailrace.schemas.config.file import load
 from tailrace.sinks.read.views import read_view
-from tests.daemon import ask, running, tailrace, wait_for_state, wait_until
 from tests.integration.secured import (
     KAFKA_PASSWORD,
     SECRETS,
@@ -25,7 +24,8 @@ from tests.integration.secured import (
     secured_database,
 )
 from tests.spark.test_end_to_end import process, sections
-from tests.topics import latest, read_topic
+from tests.support.daemon import ask, running, tailrace, wait_for_state, wait_until
+from tests.support.topics import latest, read_topic
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.envelope import POSITION_HEADER
 from tailrace.schemas.lsn import Position
-from tests.bank import TABLES, Writer, assert_equal, create_tables
-from tests.daemon import (
+from tests.support.bank import TABLES, Writer, assert_equal, create_tables
+from tests.support.daemon import (
     Daemon,
     do_as_the_hint_says,
     events,
@@ -34,9 +34,9 @@ from tests.daemon import (
     wait_for_state,
     write_config,
 )
-from tests.postgres_own import own_postgres
-from tests.topics import TopicRecord, assert_once_in_order, latest, read_raw, read_topic
-from tests.verified import differing_keys
+from tests.support.postgres_own import own_postgres
+from tests.support.topics import TopicRecord, assert_once_in_order, latest, read_raw, read_topic
+from tests.support.verified import differing_keys
 
 ROWS = 3000
 

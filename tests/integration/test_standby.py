@@ -16,8 +16,8 @@ import pytest
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
-from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import Daemon, ask, events, running, wait_for, wait_until, write_config
+from tests.support.bank import Writer, assert_equal, create_tables
+from tests.support.daemon import Daemon, ask, events, running, wait_for, wait_until, write_config
 
 _TAKEOVER_S = 10.0
 

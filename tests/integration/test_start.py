@@ -37,9 +37,9 @@ from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.kafka.producer import KafkaSink
-from tests.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
 from tests.integration.test_bad_input import assert_refused, slots
-from tests.topics import latest, read_topic
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
+from tests.support.topics import latest, read_topic
 
 _TABLES = """
 CREATE TABLE t (id int PRIMARY KEY);

@@ -19,7 +19,7 @@ from tailrace.cdc.wal import pgoutput, pgoutput_stream
 from tailrace.cdc.wal.spool import Spool
 from tailrace.schemas.relation import Relation
 from tests.golden.record import Walsender, embedded, written_out
-from tests.servers import fresh_database
+from tests.support.servers import fresh_database
 
 _TABLES = 4
 _STREAMING = {1: {}, 2: {"streaming": "on"}, 4: {"streaming": "parallel"}}

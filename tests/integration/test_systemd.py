@@ -18,7 +18,7 @@ from tailrace.cdc.daemon.notify import notifying
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.health.health import Health
 from tailrace.schemas.errors import ConfigError, StateError
-from tests.daemon import ROOT, events, running, write_config
+from tests.support.daemon import ROOT, events, running, write_config
 
 _UNIT = ROOT / "docker" / "tailrace.service"
 _USAGE = 2

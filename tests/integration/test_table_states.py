@@ -15,8 +15,8 @@ from tailrace.cdc.operations.verify_log import verify_log
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.records.position import Cut, PositionRecord
-from tests.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
-from tests.topics import latest, read_topic
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.topics import latest, read_topic
 
 _ROWS = 4000
 _BIG, _SMALL = "public.big", "public.small"

@@ -22,10 +22,10 @@ from tailrace.cdc.cli.main import app
 from tailrace.cdc.dev.state import Servers, stop_servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.errors import ConfigError
-from tests.all_help import commands
-from tests.daemon import running, wait_for_state, write_config
-from tests.servers import fresh_database
-from tests.terminal import Seen, on_terminal
+from tests.support.all_help import commands
+from tests.support.daemon import running, wait_for_state, write_config
+from tests.support.servers import fresh_database
+from tests.support.terminal import Seen, on_terminal
 
 _VALUES = {"TABLE": ["t"], "VIEW": ["v"]}
 _MORE = {"drop": ["--confirm", "v"], "start": ["t"], "dev up": ["--no-search"]}
@@ -46,7 +46,7 @@ def assert_nothing_raw(seen: Seen) -> None:
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_help(width: int, tmp_path: Path) -> None:
-    seen = on_terminal([], width=width, cwd=tmp_path, module="tests.all_help", environment={"NO_COLOR": "1"})
+    seen = on_terminal([], width=width, cwd=tmp_path, module="tests.support.all_help", environment={"NO_COLOR": "1"})
     assert seen.code == 0, seen.text
     assert_nothing_raw(seen)
     assert "\x1b" not in seen.raw

@@ -16,8 +16,8 @@ import pytest
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
-from tests.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
-from tests.topics import assert_once_in_order, latest, read_topic
+from tests.support.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
+from tests.support.topics import assert_once_in_order, latest, read_topic
 
 _COLUMNS = "id, n, body, data::text, raw, tags, huge::text, short"
 _TABLE = (

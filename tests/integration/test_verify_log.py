@@ -22,11 +22,11 @@ from tailrace.schemas.records.position import Cut, PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.matches import Publisher
 from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
-from tests.bank import TABLES, Writer, create_tables
-from tests.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.integration.test_matches import END, pages
-from tests.servers import fresh_database
-from tests.topics import read_all
+from tests.support.bank import TABLES, Writer, create_tables
+from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.servers import fresh_database
+from tests.support.topics import read_all
 
 _TOPICS = ("message", *(f"public.{table}" for table in TABLES))
 

@@ -17,11 +17,11 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
-from tests.bank import Writer, assert_equal, create_tables
-from tests.daemon import events, running, wait_for, wait_for_state, write_config
-from tests.postgres_versions import OLDER, binaries, running_postgres
-from tests.servers import fresh_database
-from tests.topics import TopicRecord, assert_once_in_order, latest, read_topic
+from tests.support.bank import Writer, assert_equal, create_tables
+from tests.support.daemon import events, running, wait_for, wait_for_state, write_config
+from tests.support.postgres_versions import OLDER, binaries, running_postgres
+from tests.support.servers import fresh_database
+from tests.support.topics import TopicRecord, assert_once_in_order, latest, read_topic
 
 _ACCOUNTS = 400
 

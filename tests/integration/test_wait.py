@@ -21,7 +21,7 @@ from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
-from tests.daemon import ask, running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.daemon import ask, running, tailrace, wait_for_state, wait_until, write_config
 
 _VIEWS = '[views.a]\ntable = "public.t"\n[views.b]\ntable = "public.t"\n'
 _WAREHOUSE = '[warehouse]\nuri = "jdbc:sqlite:/nowhere/c.db"\nlocation = "/nowhere"\n'

@@ -20,7 +20,7 @@ from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
 from tailrace.sinks.target.protocol import HistoryFrom
-from tests.daemon import write_config
+from tests.support.daemon import write_config
 
 
 def cut(lsn: int) -> Cut:

@@ -20,12 +20,12 @@ from tailrace.cdc.dev import postgres
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
-from tests import window_daemon
-from tests.daemon import running, wait_for, wait_for_state, write_config
-from tests.forked import Forked
-from tests.postgres_own import own_postgres
-from tests.topics import assert_once_in_order, latest, read_topic
-from tests.window_daemon import POINTS, TABLES, create
+from tests.support import window_daemon
+from tests.support.daemon import running, wait_for, wait_for_state, write_config
+from tests.support.forked import Forked
+from tests.support.postgres_own import own_postgres
+from tests.support.topics import assert_once_in_order, latest, read_topic
+from tests.support.window_daemon import POINTS, TABLES, create
 
 SEEDS = range(int(os.environ.get("TAILRACE_TEST_SEEDS", "1")))
 MORE = '[snapshot]\nchunk_bytes = 8192\nmode = "interleaved"\n[delivery]\nmax_transaction_ms = 20\n'

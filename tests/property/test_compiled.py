@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tailrace.schemas.encode.encoder as compiled
 from tailrace.schemas.encode.copy_text import split_copy
 from tailrace.schemas.types import Kind, ValueType
-from tests.interpreted import interpreted
+from tests.support.interpreted import interpreted
 
 _PLAIN = interpreted()
 _PLAIN_ENCODER = _PLAIN["tailrace.schemas.encode.encoder"]

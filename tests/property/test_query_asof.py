@@ -15,7 +15,7 @@ from tailrace.spark_jobs.query.catalog import TableInfo
 from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
 from tailrace.spark_jobs.query.rewrite import state
 from tailrace.spark_jobs.query.text import QueryText
-from tests.shop_engine import by_key
+from tests.support.shop_engine import by_key
 
 ORDERS = ("id", "dim_id", "at")
 HISTORY = ("id", "v", "valid_from", "valid_to", "valid_from_lsn", "valid_from_ordinal", "valid_to_lsn")

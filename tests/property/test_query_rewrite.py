@@ -14,8 +14,8 @@ import pytest
 from sqlglot import exp
 
 from tailrace.spark_jobs.query import blocks, rewrite, units
-from tests.shop_engine import Engine, Kept
-from tests.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
+from tests.support.shop_engine import Engine, Kept
+from tests.support.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
 
 _BATCHES = 40
 

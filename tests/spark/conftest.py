@@ -25,8 +25,8 @@ from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut
 from tailrace.spark_jobs.topics.records import Records
 from tailrace.spark_jobs.views import Declared
-from tests.daemon import ROOT
 from tests.spark.pipeline import Pipeline
+from tests.support.daemon import ROOT
 
 ROUNDS = int(os.environ.get("TAILRACE_TEST_ROUNDS", "1"))
 """How often is repeated what finds more each time; a batch of many views is seconds of Spark."""

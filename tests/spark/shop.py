@@ -1,4 +1,4 @@
-"""The tables of `tests.shop_model` on topics, and views of its queries; DuckDB says what each must hold."""
+"""The tables of `tests.support.shop_model` on topics, and views of its queries; DuckDB says what each must hold."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from tailrace.schemas.config.model import View
 from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.maintain.kept_view import KeptView
-from tests.shop_engine import Engine, declared, over_new
-from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import column
+from tests.support.shop_engine import Engine, declared, over_new
+from tests.support.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 
 Change = tuple[str, str, Any]
 

@@ -44,7 +44,7 @@ from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import read_views
 from tailrace.sinks.opensearch.bulk import connect
-from tests.daemon import (
+from tests.support.daemon import (
     ROOT,
     do_as_the_hint_says,
     lose_slot,
@@ -55,7 +55,7 @@ from tests.daemon import (
     wait_until,
     write_config,
 )
-from tests.postgres_own import own_postgres
+from tests.support.postgres_own import own_postgres
 
 _SEARCHED = ("products", "orders")
 _KEYS = {"countries": ("code",), "order_items": ("order_id", "line")}

@@ -27,9 +27,9 @@ from tailrace.spark_jobs.jobs.generations import drop, rollback, swap
 from tailrace.spark_jobs.jobs.rebuild import foretell, rebuild
 from tailrace.spark_jobs.jobs.swap import swap_in
 from tailrace.spark_jobs.maintain.kept_view import KeptView
-from tests.daemon import wait_until
 from tests.spark.conftest import Bench, newest, step
 from tests.spark.pipeline import column
+from tests.support.daemon import wait_until
 
 Make = Callable[..., Bench]
 

@@ -37,9 +37,9 @@ from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut
 from tailrace.spark_jobs.topics.records import Records
 from tailrace.spark_jobs.views import declare
-from tests.daemon import running, tailrace, wait_for_state, wait_until, write_config
 from tests.spark.conftest import Bench, reader
 from tests.spark.pipeline import column
+from tests.support.daemon import running, tailrace, wait_for_state, wait_until, write_config
 
 Rows = list[tuple[tuple[str, Any], ...]]
 

@@ -24,8 +24,8 @@ from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import read_views
-from tests.daemon import ROOT, tailrace, wait_until, write_config
 from tests.spark.pipeline import Pipeline, column
+from tests.support.daemon import ROOT, tailrace, wait_until, write_config
 
 _COLUMNS = [column("id", "int4"), column("n", "int4")]
 _SPARK = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{SMALL_SPARK}"\n'

@@ -17,9 +17,9 @@ from tailrace.sinks.read.views import read_view
 from tailrace.sinks.target.lease import view_lease
 from tailrace.spark_jobs.jobs.follow import follow
 from tailrace.spark_jobs.maintain.base_tables import NAMESPACE
-from tests.daemon import wait_until
 from tests.spark.conftest import Bench
 from tests.spark.pipeline import column
+from tests.support.daemon import wait_until
 
 Make = Callable[..., Bench]
 

@@ -20,9 +20,9 @@ from tailrace.cdc.launch.java import SMALL_SPARK
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.sinks.read.views import read_view
-from tests.daemon import ROOT, tailrace, wait_until
 from tests.spark.conftest import Bench
 from tests.spark.pipeline import Pipeline, column
+from tests.support.daemon import ROOT, tailrace, wait_until
 
 _ROWS = 20_000
 _PATIENCE_S = 400

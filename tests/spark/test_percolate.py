@@ -26,7 +26,7 @@ from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tailrace.spark_jobs.views import declare
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import Transaction, column
-from tests.topics import read_raw
+from tests.support.topics import read_raw
 
 Make = Callable[..., Bench]
 Found = tuple[str, str, str, str]

@@ -11,11 +11,11 @@ from psycopg import sql
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.spark_jobs.query.parse import DIALECT
-from tests.daemon import running, write_config
-from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.conftest import INTERPRETED
 from tests.spark.shop import plain
 from tests.spark.test_end_to_end import Shop, end, process, sections, warehouse_rows
+from tests.support.daemon import running, write_config
+from tests.support.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 
 _NAMES = ("without", "having", "union_all", "timeline")
 """A view is some seconds of Spark each time; all of them are tried in `test_query_views.py`."""

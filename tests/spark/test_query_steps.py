@@ -14,8 +14,8 @@ from tailrace.sinks.target.protocol import DELETED
 from tailrace.spark_jobs.maintain.difference import difference
 from tailrace.spark_jobs.query.declared import DeclaredQuery
 from tailrace.spark_jobs.query.rewrite import state
-from tests.shop_engine import Engine, by_key, declared, over_new
-from tests.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
+from tests.support.shop_engine import Engine, by_key, declared, over_new
+from tests.support.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
 
 _TYPES = {"int4": "int", "text": "string", "timestamp": "timestamp_ntz"}
 Tables = Mapping[str, dict[Key, Row]]

@@ -13,9 +13,9 @@ import pytest
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.launch.java import SMALL_SPARK
 from tailrace.schemas.config.model import Kafka
-from tests.daemon import wait_until, write_config
 from tests.spark.pipeline import Pipeline, column
-from tests.terminal import Seen, on_terminal
+from tests.support.daemon import wait_until, write_config
+from tests.support.terminal import Seen, on_terminal
 
 _ROWS = 20_000
 _SECTIONS = """[warehouse]

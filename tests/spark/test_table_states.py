@@ -35,9 +35,9 @@ from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.maintain.waiting import Waiting
 from tailrace.spark_jobs.topics.cuts import Cuts
 from tailrace.spark_jobs.topics.records import Records
-from tests.daemon import running, tailrace, wait_for, wait_until, write_config
 from tests.spark.conftest import Bench
 from tests.spark.pipeline import column
+from tests.support.daemon import running, tailrace, wait_for, wait_until, write_config
 
 _HOUR_MS = 3_600_000
 _BIG, _SMALL = "public.big", "public.small"

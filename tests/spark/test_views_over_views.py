@@ -18,11 +18,11 @@ from tailrace.spark_jobs.jobs.rebuild import rebuild
 from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tailrace.spark_jobs.maintain.waiting import Waiting
-from tests.shop_engine import Engine, over_new
-from tests.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 from tests.spark.conftest import ROUNDS, Bench, newest
 from tests.spark.pipeline import column
 from tests.spark.shop import plain
+from tests.support.shop_engine import Engine, over_new
+from tests.support.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 
 Make = Callable[..., Bench]
 
@@ -41,7 +41,7 @@ KEYED = {"spending": ["customer_id"], "countries": ["country"], "feed": ["reader
 
 
 class Cascade:
-    """The views above over the tables of `tests.shop_model`; DuckDB says what each must hold."""
+    """The views above over the tables of `tests.support.shop_model`; DuckDB says what each must hold."""
 
     def __init__(self, bench: Make, search: str, seed: int = 7) -> None:
         self.suffix = uuid.uuid4().hex[:8]

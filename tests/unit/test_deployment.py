@@ -20,7 +20,7 @@ from tailrace.cdc.dev.process import free_ports
 from tailrace.cdc.health.health import Health
 from tailrace.schemas.config.file import read
 from tailrace.schemas.config.model import Health as HealthOptions
-from tests.daemon import ROOT
+from tests.support.daemon import ROOT
 
 _DOCKER = ROOT / "docker"
 _COMPOSE = _DOCKER / "compose.yaml"

@@ -12,7 +12,7 @@ import pytest
 from tailrace.cdc.cli.display import Display
 from tailrace.cdc.cli.job import take
 from tailrace.cdc.operations.told import counted
-from tests.terminal import on_terminal
+from tests.support.terminal import on_terminal
 
 
 class Recorded(Display):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.schemas.types import Kind
-from tests.interpreted import interpreted
+from tests.support.interpreted import interpreted
 
 
 def test_kinds_are_the_same_numbers() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.shop_engine import Engine, Kept
-from tests.shop_model import COLUMNS, KEYS, Row
+from tests.support.shop_engine import Engine, Kept
+from tests.support.shop_model import COLUMNS, KEYS, Row
 
 Batch = dict[str, list[Row]]
 """Rows to put; one that has only its key is deleted."""

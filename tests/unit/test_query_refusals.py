@@ -8,7 +8,7 @@ from tailrace.schemas.errors import ConfigError
 from tailrace.spark_jobs.query.blocks import BlockReader
 from tailrace.spark_jobs.query.declared import declare
 from tailrace.spark_jobs.query.text import QueryText
-from tests.shop_model import CATALOG
+from tests.support.shop_model import CATALOG
 
 _O = "SELECT id FROM public.orders"
 

@@ -13,7 +13,7 @@ from tailrace.cdc.cli.main import main
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.config.secret import HIDDEN, redacted, secret_values, shown, without_secrets
-from tests.daemon import tailrace
+from tests.support.daemon import tailrace
 
 PLANTED = "Pl4ntedS3cret"
 MINIMAL = {"source": {"dsn": "host=127.0.0.1 port=1 connect_timeout=1"}}

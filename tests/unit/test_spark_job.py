@@ -16,7 +16,7 @@ from tailrace.cdc.launch.java import Java
 from tailrace.cdc.launch.spark_job import class_path, collector
 from tailrace.schemas.config.model import Config, Source, Spark
 from tailrace.spark_jobs.jobs.submit import submit_files
-from tests.daemon import ROOT
+from tests.support.daemon import ROOT
 
 
 def config(**conf: str) -> Config:

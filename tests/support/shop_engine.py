@@ -1,4 +1,4 @@
-"""DuckDB over the tables of `tests.shop_model`: an engine that has nothing of ours in it."""
+"""DuckDB over the tables of `tests.support.shop_model`: an engine that has nothing of ours in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
 from tailrace.spark_jobs.query.parse import DIALECT
 from tailrace.spark_jobs.query.rewrite import state
 from tailrace.spark_jobs.query.text import QueryText
-from tests.shop_model import CATALOG, COLUMNS, EXAMPLES, Key, Row
+from tests.support.shop_model import CATALOG, COLUMNS, EXAMPLES, Key, Row
 
 Rows = dict[tuple[Any, ...], tuple[Any, ...]]
 

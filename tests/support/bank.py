@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 
 from tailrace.schemas.config.model import Config
-from tests.daemon import wait_for_state
-from tests.topics import assert_once_in_order, latest, read_topic
+from tests.support.daemon import wait_for_state
+from tests.support.topics import assert_once_in_order, latest, read_topic
 
 TABLES = ("account", "entry", "document")
 ACCOUNTS = 2000

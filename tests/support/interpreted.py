@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 _COMPILED = (
     *(f"tailrace.schemas.encode.{name}" for name in ("values", "varint", "buffer", "put_value")),
     *(f"tailrace.schemas.encode.{name}" for name in ("row_codec", "partition", "encoder")),

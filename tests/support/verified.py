@@ -8,7 +8,7 @@ from tailrace.cdc.operations import verify
 from tailrace.cdc.operations.verify_tables import comparable
 from tailrace.schemas.config.model import Config
 from tailrace.snapshot.verify.comparison import COMPARED, Comparison
-from tests.daemon import wait_for_state
+from tests.support.daemon import wait_for_state
 
 
 def differing_keys(config: Config, table: str) -> int:

@@ -16,7 +16,7 @@ import psycopg
 
 from tailrace.cdc.dev import postgres, unprivileged
 from tailrace.cdc.dev.server import Server, stop
-from tests.postgres_versions import OLDER, install
+from tests.support.postgres_versions import OLDER, install
 
 DATABASE = "app"
 _SLOT = "standby"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.daemon import ROOT
+from tests.support.daemon import ROOT
 
 # opened by the first process of a session, it becomes its controlling terminal, from which Ctrl-C is a signal
 _PROGRAM = """

@@ -24,9 +24,9 @@ from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.records.position import Cut, PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import PositionTail
-from tests.forked import Forked
+from tests.support.forked import Forked
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str = "", source: str = "") -> Path:
@@ -93,7 +93,7 @@ class Daemon:
             self.process = Forked(_run, config, stdout=self.log, stderr=self.log)
             return
         with self.log.open("a") as log:
-            code = "import sys; from pathlib import Path; from tests.daemon import _run; _run(Path(sys.argv[1]))"
+            code = "import sys, pathlib; from tests.support.daemon import _run; _run(pathlib.Path(sys.argv[1]))"
             command = [sys.executable, "-c", code, str(config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
 

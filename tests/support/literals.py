@@ -6,7 +6,7 @@ it holds is no value of a decimal.
 
 from __future__ import annotations
 
-from tests.random_tables import Plan, Row, Table
+from tests.support.random_tables import Plan, Row, Table
 
 _POINT = "2016-11-04 13:51:30"
 
