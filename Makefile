@@ -36,11 +36,13 @@ containers: setup ## Run the tests in containers, and some of the others over th
 unit: setup ## Run the tests that need no servers
 	$(BIN)/pytest -q tests/unit
 
-fmt: setup ## Sort imports and mend what ruff can mend
+fmt: setup ## Format, sort imports and fix what ruff can fix
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy docs/generate.py
 	$(BIN)/lint-imports

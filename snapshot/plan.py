@@ -145,9 +145,7 @@ def _all_of(*conditions: str | None) -> str | None:
     return " AND ".join(parts) or None
 
 
-def row_filter(
-    connection: psycopg.Connection, publications: Sequence[str], schema: str, table: str
-) -> str | None:
+def row_filter(connection: psycopg.Connection, publications: Sequence[str], schema: str, table: str) -> str | None:
     """Return the publications' row filter of a table, None if all rows are published."""
     if connection.info.server_version < 150000:
         return None

@@ -62,9 +62,7 @@ class SnapshotRequests:
         if request.action in ("park", "unpark", "leave out"):
             relations = {relation.qualified_name: relation for relation in self._catalog.relations()}
             do = {"park": self._park, "unpark": self._unpark, "leave out": self._leave_out}[request.action]
-            return [
-                do(relations[name]) if name in relations else self._not_captured(name) for name in request.tables
-            ]
+            return [do(relations[name]) if name in relations else self._not_captured(name) for name in request.tables]
         states = self._registry.states
         reading = [name for name in states if self._is_read(name)]
         act = {"pause": self._pause, "resume": self._resume, "cancel": self._cancel}[request.action]

@@ -72,9 +72,7 @@ class Pipeline:
         )
         self.registry.reads = health.reads = reads.progress()
         stored_schemas = read_schemas(config.kafka, topics)
-        schema_ids = SchemaIds(
-            self.sink, topics.schemas, stored_schemas, open_registry(config, stored_schemas, opened)
-        )
+        schema_ids = SchemaIds(self.sink, topics.schemas, stored_schemas, open_registry(config, stored_schemas, opened))
         destinations = Destinations(
             config.kafka, catalog.keys, captured.relations, captured.partitions, stored.here.offsets
         )

@@ -67,9 +67,7 @@ class Stream:
         self._wal.confirm(progress.flushed_lsn)
         self._registry = registry
         self._watch = CatalogWatch(catalog, registry, tables.past)
-        self._windows = Windows(
-            config, catalog, self._delivery, tables, self.assembler, self._wal.ask, self._watch
-        )
+        self._windows = Windows(config, catalog, self._delivery, tables, self.assembler, self._wal.ask, self._watch)
         opened.callback(self._windows.close)
         take_up(captured, pipeline.reads, registry, self._windows)
         tail = RequestTail(config.kafka, config.source.slot)

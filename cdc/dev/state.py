@@ -143,9 +143,7 @@ def running(state_dir: Path) -> set[Process]:
 
 
 @contextmanager
-def ended_on_failure(
-    state_dir: Path, say: Callable[[str], None], but_for: Collection[str] = ()
-) -> Iterator[None]:
+def ended_on_failure(state_dir: Path, say: Callable[[str], None], but_for: Collection[str] = ()) -> Iterator[None]:
     """End the processes that the block has started if it fails or is interrupted, and report it.
 
     Processes that ran before continue. Errors with a code in `but_for` end nothing.

@@ -25,7 +25,6 @@ from tailrace.sinks.control.views_topic import WAITS_FOR_TABLE, ViewRecord
 _PRESENT_S = 60.0
 
 
-
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
     """State of PostgreSQL and of our slot; `slot` is None before the first start of the daemon.

@@ -58,9 +58,7 @@ def waited_for(
     topics, view = Topics(config.kafka.prefix), config.views[name]
     read = set(record.cut.offsets) if record is not None and record.cut is not None else set()
     declared = (view.table or "", (view.queries or "").rpartition(".")[0])
-    return tuple(
-        each for each in tables if each.table in declared or topics.table(*each.table.split(".", 1)) in read
-    )
+    return tuple(each for each in tables if each.table in declared or topics.table(*each.table.split(".", 1)) in read)
 
 
 def sentence(tables: tuple[TableWait, ...]) -> str:

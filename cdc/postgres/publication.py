@@ -118,7 +118,7 @@ def _publishes_more(publication: Publication) -> SourceError:
         "TR-233",
         f'publication "{publication.name}" publishes more than inserts: {", ".join(more)}',
         detail='source.publish = "insert" declares that the topics are logs of inserts.',
-        hint=f"ALTER PUBLICATION \"{publication.name}\" SET (publish = 'insert');\n       publish = \"all\"  # under"
+        hint=f'ALTER PUBLICATION "{publication.name}" SET (publish = \'insert\');\n       publish = "all"  # under'
         " [source]: in place of that, with another kafka.prefix (and slot) if tables were copied before",
     )
 

@@ -53,9 +53,7 @@ class Recipe:
         if self.version >= _GENERATED:
             options.append("publish_generated_columns = stored")
         if self.publish == "insert":
-            return [
-                _publication(self.publication, [*self.tables, *self.keyless], ["publish = 'insert'", *options])
-            ]
+            return [_publication(self.publication, [*self.tables, *self.keyless], ["publish = 'insert'", *options])]
         return [
             _publication(self.publication, self.tables, options),
             _publication(self.nokey, self.keyless, ["publish = 'insert, truncate'", *options]),

@@ -68,9 +68,7 @@ WHERE granted AND pid IS DISTINCT FROM pg_backend_pid()
 class CatalogWatch:
     """Catalog inspections of one stream. Memory: two, each bounded by the number of captured tables."""
 
-    def __init__(
-        self, catalog: SourceCatalog, registry: TableRegistry, past: Callable[[str, str], TopicPast]
-    ) -> None:
+    def __init__(self, catalog: SourceCatalog, registry: TableRegistry, past: Callable[[str, str], TopicPast]) -> None:
         """`past` returns the history of a table's topic."""
         self._catalog = catalog
         self._connection = catalog.connection

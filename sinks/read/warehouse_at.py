@@ -85,9 +85,7 @@ def _kept(stored: StoredView, at: int, *, versions: bool) -> DataScan:
     else:
         where = f"{FROM_LSN} < {at} AND ({TO_LSN} IS NULL OR {TO_LSN} >= {at})"
         names = [name for name in names if name not in VALIDITY]
-    found: DataScan = stored.table.scan(
-        row_filter=where, selected_fields=tuple(names), snapshot_id=stored.snapshot_id
-    )
+    found: DataScan = stored.table.scan(row_filter=where, selected_fields=tuple(names), snapshot_id=stored.snapshot_id)
     return found
 
 

@@ -51,9 +51,7 @@ class Analysis:
                         found = run(self._session, step.sql(), view.name)
                         steps.enter_context(temp_view(self._session, step.name, found))
 
-    def _name(
-        self, view: Declared, query: DeclaredQuery, lower: Mapping[str, DeclaredQuery], names: ExitStack
-    ) -> None:
+    def _name(self, view: Declared, query: DeclaredQuery, lower: Mapping[str, DeclaredQuery], names: ExitStack) -> None:
         for table in query.tables:
             columns = self._columns(table, view, lower)
             if table in query.histories:

@@ -29,9 +29,7 @@ from tailrace.spark_jobs.query.times import name_windows, split_windows
 DIALECT: Final = "spark, normalization_strategy=case_sensitive"
 
 
-def parse(
-    raw: exp.Query, text: QueryText, catalog: Catalog, known: Mapping[str, bool] | None = None
-) -> exp.Query:
+def parse(raw: exp.Query, text: QueryText, catalog: Catalog, known: Mapping[str, bool] | None = None) -> exp.Query:
     """Return the normalized form of a result of `tree`, which is consumed.
 
     ConfigError points at a name that does not exist. `known` are all captured tables, for its hint; by default those

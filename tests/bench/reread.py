@@ -48,8 +48,7 @@ from tests.support.servers import own_servers
 
 _SMALL_ROWS = 1000
 _SETUP = (
-    "CREATE TABLE large (id int PRIMARY KEY, name text, city text);"
-    "CREATE TABLE small (id int PRIMARY KEY, n int)",
+    "CREATE TABLE large (id int PRIMARY KEY, name text, city text);CREATE TABLE small (id int PRIMARY KEY, n int)",
     "INSERT INTO large SELECT g, 'name ' || g, 'city ' || g %% 50 FROM generate_series(1, %(rows)s) g",
     f"INSERT INTO small SELECT g, 0 FROM generate_series(1, {_SMALL_ROWS}) g",
 )

@@ -326,7 +326,7 @@ class Generator:
         if not others:
             return self.add()
         name, kind = self._pick.choice(others), self._pick.choice(_TYPES)
-        value = self._value(name, self._plain_type(kind), "abs(hashtext(\"" + table.key[0] + '"::text)) % 9')
+        value = self._value(name, self._plain_type(kind), 'abs(hashtext("' + table.key[0] + '"::text)) % 9')
         alter = f'ALTER TABLE {table.at} ALTER "{name}"'
         return [self._pick.choice((f"{alter} TYPE {kind} USING {value}", f"{alter} TYPE {kind}"))]
 
@@ -336,7 +336,7 @@ class Generator:
         if not texts:
             return self.retype()
         name = self._pick.choice(texts)
-        return [f"ALTER TABLE {table.at} ALTER \"{name}\" TYPE text USING \"{name}\" || '!'"]
+        return [f'ALTER TABLE {table.at} ALTER "{name}" TYPE text USING "{name}" || \'!\'']
 
     # keys
 

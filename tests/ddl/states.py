@@ -127,9 +127,7 @@ class States:
 
     def _undone(self, ledger: Ledger, lsn: int, offset: int) -> list[Entry]:
         """Return the entries past a cut that its writer may have seen the catalog of."""
-        return [
-            entry for entry in ledger.entries if entry.before >= lsn and entry.began_ms <= self._written_ms[offset]
-        ]
+        return [entry for entry in ledger.entries if entry.before >= lsn and entry.began_ms <= self._written_ms[offset]]
 
     def _record(self, message: Any) -> Record:
         offset, key, value = message.offset(), message.key(), message.value()

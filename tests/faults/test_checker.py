@@ -141,11 +141,14 @@ def _read_again(evidence: Evidence, phases: dict[str, list[range]]) -> int:
         incomplete = tuple(
             sorted(f"public.{table}" for table, spans in phases.items() if any(at - begins in span for span in spans))
         )
-        evidence.positions[at] = offset, replace(
-            position,
-            incomplete_tables=incomplete,
-            newest_state=None if position.open is None and not incomplete else before.state,
-            states=states_after(before, position.open, incomplete),
+        evidence.positions[at] = (
+            offset,
+            replace(
+                position,
+                incomplete_tables=incomplete,
+                newest_state=None if position.open is None and not incomplete else before.state,
+                states=states_after(before, position.open, incomplete),
+            ),
         )
     return begins
 

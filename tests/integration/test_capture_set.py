@@ -86,9 +86,7 @@ def test_patterns_decide_over_a_publication_that_is_there(
     """First copy, single changes, truncates and large transactions: nothing of other tables leaves the process."""
     _publish(source, _PUBLICATIONS[what])
     source.execute(f"ALTER DATABASE {source.info.dbname} SET logical_decoding_work_mem = '64kB'".encode())
-    path = _config(
-        tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]', f"streaming = {streaming}\n"
-    )
+    path = _config(tmp_path, servers, database, prefix, '["shop.*", "!shop.audit_log"]', f"streaming = {streaming}\n")
     config = load(path)
     with running(path) as daemon:
         wait_for(config, lambda record: record.is_state)
@@ -149,6 +147,7 @@ def test_renames_into_and_out_of_the_patterns(
         _assert_equal(source, servers, config, "shop.orders", "shop.items", "shop.other")
         _assert_nothing_of_others(servers, config, daemon)
         assert daemon.stop() == 0
+
 
 _PLACE = "(id int PRIMARY KEY, note text, n numeric(10, 2))"
 
@@ -308,7 +307,6 @@ def _lines(daemon: Daemon) -> list[dict[str, Any]]:
     return [json.loads(line) for line in daemon.log.read_text().splitlines() if line.startswith("{")]
 
 
-
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("what", ["schemas", "all tables"])
 def test_tables_that_are_not_published_for_a_while(
@@ -434,7 +432,7 @@ def test_tables_that_no_publication_has_are_named(
         assert said["tables"] == ["shop.items"]
         assert said["statements"] == ['ALTER PUBLICATION "tailrace" ADD TABLE "shop"."items";']
         source.execute(
-            "CREATE TABLE shop.\"New\" (id int PRIMARY KEY, note text); CREATE TABLE shop.log (id int, note text);"
+            'CREATE TABLE shop."New" (id int PRIMARY KEY, note text); CREATE TABLE shop.log (id int, note text);'
             "CREATE TABLE shop.parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);"
             "CREATE TABLE shop.part PARTITION OF shop.parts FOR VALUES FROM (0) TO (9);"
             "CREATE TABLE hr.other (id int PRIMARY KEY); CREATE TEMPORARY TABLE t (id int);"

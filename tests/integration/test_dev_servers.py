@@ -285,8 +285,7 @@ def test_a_server_that_cannot_start_says_why(own_state: Path) -> None:
 
 
 _START = (
-    "import sys, pathlib; from tailrace.cdc.dev.state import start_servers;"
-    "start_servers(pathlib.Path(sys.argv[1]))"
+    "import sys, pathlib; from tailrace.cdc.dev.state import start_servers;start_servers(pathlib.Path(sys.argv[1]))"
 )
 
 

@@ -176,7 +176,7 @@ def test_a_parked_table_continues_when_the_rule_is_lifted(
         for subject in subjects if rule_of == "subject" else [None]:
             client.set_compatibility(subject, "BACKWARD")
         try:
-            connection.execute(f"{alter}; UPDATE item SET \"a b\" = 6".encode())
+            connection.execute(f'{alter}; UPDATE item SET "a b" = 6'.encode())
             parked = wait_for(config, lambda record: record.parked).parked
             assert parked == {"public.item": "TR-345"}
             listed = tailrace("table", "list", "--config", str(path)).stdout

@@ -68,9 +68,7 @@ def test_a_rebuild_shows_how_far_it_is_and_ends_by_ctrl_c(folder: Path) -> None:
     assert on_terminal(["version"], width=80, cwd=folder).code == 0
     started_s = time.monotonic() - began
 
-    whole = on_terminal(
-        ["views", "rebuild", "rows"], width=80, cwd=folder, environment={"NO_COLOR": "1"}, seconds=400
-    )
+    whole = on_terminal(["views", "rebuild", "rows"], width=80, cwd=folder, environment={"NO_COLOR": "1"}, seconds=400)
     assert whole.code == 0, whole.text
     assert whole.silent_s < 2 + 4 * started_s, (whole.silent_s, started_s, whole.text)
     assert whole.colors == []
