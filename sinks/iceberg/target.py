@@ -29,7 +29,7 @@ from tailrace.sinks.iceberg.generations import GENERATION, Generations, Place, S
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.temp_views import temp_view
-from tailrace.sinks.target.protocol import DELETED, Applied, HistoryFrom
+from tailrace.sinks.target.protocol import DELETED, Applied, Commit, HistoryFrom
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,10 +81,6 @@ class IcebergTarget(Generations):
         self._places: dict[int, Place] = {}
         self._records = 0
         """Number of rows in the generation that was last inspected."""
-        self.inputs: Mapping[str, int] = {}
-        self.level_ms: int | None = None
-        self.history_from: HistoryFrom | None = None
-        """Begin of the view's history, written with every commit; the maintainer of a history sets it first."""
         with _FIRST_USE:
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
 
@@ -120,10 +116,10 @@ class IcebergTarget(Generations):
             self._places[generation] = Place(f"{self._view}__{name}")
         return generation
 
-    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
-        """Replace the whole content of a generation by `rows`, as of `cut`."""
+    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+        """Replace the whole content of a generation by `rows`."""
         place = self._places[generation]
-        with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, cut, key):
+        with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, commit, key):
             if self._loaded(place.table) is None:
                 properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
                 self._session.sql(
@@ -136,10 +132,12 @@ class IcebergTarget(Generations):
                     f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(quote, columns))}) "
                     f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
                 )
-        return self._committed(place, generation, cut)
+        return self._committed(place, generation, commit.cut)
 
-    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
-        """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
+    def merge(
+        self, generation: int, changes: DataFrame, key: Sequence[str], commit: Commit, *, few: bool = False
+    ) -> Applied:
+        """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
         columns = _columns(self._evolve(place, changes.drop(DELETED)), changes, prefix="s.")
         # <=>: with =, a key that contains NULL would be inserted again in each batch.
@@ -147,7 +145,7 @@ class IcebergTarget(Generations):
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
         with (
             temp_view(self._session, "tailrace_changes", changes),
-            self._properties(generation, cut, key),
+            self._properties(generation, commit, key),
             in_one_task(self._session, few=few and self.is_small),
         ):
             self._session.sql(
@@ -156,22 +154,22 @@ class IcebergTarget(Generations):
                 f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN "
                 f"INSERT ({', '.join(map(quote, columns))}) VALUES ({', '.join(columns.values())})"
             )
-        return self._committed(place, generation, cut)
+        return self._committed(place, generation, commit.cut)
 
-    def append(self, generation: int, rows: DataFrame, cut: Cut) -> Applied:
-        """Add rows to a generation and bring it to `cut`."""
+    def append(self, generation: int, rows: DataFrame, commit: Commit) -> Applied:
+        """Add rows to a generation and bring it to the cut of `commit`."""
         place = self._places[generation]
         columns = _columns(self._evolve(place, rows), rows)
-        with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, cut):
+        with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, commit):
             self._session.sql(
                 f"INSERT INTO {self._written(place)} ({', '.join(map(quote, columns))}) "
                 f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
             )
-        return self._committed(place, generation, cut)
+        return self._committed(place, generation, commit.cut)
 
-    def unchanged(self, applied: Applied, cut: Cut) -> Applied:
-        """Return the state with the new cut, without a commit: only the views topic records such a cut."""
-        return replace(applied, cut=cut, unfinished=None)
+    def unchanged(self, applied: Applied, commit: Commit) -> Applied:
+        """Return the state with the new cut, without a snapshot: only the views topic records such a cut."""
+        return replace(applied, cut=commit.cut, unfinished=None)
 
     def snapshot_at(self, cut: Cut, of: Applied | None = None) -> int | None:
         """Return the snapshot of the live generation at `cut`; None if `cut` is before its first cut.
@@ -367,18 +365,18 @@ class IcebergTarget(Generations):
         return there
 
     @contextmanager
-    def _properties(self, generation: int, cut: Cut, key: Sequence[str] | None = None) -> Iterator[None]:
-        values = {CUT: cut.to_json(), GENERATION: str(generation)}
+    def _properties(self, generation: int, commit: Commit, key: Sequence[str] | None = None) -> Iterator[None]:
+        values = {CUT: commit.cut.to_json(), GENERATION: str(generation)}
         if key is not None:
             values[KEY] = orjson.dumps(list(key)).decode()
         if self._definition is not None:
             values[DEFINITION] = self._definition
-        if self.inputs:
-            values[INPUTS] = orjson.dumps(dict(self.inputs)).decode()
-        if self.level_ms is not None:
-            values[LEVEL] = str(self.level_ms)
-        if self.history_from is not None:
-            values[HISTORY_FROM] = self.history_from.to_json()
+        if commit.inputs:
+            values[INPUTS] = orjson.dumps(dict(commit.inputs)).decode()
+        if commit.level_ms is not None:
+            values[LEVEL] = str(commit.level_ms)
+        if commit.history_from is not None:
+            values[HISTORY_FROM] = commit.history_from.to_json()
         with self._set(values):
             yield
 

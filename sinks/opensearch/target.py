@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.opensearch.bulk import connect, named_errors, write_documents
 from tailrace.sinks.opensearch.documents import INTEGERS, documents, mapping
-from tailrace.sinks.target.protocol import DELETED, Applied
+from tailrace.sinks.target.protocol import DELETED, Applied, Commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,8 +71,6 @@ class OpenSearchTarget:
         self._cuts = cuts_index(search)
         self._client = connect(search)
         self._seen: dict[int, dict[str, str]] = {}
-        self.inputs: Mapping[str, int] = {}
-        self.level_ms: int | None = None
         with named_errors(search):
             if not self._client.indices.exists(index=self._cuts):
                 # 400: another process was faster.
@@ -95,26 +94,28 @@ class OpenSearchTarget:
             self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
             return generation
 
-    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
-        """Replace the whole content by `rows`, as of `cut`; for the live generation, by a new live one."""
+    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+        """Replace the whole content by `rows`; for the live generation, by a new live one."""
         columns = {field.name: field.dataType for field in rows.schema if field.name != DELETED}
         with named_errors(self._search):
             live = self._live_index()
         if live == self.index(generation):
             staged = self.stage(columns, key)
-            self._apply(staged, rows, key, cut, None)
+            self._apply(staged, rows, key, commit, None)
             self.swap(staged, key)
             with named_errors(self._search):
                 self._drop(generation)
-            return self._now(staged, cut)
+            return self._now(staged, commit)
         if self._stored(generation) is not None:
             with named_errors(self._search):
                 self._drop(generation)
                 self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
-        return self._apply(generation, rows, key, cut, None)
+        return self._apply(generation, rows, key, commit, None)
 
-    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
-        """Bring a generation to `cut`; `changes` has one row per key, with `DELETED`."""
+    def merge(
+        self, generation: int, changes: DataFrame, key: Sequence[str], commit: Commit, *, few: bool = False
+    ) -> Applied:
+        """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         types = {f.name: f.dataType.simpleString() for f in changes.schema if f.name != DELETED}
         with named_errors(self._search):
             known = self._seen.get(generation) or self.columns(generation)
@@ -124,13 +125,13 @@ class OpenSearchTarget:
                 self._client.indices.put_mapping(index=self.index(generation), body=body)
             self._seen[generation] = {**known, **types}
             before = self._applied(generation)
-        return self._apply(generation, changes, key, cut, before)
+        return self._apply(generation, changes, key, commit, before)
 
-    def unchanged(self, applied: Applied, cut: Cut) -> Applied:
-        """Write only the cut."""
+    def unchanged(self, applied: Applied, commit: Commit) -> Applied:
+        """Write only the cut and its facts."""
         with named_errors(self._search):
-            self._store(applied.generation, cut, None)
-        return self._now(applied.generation, cut)
+            self._store(applied.generation, commit, commit.cut, None)
+        return self._now(applied.generation, commit)
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
         """Point the alias to a generation, atomically for all readers; the old one stays for a rollback."""
@@ -167,18 +168,18 @@ class OpenSearchTarget:
                 self._drop(number)
 
     def _apply(
-        self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, before: Applied | None
+        self, generation: int, changes: DataFrame, key: Sequence[str], commit: Commit, before: Applied | None
     ) -> Applied:
         with named_errors(self._search):
             if before is None:
-                self._store(generation, None, cut)
+                self._store(generation, commit, None, commit.cut)
             else:
-                self._store(generation, before.cut, cut, before.level_ms)
+                self._store(generation, replace(commit, level_ms=before.level_ms), before.cut, commit.cut)
         write = partial(
             write_documents,
             search=self._search,
             index=self.index(generation),
-            version=cut.position.commit_lsn,
+            version=commit.cut.position.commit_lsn,
         )
         rows = documents(changes, key)
         if _estimate(rows) <= _FEW_BYTES:
@@ -187,11 +188,11 @@ class OpenSearchTarget:
             rows.foreachPartition(write)
         with named_errors(self._search):
             self._client.indices.refresh(index=self.index(generation))
-            self._store(generation, cut, None)
-        return self._now(generation, cut)
+            self._store(generation, commit, commit.cut, None)
+        return self._now(generation, commit)
 
-    def _now(self, generation: int, cut: Cut) -> Applied:
-        return Applied(generation, cut, definition=self._definition, inputs=self.inputs)
+    def _now(self, generation: int, commit: Commit) -> Applied:
+        return Applied(generation, commit.cut, definition=self._definition, inputs=commit.inputs)
 
     def _check_types(self, known: Mapping[str, str], types: Mapping[str, str]) -> None:
         """Raise RebuildError (TR-522) for a type change; an index allows only those between integer types.
@@ -223,17 +224,15 @@ class OpenSearchTarget:
             level_ms=stored.get("level_ms", 0),
         )
 
-    def _store(self, generation: int, cut: Cut | None, unfinished: Cut | None, level_ms: int | None = None) -> None:
-        if level_ms is None:
-            level_ms = time.time_ns() // 1_000_000 if self.level_ms is None else self.level_ms
+    def _store(self, generation: int, commit: Commit, cut: Cut | None, unfinished: Cut | None) -> None:
         document = {
             "view": self._view,
             "generation": generation,
             "cut": cut.to_json() if cut else None,
             "unfinished": unfinished.to_json() if unfinished else None,
             "definition": self._definition,
-            "inputs": self.inputs,
-            "level_ms": level_ms,
+            "inputs": dict(commit.inputs),
+            "level_ms": time.time_ns() // 1_000_000 if commit.level_ms is None else commit.level_ms,
         }
         self._client.index(index=self._cuts, id=cut_id(self._view, generation), body=document)
 

@@ -70,16 +70,22 @@ class Applied:
         return self.level_ms or self.cut.commit_ts_us // 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Facts that a write stores with its rows: attributes of `Applied`. `level_ms` None means the time of writing."""
+
+    cut: Cut
+    level_ms: int | None = None
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    history_from: HistoryFrom | None = None
+
+
 class Target(Protocol):
     """The storage of one view (`sinks.iceberg`, `sinks.opensearch`).
 
     A generation is one build of it from offset 0. Data and cut become visible together. Every method can be repeated: a
-    second call after a crash ends in the same state. The next write records `inputs` (`Applied.inputs`) and `level_ms`,
-    where None means the time of writing.
+    second call after a crash ends in the same state.
     """
-
-    inputs: Mapping[str, int]
-    level_ms: int | None
 
     @property
     def kind(self) -> str: ...
@@ -90,14 +96,16 @@ class Target(Protocol):
     def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
         """Begin a new generation, return its number, and drop the remains of earlier attempts at it."""
 
-    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], cut: Cut) -> Applied:
-        """Replace the whole content by `rows`, as of `cut`; the generation's number may change."""
+    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+        """Replace the whole content by `rows`; the generation's number may change."""
 
-    def merge(self, generation: int, changes: DataFrame, key: Sequence[str], cut: Cut, *, few: bool = False) -> Applied:
+    def merge(
+        self, generation: int, changes: DataFrame, key: Sequence[str], commit: Commit, *, few: bool = False
+    ) -> Applied:
         """Apply changed and deleted rows, one per key; `few`: starting a task costs more than its work."""
 
-    def unchanged(self, applied: Applied, cut: Cut) -> Applied:
-        """Record that nothing changed up to `cut`."""
+    def unchanged(self, applied: Applied, commit: Commit) -> Applied:
+        """Record that no row changed up to the cut."""
 
     def swap(self, generation: int, key: Sequence[str]) -> None:
         """Switch readers to another generation atomically; the old one stays until `keep` drops it."""

@@ -59,7 +59,6 @@ def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenC
     """Bring a generation to a cut; with nothing applied, fill it from offset 0."""
     report = Report()
     records = records_up_to(shared.config.kafka, view.declared, seen.cut) if applied is None else 0
-    view.batch.target.level_ms = seen.level_ms
     try:
         with progress(shared.session, view.declared.name, records, report):
             done = view.batch.advance(applied, seen, report, generation=generation)

@@ -7,7 +7,6 @@ Queries are computed over their snapshots, because the topics do not retain the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -15,8 +14,9 @@ from pyspark.sql import SparkSession
 from tailrace.schemas.errors import RebuildError, StateError
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.target.protocol import Applied
-from tailrace.spark_jobs.maintain.batch import Batch, Report
+from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
+from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.views import Declared
 
@@ -80,7 +80,6 @@ class BaseTables:
                 return False
             batch = base.batch
             columns, key = batch.layout()
-            batch.target.level_ms = seen.level_ms
             done = batch.advance(None, seen, Report(), generation=batch.target.stage(columns, key))
             batch.target.swap(done.generation, key)
             live = batch.target.live()
@@ -104,11 +103,10 @@ def _open(shared: Shared, topic: str, table: str) -> KeptView:
     # Kafka does not distinguish a dot and an underscore in topic names, so no two tables get the same name here.
     declared = Declared(f"{NAMESPACE}.{topic}", "warehouse", (topic,), None, captured=(table,))
 
-    def open_batch(session: SparkSession) -> Batch:
+    def open_batch(session: SparkSession) -> TableBatch:
         assert shared.config.warehouse is not None  # `declare` has checked it
         warehouse = shared.config.warehouse.model_copy(update={"namespace": NAMESPACE})
         target = IcebergTarget(session, warehouse, topic.replace(".", "_"))
-        newest_cut = partial(shared.cuts.wait, declared)
-        return Batch(declared, target, session, shared.records, shared.config.kafka, newest_cut)
+        return TableBatch(declared, target, session, shared.config, shared.records, shared.cuts)
 
     return KeptView(shared, declared, open_batch)

@@ -1,28 +1,29 @@
-"""One batch of one view: from its applied state to a cut. A rebuild is the same with nothing applied."""
+"""One batch of a view, from its applied state to a cut: the steps that all kinds of views share.
+
+A rebuild is the same with nothing applied. The kinds: `table_batch`, `query_batch`, `history_batch`, `percolate`.
+"""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType
 
-from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.config.model import Config, Kafka
 from tailrace.schemas.errors import RebuildError, StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.control.views_topic import now_ms
-from tailrace.sinks.target.protocol import DELETED, Applied, Target
+from tailrace.sinks.target.protocol import Applied, Commit, HistoryFrom, Target
 from tailrace.spark_jobs.maintain.waiting import waits_for_tables
-from tailrace.spark_jobs.topics.cuts import SeenCut, advanced
-from tailrace.spark_jobs.topics.latest import changes
-from tailrace.spark_jobs.topics.records import Latest, Records
-from tailrace.spark_jobs.topics.shapes import TableShapes
-from tailrace.spark_jobs.views import Declared, check_shapes
+from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut, advanced
+from tailrace.spark_jobs.topics.records import Records
+from tailrace.spark_jobs.views import Declared
 
 _NEWER_CUTS = 5
 """Maximum number of cuts that a batch reads up to, if reading takes longer than the compaction lag."""
@@ -51,103 +52,117 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Batches of one view. `session` is the view's own, `newest_cut` returns the newest state cut."""
+class Content:
+    """The whole content of a generation; `history_from` if it retains the past."""
+
+    columns: Mapping[str, DataType]
+    rows: DataFrame
+    key: Sequence[str]
+    history_from: HistoryFrom | None = None
+
+
+@dataclass(slots=True)
+class ViewBatch(ABC, Generic[R]):
+    """Batches of one view. `session` is the view's own; `R` is what a kind of view reads for a batch."""
 
     view: Declared
     target: Target
     session: SparkSession
+    config: Config
     records: Records
-    kafka: Kafka
-    newest_cut: Callable[[], SeenCut]
+    cuts: Cuts
+    _cached: list[DataFrame] = field(default_factory=list, init=False)
+
+    @abstractmethod
+    def layout(self) -> tuple[Mapping[str, DataType], Sequence[str]]:
+        """Return the columns and the key that a rebuild has."""
+
+    @abstractmethod
+    def read(self, applied: Applied | None, seen: SeenCut) -> tuple[SeenCut, R]:
+        """Read what changed since `applied`, or all; return the cut that was read up to, `seen` or a newer one."""
+
+    @abstractmethod
+    def whole(self, found: R, seen: SeenCut, report: Report) -> Content:
+        """Return the whole content as of the cut, from what was read with nothing applied."""
+
+    @abstractmethod
+    def change(self, applied: Applied, found: R, seen: SeenCut, report: Report) -> Applied:
+        """Bring the generation of `applied` to the cut by what was read since."""
+
+    def continued(self, generation: int, report: Report) -> Applied | None:
+        """Return the state that a new generation begins with; None: it is built from nothing."""
+        return None
+
+    def prepare(self, applied: Applied | None, seen: SeenCut, generation: int | None) -> tuple[Applied | None, SeenCut]:
+        """Prepare the inputs; return the state to continue from, None if that is impossible, and the cut to reach."""
+        return applied, seen
+
+    def inputs_read(self) -> Mapping[str, int]:
+        """Return the generations of the views that this view reads, by name."""
+        return {}
+
+    def finish(self, applied: Applied) -> None:
+        """Complete a batch after its commit, also one that an earlier process did not complete."""
 
     def advance(
         self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
     ) -> Applied:
-        """Bring a generation from `applied` to the cut; a cut at or before it changes nothing.
+        """Bring a generation from `applied` to the cut, or a newer one; a cut at or before it changes nothing.
 
-        With nothing applied, the whole state is read: into `generation`, or into a new one, which becomes live.
+        With nothing applied, build the whole content: in `generation`, or in a new one, which becomes live.
         """
-        if applied is not None:
-            check_definition(self.view, applied)
-            done = settled(self.view, self.target, applied, own_cut(self.view, seen))
-            if done is not None:
-                return done
-        cut, latest = self._read(applied, seen)
-        report.stage("read")
-        shapes = self.records.shapes(self.view.topics[0], latest.facts.schema_ids if latest else frozenset())
-        check_shapes(self.view, shapes)
-        report.rows = latest.facts.rows if latest else 0
-        if applied is None or (latest is not None and latest.facts.truncated):
-            report.replaced = True
-            done = self._replace(applied, latest, shapes, cut, generation)
-        elif latest is None or latest.facts.rows == 0:
-            done = self.target.unchanged(applied, cut)
-        else:
-            rows = changes(latest.rows(self.session), latest.facts, shapes)
-            few = latest.facts.rows <= FEW_ROWS
-            done = self.target.merge(applied.generation, rows, shapes.key, cut, few=few)
-        report.stage("apply")
+        done = self._advanced(applied, seen, report, generation)
+        self.finish(done)
         return done
 
-    def _replace(
-        self,
-        applied: Applied | None,
-        latest: Latest | None,
-        shapes: TableShapes,
-        cut: Cut,
-        generation: int | None,
-    ) -> Applied:
-        if latest is None:
-            fields = [StructField(name, kind) for name, kind in shapes.columns.items()]
-            rows: DataFrame = self.session.createDataFrame([], StructType(fields))
-        else:
-            found = changes(latest.rows(self.session), latest.facts, shapes)
-            rows = found.where(~F.col(DELETED)).drop(DELETED)
+    def _advanced(self, applied: Applied | None, seen: SeenCut, report: Report, generation: int | None) -> Applied:
+        if applied is None and generation is not None:
+            applied = self.continued(generation, report)
         into = generation if applied is None else applied.generation
-        return fill(self.target, shapes.columns, rows, shapes.key, cut, into)
+        if applied is not None:
+            check_definition(self.view, applied)
+            if not advanced(applied, seen.cut):
+                _check_same_log(self.view, applied.cut, seen.cut)
+                return applied
+        since, seen = self.prepare(applied, seen, generation)
+        if since is not None:
+            _check_same_log(self.view, since.cut, seen.cut)
+            if since.unfinished is None and own_cut(self.view, seen).offsets == since.cut.offsets:
+                return self.unchanged(since, seen)
+        try:
+            seen, found = self.read(since, seen)
+            report.stage("read")
+            if since is None:
+                report.replaced = True
+                content = self.whole(found, seen, report)
+                return fill(self.target, content, self.commit(seen, content.history_from), into)
+            return self.change(since, found, seen, report)
+        finally:
+            for frame in self._cached:
+                frame.unpersist()
+            self._cached.clear()
+            report.stage("apply")
 
-    def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
-        """Return the view's columns and key by the newest schemas."""
-        shapes = self.records.newest_shapes(self.view.topics[0])
-        return shapes.columns, shapes.key
+    def commit(self, seen: SeenCut, history_from: HistoryFrom | None = None) -> Commit:
+        """Return the facts that are stored with a write at the cut."""
+        return Commit(own_cut(self.view, seen), seen.level_ms, self.inputs_read(), history_from)
 
-    def _read(self, applied: Applied | None, seen: SeenCut) -> tuple[Cut, Latest | None]:
-        (topic,) = self.view.topics
-        start = applied.cut.offsets.get(topic, []) if applied else []
+    def unchanged(self, applied: Applied, seen: SeenCut) -> Applied:
+        """Return the applied state at a cut that changes no row."""
+        return self.target.unchanged(applied, self.commit(seen, applied.history_from))
 
-        def read(seen: SeenCut) -> tuple[Cut, Latest | None]:
-            cut = own_cut(self.view, seen)
-            return cut, self.records.latest(topic, start, cut.offsets.get(topic, []))
-
-        return read_whole(self.view, self.kafka, self.newest_cut, seen, read)
+    def persist_until_batch_end(self, frame: DataFrame) -> DataFrame:
+        """Persist a frame that a batch uses more than once; the end of the batch releases it."""
+        self._cached.append(frame.persist())
+        return frame
 
 
-def settled(view: Declared, target: Target, applied: Applied, cut: Cut) -> Applied | None:
-    """Return the applied state if the cut adds no records, else None.
-
-    StateError (TR-525) if the topics are not those that the view was built from.
-    """
-    _check_same_log(view, applied.cut, cut)
-    if not advanced(applied, cut):
-        return applied
-    if applied.unfinished is None and cut.offsets == applied.cut.offsets:
-        return target.unchanged(applied, cut)
-    return None
-
-
-def fill(
-    target: Target,
-    columns: Mapping[str, DataType],
-    rows: DataFrame,
-    key: Sequence[str],
-    cut: Cut,
-    generation: int | None,
-) -> Applied:
-    """Make `rows` the whole content of `generation`, or of a new one, which becomes live."""
+def fill(target: Target, content: Content, commit: Commit, generation: int | None) -> Applied:
+    """Make `content` the whole content of `generation`, or of a new one, which becomes live."""
+    rows, key = content.rows, content.key
     if generation is not None:
-        return target.replace(generation, rows, key, cut)
-    done = target.replace(target.stage(columns, key), rows, key, cut)
+        return target.replace(generation, rows, key, commit)
+    done = target.replace(target.stage(content.columns, key), rows, key, commit)
     target.swap(done.generation, key)
     return done
 
@@ -161,24 +176,26 @@ def own_cut(view: Declared, seen: SeenCut) -> Cut:
 def read_whole(
     view: Declared,
     kafka: Kafka,
-    newest_cut: Callable[[], SeenCut],
+    newest_cut: Callable[[Declared], SeenCut],
     seen: SeenCut,
-    read: Callable[[SeenCut], tuple[Cut, R]],
-) -> tuple[Cut, R]:
+    read: Callable[[SeenCut], tuple[SeenCut, R]],
+) -> tuple[SeenCut, R]:
     """Read up to the cut, or to a newer one if compaction may have removed records of the cut.
+
+    `read` returns the cut that it has read up to: the one given, or a newer one.
 
     Compaction drops a record only in favor of one that is older than the compaction lag: a younger cut is complete,
     and so is one that no record follows. `Waiting` if there is no newer cut, because a table is incomplete;
     StateError (TR-524) if reading takes longer than the lag each time.
     """
     for _ in range(_NEWER_CUTS):
-        cut, found = read(seen)
+        reached, found = read(seen)
         if now_ms() - seen.level_ms < kafka.min_compaction_lag_ms:
-            return cut, found
-        newer = newest_cut()
-        if own_cut(view, newer).offsets == cut.offsets:
+            return reached, found
+        newer = newest_cut(view)
+        if own_cut(view, newer).offsets == own_cut(view, reached).offsets:
             check_whole(view, kafka, newer)
-            return cut, found
+            return reached, found
         seen = newer
     raise StateError(
         "TR-524",

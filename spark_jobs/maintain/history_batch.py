@@ -7,18 +7,17 @@ generation.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from tailrace.schemas.errors import ConfigError, StateError
 from tailrace.schemas.lsn import format_lsn
-from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import now_ms, read_views
 from tailrace.sinks.iceberg.target import IcebergTarget
@@ -32,16 +31,16 @@ from tailrace.sinks.target.protocol import (
     VALID_TO,
     VALIDITY,
     Applied,
+    Commit,
     HistoryFrom,
 )
-from tailrace.spark_jobs.maintain.batch import Report, check_definition, check_whole, fill, own_cut, settled
-from tailrace.spark_jobs.maintain.kept_view import Shared
+from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, check_whole, own_cut
 from tailrace.spark_jobs.maintain.versions import standing_at, versions
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.events import AT, LSN, OP, ORDINAL, columns_of, complete_from, each_once, events, plain
 from tailrace.spark_jobs.topics.records import Every
 from tailrace.spark_jobs.topics.shapes import TableShapes, widens
-from tailrace.spark_jobs.views import Declared, check_shapes
+from tailrace.spark_jobs.views import check_shapes
 
 _VERSION: Final[dict[str, DataType]] = {
     name: TimestampType() if name in (VALID_FROM, VALID_TO) else LongType() for name in VALIDITY
@@ -55,14 +54,10 @@ _LOG: Final[dict[str, DataType]] = {
 
 
 @dataclass(slots=True)
-class KeepingBatch(ABC):
-    """Batches of one `history` or `log` view; `session` is the view's own."""
+class KeepingBatch(ViewBatch[Every | None]):
+    """Batches of one `history` or `log` view. They read every record between two cuts."""
 
-    view: Declared
     target: IcebergTarget
-    session: SparkSession
-    shared: Shared
-    _cached: list[DataFrame] = field(default_factory=list)
 
     own: ClassVar[Mapping[str, DataType]]
     """The columns that the shape adds to those of the table."""
@@ -72,57 +67,16 @@ class KeepingBatch(ABC):
         """Return the key columns of the view."""
 
     @abstractmethod
-    def begun(self, found: DataFrame, every: Every | None, shapes: TableShapes, begins: int) -> DataFrame:
+    def begun(self, found: DataFrame, every: Every, shapes: TableShapes, begins: int) -> DataFrame:
         """Return all rows of a view that begins at the LSN `begins`, from the events of a whole topic."""
 
     @abstractmethod
-    def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, cut: Cut) -> Applied:
+    def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, seen: SeenCut) -> Applied:
         """Commit the rows that the events of a span add."""
-
-    def advance(
-        self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
-    ) -> Applied:
-        """Bring a generation from `applied` to the cut; a cut at or before it changes nothing.
-
-        With nothing applied, begin with a copy of the live generation, if there is one that can be continued, else at
-        the earliest LSN from which the topic still has all versions. StateError if versions would be missing.
-        """
-        topic, cut = self.view.topics[0], own_cut(self.view, seen)
-        try:
-            if applied is None and generation is not None and (live := self._continued()):
-                applied = self._copied(live, generation)
-                report.stage("copy")
-            if applied is not None:
-                check_definition(self.view, applied)
-                done = settled(self.view, self.target, applied, cut)
-                if done is not None:
-                    return done
-            start = applied.cut.offsets.get(topic, []) if applied else []
-            every = self.shared.records.every(topic, start, cut.offsets.get(topic, []))
-            report.stage("read")
-            shapes = self.shared.records.shapes(topic, every.facts.ids | every.facts.key_ids if every else frozenset())
-            self._check_shapes(shapes, every)
-            report.rows = every.facts.records if every else 0
-            if applied is None:
-                report.replaced = True
-                if shapes.keys:
-                    check_whole(self.view, self.shared.config.kafka, seen)
-                return self._begin(every, shapes, cut, generation)
-            self.target.history_from = applied.history_from
-            if every is None:
-                return self.target.unchanged(applied, cut)
-            self._check_lag(applied, every)
-            found = events(every.records(self.session), every.facts, shapes)
-            return self.added(applied, found, every, shapes, cut)
-        finally:
-            for frame in self._cached:
-                frame.unpersist()
-            self._cached.clear()
-            report.stage("apply")
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         """Return the columns and key of a rebuild, which retains all columns of a continued generation."""
-        shapes = self.shared.records.newest_shapes(self.view.topics[0])
+        shapes = self.records.newest_shapes(self.view.topics[0])
         self._check_shapes(shapes, None)
         columns = {**shapes.columns, **self.own}
         if self._continued() is None:
@@ -139,21 +93,63 @@ class KeepingBatch(ABC):
                 )
         return there | columns, self.key(shapes)
 
-    def _begin(self, every: Every | None, shapes: TableShapes, cut: Cut, generation: int | None) -> Applied:
-        columns = {**columns_of(every.facts if every else None, shapes), **self.own}
-        if every is None:
-            begins = HistoryFrom(self._from(cut.flushed_lsn), cut.commit_ts_us // 1000)
+    def continued(self, generation: int, report: Report) -> Applied | None:
+        """Copy the live generation at its cut, if it can be continued.
+
+        StateError (TR-560) if the view was not maintained for so long that it may have missed deletes.
+        """
+        live = self._continued()
+        if live is None:
+            return None
+        kafka = self.config.kafka
+        record = read_views(kafka, Topics(kafka.prefix)).get(self.view.name)
+        level_ms = record.current_ms if record else live.cut.commit_ts_us // 1000
+        if now_ms() - level_ms > kafka.delete_retention_ms:
+            raise self._behind(live)
+        rows = self.session.sql(f"SELECT * FROM {self.target.table()} VERSION AS OF {live.snapshot_id}")
+        shapes = self.records.shapes(self.view.topics[0])
+        commit = Commit(live.cut, live.level_since_ms, history_from=live.history_from)
+        copied = self.target.replace(generation, rows, self.key(shapes), commit)
+        report.stage("copy")
+        return copied
+
+    def read(self, applied: Applied | None, seen: SeenCut) -> tuple[SeenCut, Every | None]:
+        (topic,), cut = self.view.topics, own_cut(self.view, seen)
+        start = applied.cut.offsets.get(topic, []) if applied else []
+        return seen, self.records.every(topic, start, cut.offsets.get(topic, []))
+
+    def whole(self, found: Every | None, seen: SeenCut, report: Report) -> Content:
+        """Return the rows since the earliest LSN from which the topic still has all versions."""
+        shapes = self._shapes(found, report)
+        if shapes.keys:
+            check_whole(self.view, self.config.kafka, seen)
+        columns = {**columns_of(found.facts if found else None, shapes), **self.own}
+        if found is None:
+            begins = HistoryFrom(self._from(seen.cut.flushed_lsn), seen.cut.commit_ts_us // 1000)
             fields = [StructField(name, kind) for name, kind in columns.items()]
-            rows: DataFrame = self.session.createDataFrame([], StructType(fields))
-        else:
-            span = every.records(self.session)
-            least = complete_from(span, now_ms(), self.shared.config.kafka.min_compaction_lag_ms, bool(shapes.keys))
-            lsn = self._from(cut.flushed_lsn if least is None else least)
-            before = span.where(F.col("lsn") < lsn).agg(F.max("taken_ms")).collect()[0][0]
-            begins = HistoryFrom(lsn, before or 0)
-            rows = self._keep(self.begun(events(span, every.facts, shapes), every, shapes, lsn))
-        self.target.history_from = begins
-        return fill(self.target, columns, rows, self.key(shapes), cut, generation)
+            nothing = self.session.createDataFrame([], StructType(fields))
+            return Content(columns, nothing, self.key(shapes), begins)
+        span = found.records(self.session)
+        least = complete_from(span, now_ms(), self.config.kafka.min_compaction_lag_ms, bool(shapes.keys))
+        lsn = self._from(seen.cut.flushed_lsn if least is None else least)
+        before = span.where(F.col("lsn") < lsn).agg(F.max("taken_ms")).collect()[0][0]
+        rows = self.persist_until_batch_end(self.begun(events(span, found.facts, shapes), found, shapes, lsn))
+        return Content(columns, rows, self.key(shapes), HistoryFrom(lsn, before or 0))
+
+    def change(self, applied: Applied, found: Every | None, seen: SeenCut, report: Report) -> Applied:
+        """Add what the span holds. StateError if versions would be missing."""
+        shapes = self._shapes(found, report)
+        if found is None:
+            return self.unchanged(applied, seen)
+        self._check_lag(applied, found)
+        return self.added(applied, events(found.records(self.session), found.facts, shapes), found, shapes, seen)
+
+    def _shapes(self, found: Every | None, report: Report) -> TableShapes:
+        ids = found.facts.ids | found.facts.key_ids if found else frozenset[int]()
+        shapes = self.records.shapes(self.view.topics[0], ids)
+        self._check_shapes(shapes, found)
+        report.rows = found.facts.records if found else 0
+        return shapes
 
     def _from(self, least: int) -> int:
         """Return the LSN at which the view begins: the configured one, else the earliest possible, `least`."""
@@ -175,33 +171,18 @@ class KeepingBatch(ABC):
         wanted = self.view.history_from
         return None if wanted is not None and wanted > live.history_from.lsn else live
 
-    def _copied(self, live: Applied, generation: int) -> Applied:
-        """Copy the live generation at its cut.
-
-        StateError (TR-560) if the view was not maintained for so long that it may have missed deletes.
-        """
-        kafka = self.shared.config.kafka
-        record = read_views(kafka, Topics(kafka.prefix)).get(self.view.name)
-        level_ms = record.current_ms if record else live.cut.commit_ts_us // 1000
-        if now_ms() - level_ms > kafka.delete_retention_ms:
-            raise self._behind(live)
-        self.target.history_from = live.history_from
-        rows = self.session.sql(f"SELECT * FROM {self.target.table()} VERSION AS OF {live.snapshot_id}")
-        shapes = self.shared.records.shapes(self.view.topics[0])
-        return self.target.replace(generation, rows, self.key(shapes), live.cut)
-
     def _check_lag(self, applied: Applied, every: Every) -> None:
         """Raise StateError (TR-560) if compaction may have removed versions; call it after reading all.
 
         Compaction drops a version only in favor of one that is older than the compaction lag.
         """
-        if self.shared.records.shapes(self.view.topics[0]).keys and (
-            now_ms() - every.facts.oldest_ms >= self.shared.config.kafka.min_compaction_lag_ms
+        if self.records.shapes(self.view.topics[0]).keys and (
+            now_ms() - every.facts.oldest_ms >= self.config.kafka.min_compaction_lag_ms
         ):
             raise self._behind(applied)
 
     def _behind(self, applied: Applied) -> StateError:
-        view, lag = self.view.name, self.shared.config.kafka.min_compaction_lag_ms
+        view, lag = self.view.name, self.config.kafka.min_compaction_lag_ms
         return StateError(
             "TR-560",
             f'view "{view}" is so far behind that versions may be gone from its topic',
@@ -222,10 +203,6 @@ class KeepingBatch(ABC):
                 hint='Rename the column, or take shape = "current".',
             )
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        self._cached.append(frame.persist())
-        return frame
-
 
 @dataclass(slots=True)
 class HistoryBatch(KeepingBatch):
@@ -236,10 +213,10 @@ class HistoryBatch(KeepingBatch):
     def key(self, shapes: TableShapes) -> tuple[str, ...]:
         return (*shapes.key, FROM_LSN, FROM_ORDINAL)
 
-    def begun(self, found: DataFrame, every: Every | None, shapes: TableShapes, begins: int) -> DataFrame:
+    def begun(self, found: DataFrame, every: Every, shapes: TableShapes, begins: int) -> DataFrame:
         return _since(found, every, shapes, begins)
 
-    def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, cut: Cut) -> Applied:
+    def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, seen: SeenCut) -> Applied:
         changes = found.where(F.col(OP) != "t")
         self.target.shape_as(applied.generation, found.select(*map(quote, plain(found))))
         open_rows = self.session.sql(f"SELECT * FROM {self.target.reached(applied.generation)} WHERE {TO_LSN} IS NULL")
@@ -251,10 +228,11 @@ class HistoryBatch(KeepingBatch):
             keys = changes.select(*(F.col(quote(name)).alias(other) for name, other in names.items())).distinct()
             same = [open_rows[quote(name)] == keys[other] for name, other in names.items()]
             open_rows = open_rows.join(keys, same, "left_semi")
-        rows = self._keep(versions(changes, open_rows, truncates, shapes.key, shapes.columns))
+        rows = self.persist_until_batch_end(versions(changes, open_rows, truncates, shapes.key, shapes.columns))
         if rows.count() == 0:
-            return self.target.unchanged(applied, cut)
-        return self.target.merge(applied.generation, rows.withColumn(DELETED, F.lit(False)), self.key(shapes), cut)
+            return self.unchanged(applied, seen)
+        changed, commit = rows.withColumn(DELETED, F.lit(False)), self.commit(seen, applied.history_from)
+        return self.target.merge(applied.generation, changed, self.key(shapes), commit)
 
 
 @dataclass(slots=True)
@@ -266,7 +244,7 @@ class LogBatch(KeepingBatch):
     def key(self, shapes: TableShapes) -> tuple[str, ...]:
         return ("commit_lsn", "ordinal")
 
-    def begun(self, found: DataFrame, every: Every | None, shapes: TableShapes, begins: int) -> DataFrame:
+    def begun(self, found: DataFrame, every: Every, shapes: TableShapes, begins: int) -> DataFrame:
         changed = _logged(each_once(found, bool(shapes.keys)))
         if not shapes.keys:
             # Without a key, the rows valid at an LSN are unknown; and such a topic is never compacted.
@@ -276,17 +254,16 @@ class LogBatch(KeepingBatch):
         base = stood.withColumnsRenamed(names).withColumn("op", F.lit("r"))
         return changed.where(F.col("commit_lsn") >= begins).unionByName(base.select(*map(quote, changed.columns)))
 
-    def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, cut: Cut) -> Applied:
-        rows = self._keep(_logged(each_once(found, bool(shapes.keys))))
+    def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, seen: SeenCut) -> Applied:
+        rows = self.persist_until_batch_end(_logged(each_once(found, bool(shapes.keys))))
         if rows.count() == 0:
-            return self.target.unchanged(applied, cut)
-        return self.target.append(applied.generation, rows, cut)
+            return self.unchanged(applied, seen)
+        return self.target.append(applied.generation, rows, self.commit(seen, applied.history_from))
 
 
-def _since(found: DataFrame, every: Every | None, shapes: TableShapes, begins: int) -> DataFrame:
+def _since(found: DataFrame, every: Every, shapes: TableShapes, begins: int) -> DataFrame:
     """Return the versions that were valid at `begins` and all later ones."""
-    truncated = every is not None and every.facts.truncated
-    truncates = found.where(F.col(OP) == "t") if truncated else None
+    truncates = found.where(F.col(OP) == "t") if every.facts.truncated else None
     rows = versions(found.where(F.col(OP) != "t"), None, truncates, shapes.key, shapes.columns)
     return rows.where(F.col(TO_LSN).isNull() | (F.col(TO_LSN) >= begins))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType
 
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import RebuildError, SinkError, StateError, TailraceError
@@ -18,9 +17,9 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
 from tailrace.sinks.kafka.groups import Groups
 from tailrace.sinks.target.lease import view_lease
-from tailrace.sinks.target.protocol import Applied, Target
+from tailrace.sinks.target.protocol import Applied
 from tailrace.spark_jobs.log import line
-from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.batch import Report, ViewBatch
 from tailrace.spark_jobs.maintain.waiting import Waiting
 from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut, advanced
 from tailrace.spark_jobs.topics.records import Records
@@ -60,32 +59,21 @@ def not_free(view: KeptView) -> StateError:
     )
 
 
-class ViewBatch(Protocol):
-    """Interface of a view's batches: `batch` for a table, `query_batch` for a query, and so on."""
-
-    @property
-    def target(self) -> Target: ...
-
-    def advance(
-        self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
-    ) -> Applied: ...
-
-    def layout(self) -> tuple[Mapping[str, DataType], Sequence[str]]: ...
-
-
 class KeptView:
     """One view with its state between batches.
 
     `open_batch` queries the target, so it is called only before the first batch.
     """
 
-    def __init__(self, shared: Shared, declared: Declared, open_batch: Callable[[SparkSession], ViewBatch]) -> None:
+    def __init__(
+        self, shared: Shared, declared: Declared, open_batch: Callable[[SparkSession], ViewBatch[Any]]
+    ) -> None:
         self._shared = shared
         self.declared = declared
         self.lease = view_lease(shared.config, declared.name)
         self._open_batch = open_batch
         self._lock = threading.Lock()
-        self._batch: ViewBatch | None = None
+        self._batch: ViewBatch[Any] | None = None
         self._applied: Applied | None = None
         self._current_ms = 0
         self._pause_s = 0.0
@@ -120,7 +108,7 @@ class KeptView:
         return self._said
 
     @property
-    def batch(self) -> ViewBatch:
+    def batch(self) -> ViewBatch[Any]:
         """The object that runs this view's batches."""
         if self._batch is None:
             # A separate session: the snapshot properties are session settings.
@@ -140,7 +128,6 @@ class KeptView:
             before = self._applied
             if before is not None:
                 self.check_tombstones(before, self._current_ms, seen)
-            self.batch.target.level_ms = seen.level_ms
             applied = self._applied = self.batch.advance(before, seen, report)
             self.took_ms = report.milliseconds.get("apply", self.took_ms)
             # Not the present time: while one of its tables is incomplete, the view's topics advance, but the view does

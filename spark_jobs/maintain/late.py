@@ -17,7 +17,7 @@ from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.spark.sql_types import quote
-from tailrace.sinks.target.protocol import DELETED
+from tailrace.sinks.target.protocol import DELETED, Commit
 from tailrace.spark_jobs.maintain.difference import difference
 from tailrace.spark_jobs.query.late import EventTime
 from tailrace.spark_jobs.query.rewrite import state
@@ -63,9 +63,9 @@ class LateRows:
         try:
             live = self._target.live()
             if live is None:
-                self._target.replace(self._target.stage({}, _KEY), rows, _KEY, cut)
+                self._target.replace(self._target.stage({}, _KEY), rows, _KEY, Commit(cut))
             else:
-                self._target.merge(live.generation, rows.withColumn(DELETED, F.lit(False)), _KEY, cut)
+                self._target.merge(live.generation, rows.withColumn(DELETED, F.lit(False)), _KEY, Commit(cut))
             return rows.count()
         finally:
             rows.unpersist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -11,12 +11,13 @@ from tailrace.sinks.control.matches import Publisher
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.opensearch.target import OpenSearchTarget
 from tailrace.sinks.target.protocol import Target
-from tailrace.spark_jobs.maintain.batch import Batch
+from tailrace.spark_jobs.maintain.batch import ViewBatch
 from tailrace.spark_jobs.maintain.history_batch import HistoryBatch, LogBatch
 from tailrace.spark_jobs.maintain.inputs import Inputs
-from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared, ViewBatch
+from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.percolate import PercolateBatch
 from tailrace.spark_jobs.maintain.query_batch import QueryBatch
+from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.views import Declared, declare
 
 
@@ -30,20 +31,18 @@ def open_view(shared: Shared, name: str) -> KeptView:
         if lower not in shared.views:
             open_view(shared, lower)
 
-    def open_batch(session: SparkSession) -> ViewBatch:
+    def open_batch(session: SparkSession) -> ViewBatch[Any]:
         target = open_target(shared.config, session, view)
+        of_job = (session, shared.config, shared.records, shared.cuts)
         if view.text is not None:
-            return QueryBatch(view, target, session, shared, Inputs(shared, view))
-        if view.shape != "current":
-            assert isinstance(target, IcebergTarget)  # `declare` has checked it
-            if view.shape == "percolate":
-                assert shared.config.search is not None
-                publisher = Publisher(shared.config.kafka, name)
-                return PercolateBatch(view, target, session, shared, shared.config.search, publisher)
-            kind = HistoryBatch if view.shape == "history" else LogBatch
-            return kind(view, target, session, shared)
-        newest_cut = partial(shared.cuts.wait, view)
-        return Batch(view, target, session, shared.records, shared.config.kafka, newest_cut)
+            return QueryBatch(view, target, *of_job, Inputs(shared, view))
+        if view.shape == "current":
+            return TableBatch(view, target, *of_job)
+        assert isinstance(target, IcebergTarget)  # `declare` has checked it
+        if view.shape == "percolate":
+            return PercolateBatch(view, target, *of_job, Publisher(shared.config.kafka, name))
+        kind = HistoryBatch if view.shape == "history" else LogBatch
+        return kind(view, target, *of_job)
 
     kept = shared.views[name] = KeptView(shared, view, open_batch)
     return kept

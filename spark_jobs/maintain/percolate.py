@@ -8,12 +8,12 @@ continues from the table, so neither loses or repeats a match if a process ends 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -30,13 +30,12 @@ from tailrace.sinks.opensearch.stored_queries import StoredQueries, UsersQueries
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import Applied, HistoryFrom
 from tailrace.spark_jobs.log import line
-from tailrace.spark_jobs.maintain.batch import Report, check_definition, check_whole, fill, own_cut, settled
-from tailrace.spark_jobs.maintain.kept_view import Shared
+from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, check_whole, own_cut
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.events import KEY, LSN, OP, ORDINAL, each_once, events, plain
 from tailrace.spark_jobs.topics.records import Every
 from tailrace.spark_jobs.topics.shapes import TableShapes
-from tailrace.spark_jobs.views import Declared, check_shapes
+from tailrace.spark_jobs.views import check_shapes
 
 _FOUND: Final[dict[str, DataType]] = {
     "query": StringType(),
@@ -53,40 +52,56 @@ _CHANGES: Final = ("c", "u")
 
 
 @dataclass(slots=True)
-class PercolateBatch:
-    """Batches of one percolate view; `session` is the view's own."""
+class PercolateBatch(ViewBatch[Every | None]):
+    """Batches of one percolate view. They read every record between two cuts."""
 
-    view: Declared
     target: IcebergTarget
-    session: SparkSession
-    shared: Shared
-    search: Search
     publisher: Publisher
+    _search: Search = field(init=False)
     _stored: StoredQueries | UsersQueries = field(init=False)
-    _forwarded: bool = False
+    _forwarded: bool = field(default=False, init=False)
     """Whether the topic has all matches of the table; not known, so False, after a start."""
 
     def __post_init__(self) -> None:
+        assert self.config.search is not None  # `declare` has checked it
+        self._search = self.config.search
         queries = self.view.queries or ""
         if len(self.view.topics) == 1:
-            self._stored = UsersQueries(self.search, queries)
+            self._stored = UsersQueries(self._search, queries)
         else:
-            self._stored = StoredQueries(self.search, self.view.name, f"{self.view.topics[1]}.{queries}")
+            self._stored = StoredQueries(self._search, self.view.name, f"{self.view.topics[1]}.{queries}")
 
-    def advance(
-        self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
-    ) -> Applied:
-        """Bring the view from `applied` to the cut and forward its matches; with nothing applied, begin there.
-
-        StateError if changes may be missing from the topic.
-        """
-        done = self._matched(applied, seen, report, generation)
-        self._forward(done)
-        return done
-
-    def layout(self) -> tuple[dict[str, DataType], tuple[str, ...]]:
-        """Return the columns and the key of the matches."""
+    def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         return COLUMNS, _ORDER
+
+    def read(self, applied: Applied | None, seen: SeenCut) -> tuple[SeenCut, Every | None]:
+        """Read the changes between two cuts; with nothing applied none, because matches begin at the cut."""
+        if applied is None:
+            return seen, None
+        topic, cut = self.view.topics[0], own_cut(self.view, seen)
+        return seen, self.records.every(topic, applied.cut.offsets.get(topic, []), cut.offsets.get(topic, []))
+
+    def whole(self, found: Every | None, seen: SeenCut, report: Report) -> Content:
+        self._keep_queries(own_cut(self.view, seen))
+        check_whole(self.view, self.config.kafka, seen)
+        return Content(COLUMNS, self._empty(), _ORDER, _begins(seen.cut))
+
+    def change(self, applied: Applied, found: Every | None, seen: SeenCut, report: Report) -> Applied:
+        """Match the changes. StateError if some may be missing from the topic."""
+        shapes = self._keep_queries(own_cut(self.view, seen), found)
+        check_whole(self.view, self.config.kafka, seen)
+        report.stage("queries")
+        if found is None:
+            return self.unchanged(applied, seen)
+        self._check_lag(applied, found)
+        report.rows = found.facts.records
+        return self._append(applied, seen, each_once(events(found.records(self.session), found.facts, shapes), True))
+
+    def finish(self, applied: Applied) -> None:
+        """Forward the matches that the topic lacks. After a SinkError, the topic's content is unknown."""
+        if not self._forwarded:
+            self.publisher.forward(self._page, applied.cut.position)
+            self._forwarded = True
 
     def remove_queries(self) -> None:
         """Drop the index of queries if it is ours; a user's own index stays."""
@@ -106,59 +121,30 @@ class PercolateBatch:
                 detail=f"It stands at {applied.cut.position}, the topics at {cut.position}.",
                 hint="Let it stand as it is, and declare another view, which begins now.",
             )
-        self._forward(applied)
+        self.finish(applied)
         self._keep_queries(cut, anew=True)
-        self._begins(cut)
-        return self.target.append(applied.generation, self._empty(), cut)
+        return self.target.append(applied.generation, self._empty(), self.commit(seen, _begins(cut)))
 
-    def _matched(self, applied: Applied | None, seen: SeenCut, report: Report, generation: int | None) -> Applied:
-        cut = own_cut(self.view, seen)
-        if applied is None:
-            self._keep_queries(cut)
-            check_whole(self.view, self.shared.config.kafka, seen)
-            self._begins(cut)
-            report.replaced = True
-            return fill(self.target, COLUMNS, self._empty(), _ORDER, cut, generation)
-        check_definition(self.view, applied)
-        self.target.history_from = applied.history_from
-        done = settled(self.view, self.target, applied, cut)
-        if done is not None:
-            return done
-        topic = self.view.topics[0]
-        every = self.shared.records.every(topic, applied.cut.offsets.get(topic, []), cut.offsets.get(topic, []))
-        report.stage("read")
-        shapes = self._keep_queries(cut, every)
-        check_whole(self.view, self.shared.config.kafka, seen)
-        report.stage("queries")
-        if every is None:
-            return self.target.unchanged(applied, cut)
-        self._check_lag(applied, every)
-        report.rows = every.facts.records
-        try:
-            return self._append(applied, cut, each_once(events(every.records(self.session), every.facts, shapes), True))
-        finally:
-            report.stage("apply")
-
-    def _append(self, applied: Applied, cut: Cut, found: DataFrame) -> Applied:
+    def _append(self, applied: Applied, seen: SeenCut, found: DataFrame) -> Applied:
         # At-least-once delivery may repeat an applied change, with its old position.
         newer = F.col(LSN) > applied.cut.position.commit_lsn
         changed = found.where(F.col(OP).isin(*_CHANGES) & newer)
-        key = self.shared.records.shapes(self.view.topics[0]).key
+        key = self.records.shapes(self.view.topics[0]).key
         rows = changed.select(key_text(changed, key), LSN, ORDINAL, document(changed, plain(changed)))
         queries = self._stored.opened()
         try:
-            work = partial(match, search=self.search, queries=queries)
+            work = partial(match, search=self._search, queries=queries)
             matched = self.session.createDataFrame(rows.rdd.mapPartitions(work), _schema(_FOUND))
             matches = matched.select(
                 *_FOUND,
-                F.lit(cut.position.epoch).cast("int").alias("epoch"),
-                F.lit(cut.flushed_lsn).cast("long").alias("cut_lsn"),
+                F.lit(seen.cut.position.epoch).cast("int").alias("epoch"),
+                F.lit(seen.cut.flushed_lsn).cast("long").alias("cut_lsn"),
             ).persist()
             try:
                 if not matches.count():
-                    return self.target.unchanged(applied, cut)
+                    return self.unchanged(applied, seen)
                 self._forwarded = False
-                return self.target.append(applied.generation, matches, cut)
+                return self.target.append(applied.generation, matches, self.commit(seen, applied.history_from))
             finally:
                 matches.unpersist()
         finally:
@@ -167,7 +153,7 @@ class PercolateBatch:
     def _keep_queries(self, cut: Cut, every: Every | None = None, *, anew: bool = False) -> TableShapes:
         """Bring the index of queries to the cut; return the shapes of the table whose rows are matched."""
         ids = every.facts.ids | every.facts.key_ids if every else frozenset()
-        shapes = self.shared.records.shapes(self.view.topics[0], ids)
+        shapes = self.records.shapes(self.view.topics[0], ids)
         check_shapes(self.view, shapes)
         if isinstance(self._stored, UsersQueries):
             return shapes
@@ -176,7 +162,7 @@ class PercolateBatch:
         if anew:
             self._stored.clear(columns)
             held = None
-        span = self.shared.records.every(topic, held.offsets.get(topic, []) if held else [], cut.offsets.get(topic, []))
+        span = self.records.every(topic, held.offsets.get(topic, []) if held else [], cut.offsets.get(topic, []))
         if span is None and held is not None:
             return shapes
         if span is None:
@@ -200,7 +186,7 @@ class PercolateBatch:
 
     def _newest_queries(self, topic: str, span: Every, cut: Cut) -> DataFrame:
         """Return id, version and text of each query that has changed; a deleted query's text is null."""
-        shapes = self.shared.records.shapes(topic, span.facts.ids | span.facts.key_ids)
+        shapes = self.records.shapes(topic, span.facts.ids | span.facts.key_ids)
         column = self.view.queries or ""
         if not shapes.keys or column not in shapes.columns:
             missing = f'has no column "{column}"' if shapes.keys else "has no key, so its queries have no name"
@@ -224,12 +210,6 @@ class PercolateBatch:
     def _no_changes(self) -> DataFrame:
         return self.session.createDataFrame([], "id string, version string, text string")
 
-    def _forward(self, applied: Applied) -> None:
-        """Forward the matches that the topic lacks. After a SinkError, the topic's content is unknown."""
-        if not self._forwarded:
-            self.publisher.forward(self._page, applied.cut.position)
-            self._forwarded = True
-
     def _page(self, mark: Mark | None, most: int) -> Sequence[Match]:
         """Return the first matches of the table after a mark, `most` at most."""
         table = self.session.table(self.target.table())
@@ -251,9 +231,6 @@ class PercolateBatch:
             for row in table.orderBy(*_ORDER).limit(most).collect()
         ]
 
-    def _begins(self, cut: Cut) -> None:
-        self.target.history_from = HistoryFrom(cut.flushed_lsn, cut.commit_ts_us // 1000)
-
     def _empty(self) -> DataFrame:
         return self.session.createDataFrame([], _schema(COLUMNS))
 
@@ -262,7 +239,7 @@ class PercolateBatch:
 
         Compaction drops a record only in favor of one that is older than the compaction lag.
         """
-        lag = self.shared.config.kafka.min_compaction_lag_ms
+        lag = self.config.kafka.min_compaction_lag_ms
         if now_ms() - every.facts.oldest_ms < lag:
             return
         raise StateError(
@@ -272,6 +249,10 @@ class PercolateBatch:
             f"kafka.min_compaction_lag_ms ({lag // 60_000} min).",
             hint=f"tailrace views rebuild {self.view.name}  # goes on from now; what lies between is not matched",
         )
+
+
+def _begins(cut: Cut) -> HistoryFrom:
+    return HistoryFrom(cut.flushed_lsn, cut.commit_ts_us // 1000)
 
 
 def _schema(columns: dict[str, DataType]) -> StructType:

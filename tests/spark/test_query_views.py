@@ -179,7 +179,7 @@ def test_full_refresh_holds_what_its_query_gives_now(bench: Make) -> None:
     view = shop.bench.kept(name)
     shop.commit([customer(shop, number) for number in (1, 2, 3)])
     step(shop.bench, view)
-    view.batch.session.conf.set("spark.sql.session.timeZone", "Europe/Paris")  # type: ignore[attr-defined]
+    view.batch.session.conf.set("spark.sql.session.timeZone", "Europe/Paris")
     shop.commit([customer(shop, 1, "z")])
     step(shop.bench, view)
     assert list(read_view(shop.bench.config, name).rows) == [{"id": 1, "country": "z"}]

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from tailrace.sinks.spark.one_task import in_one_task
-from tailrace.spark_jobs.maintain.batch import Batch
-from tailrace.spark_jobs.maintain.query_batch import QueryBatch
 from tests.spark.conftest import Bench
 from tests.spark.shop import Shop
 
@@ -23,7 +21,6 @@ def test_a_batch_leaves_no_names(bench: Callable[..., Bench], search_url: str) -
     shared = shop.bench.shared
     sessions = [shared.session]
     for kept in (*shop.views.values(), *shared.bases.values()):
-        assert isinstance(kept.batch, Batch | QueryBatch)
         sessions.append(kept.batch.session)
     for session in sessions:
         assert session.sql("SHOW VIEWS").collect() == []

@@ -1,0 +1,61 @@
+"""One batch of a view of one table: the newest record of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
+
+from tailrace.sinks.target.protocol import DELETED, Applied
+from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBatch, own_cut, read_whole
+from tailrace.spark_jobs.topics.cuts import SeenCut
+from tailrace.spark_jobs.topics.latest import changes
+from tailrace.spark_jobs.topics.records import Latest
+from tailrace.spark_jobs.topics.shapes import TableShapes
+from tailrace.spark_jobs.views import check_shapes
+
+
+@dataclass(slots=True)
+class TableBatch(ViewBatch[Latest | None]):
+    """Batches of a view of one table."""
+
+    def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
+        shapes = self.records.newest_shapes(self.view.topics[0])
+        return shapes.columns, shapes.key
+
+    def read(self, applied: Applied | None, seen: SeenCut) -> tuple[SeenCut, Latest | None]:
+        (topic,) = self.view.topics
+        start = applied.cut.offsets.get(topic, []) if applied else []
+
+        def read(seen: SeenCut) -> tuple[SeenCut, Latest | None]:
+            return seen, self.records.latest(topic, start, own_cut(self.view, seen).offsets.get(topic, []))
+
+        return read_whole(self.view, self.config.kafka, self.cuts.wait, seen, read)
+
+    def whole(self, found: Latest | None, seen: SeenCut, report: Report) -> Content:
+        shapes = self._shapes(found, report)
+        if found is None:
+            fields = [StructField(name, kind) for name, kind in shapes.columns.items()]
+            return Content(shapes.columns, self.session.createDataFrame([], StructType(fields)), shapes.key)
+        rows = changes(found.rows(self.session), found.facts, shapes)
+        return Content(shapes.columns, rows.where(~F.col(DELETED)).drop(DELETED), shapes.key)
+
+    def change(self, applied: Applied, found: Latest | None, seen: SeenCut, report: Report) -> Applied:
+        if found is not None and found.facts.truncated:
+            report.replaced = True
+            content = self.whole(found, seen, report)
+            return self.target.replace(applied.generation, content.rows, content.key, self.commit(seen))
+        shapes = self._shapes(found, report)
+        if found is None or found.facts.rows == 0:
+            return self.unchanged(applied, seen)
+        rows = changes(found.rows(self.session), found.facts, shapes)
+        few = found.facts.rows <= FEW_ROWS
+        return self.target.merge(applied.generation, rows, shapes.key, self.commit(seen), few=few)
+
+    def _shapes(self, found: Latest | None, report: Report) -> TableShapes:
+        shapes = self.records.shapes(self.view.topics[0], found.facts.schema_ids if found else frozenset())
+        check_shapes(self.view, shapes)
+        report.rows = found.facts.rows if found else 0
+        return shapes
