@@ -189,7 +189,7 @@ def _look_first(
     """Say what a command cannot do before Spark starts, which takes half a minute on a busy machine."""
     from tailrace.cdc.operations.views import named
     from tailrace.schemas.config.file import load
-    from tailrace.sinks.read.generations import generations_there
+    from tailrace.sinks.read.views import generations_there
     from tailrace.sinks.read.which_generation import refuse
 
     config = load(path)

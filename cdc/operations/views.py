@@ -9,6 +9,7 @@ from tailrace.schemas.config.model import Config, View
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.keyless import no_key
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.shapes import SHAPES
 from tailrace.sinks.control.positions import read_schemas
 
 
@@ -38,7 +39,7 @@ def named(config: Config, names: Sequence[str]) -> dict[str, View]:
 
 def holds_rows(view: View) -> bool:
     """Whether a view has the rows of one table; logs of changes and percolator views do not."""
-    return view.table is not None and view.shape not in ("log", "percolate")
+    return view.table is not None and SHAPES[view.shape].has_rows
 
 
 def table_of(name: str, view: View) -> tuple[str, str]:
@@ -61,7 +62,7 @@ def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
     """
     if config.source.publish == "insert":
         for name, view in views.items():
-            if view.table is not None and view.shape != "log":
+            if view.table is not None and SHAPES[view.shape].needs_key:
                 raise ConfigError(
                     "TR-508",
                     f'view "{name}": the topic of its table is a log of inserts',
@@ -72,7 +73,7 @@ def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
     topics = Topics(config.kafka.prefix)
     subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
     for name, view in views.items():
-        if view.table is None or view.shape == "log":
+        if view.table is None or not SHAPES[view.shape].needs_key:
             continue  # the job checks each table of a query; a log needs no key
         schema, _, table = view.table.partition(".")
         topic = topics.table(schema, table)

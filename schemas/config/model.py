@@ -14,6 +14,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_va
 from tailrace.schemas.config.dsn import check
 from tailrace.schemas.config.secret_file import with_files
 from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.shapes import ShapeName
 
 ToastWay = Literal["cache", "reread"]
 Publish = Literal["all", "insert"]
@@ -390,7 +391,7 @@ class View(Section):
     query: str | None = Field(None, description="Spark SQL over captured tables and other views")
     key: list[str] | None = Field(None, description="key columns of the view; default: the table's primary key")
     target: Literal["warehouse", "search"] = Field("warehouse", description="where the view lives")
-    shape: Literal["current", "history", "log", "percolate"] = Field(
+    shape: ShapeName = Field(
         "current", description="what the view keeps of each key; percolate: which stored queries each change matches"
     )
     lateness_s: float | None = Field(

@@ -105,8 +105,8 @@ class Publisher:
             if self._mark is not None and self._mark.position > end:
                 raise StateError(
                     "TR-595",
-                    f'the matches of view "{self._view}" were forwarded further than it stands',
-                    detail=f"To {self._mark.position}; it stands at {end}. The topics were made anew.",
+                    f'the matches topic of view "{self._view}" is ahead of the view',
+                    detail=f"Last match: {self._mark.position}; view: {end}. The pipeline's topics were recreated.",
                     hint="Declare the view under another name: its matches get a topic of their own.",
                 )
             while found := pages(self._mark, PAGE):

@@ -197,9 +197,9 @@ class Reader(Closes):
             "TR-330",
             f'Kafka at "{self._bootstrap}" cannot be read',
             detail=f'Topic "{self._topic}": {reason}.',
-            hint=f"Is the broker running and reachable? kcat -b {self._bootstrap} -L\n"
-            "       The address is kafka.bootstrap, credentials are kafka.options and kafka.secret_options.\n"
-            "       What is wrong with a certificate: openssl s_client -connect HOST:PORT -CAfile FILE </dev/null",
+            hint=f"kcat -b {self._bootstrap} -L  # is the broker running, and reachable from this host?\n"
+            "       The address is kafka.bootstrap; credentials are in kafka.options and kafka.secret_options.\n"
+            "       openssl s_client -connect HOST:PORT -CAfile FILE </dev/null  # checks the certificate",
         )
 
 

@@ -167,7 +167,7 @@ class ViewsTopic:
             "TR-510",
             f'the applied cut of a view cannot be written to topic "{self._topic}"',
             detail=f'Kafka at "{self._kafka.bootstrap}": {reason}.',
-            hint=f"Is the broker running and reachable? kcat -b {self._kafka.bootstrap} -L",
+            hint=f"kcat -b {self._kafka.bootstrap} -L  # is the broker running, and reachable from this host?",
         )
 
 

@@ -18,7 +18,7 @@ def check_files(section: str, server: HttpServer) -> None:
     except OSError as error:  # includes ssl.SSLError
         raise ConfigError(
             "TR-349",
-            f"the files of [{section}] for TLS cannot be used",
+            f"the TLS files of [{section}] cannot be used",
             detail=f"{error}.",
             hint=f"{section}.ca_file, cert_file and key_file must be PEM and readable by this user, on this machine.",
         ) from None
@@ -30,10 +30,10 @@ def reach_hint(section: str, server: HttpServer, path: str, status: int | None, 
     `status` is the HTTP status of the answer, None without one; `path` is one that every user may request.
     """
     if status in (401, 403):
-        return f"Its user is {section}.user, with {section}.password or {section}.password_file."
+        return f"Check {section}.user and {section}.password or {section}.password_file: the server refuses this login."
     url = server.urls[0].rstrip("/")
     if "ssl" in reason.lower() or "certificate" in reason.lower():
         parts = urlsplit(url)
         ask = f"openssl s_client -connect {parts.hostname}:{parts.port or 443} -CAfile {server.ca_file or 'FILE'}"
-        return f"Its CA is {section}.ca_file. What is wrong with a certificate:\n       {ask} </dev/null"
-    return f"Is it running and reachable? curl {url}{path}"
+        return f"{ask} </dev/null\n       It shows what is wrong with the certificate. The CA is {section}.ca_file."
+    return f"curl {url}{path}  # is the server running, and reachable from this host?"

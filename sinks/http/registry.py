@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REGISTRY_FAILED: Final = "TR-340"
 """The registry does not answer, or answers with an error; this may be transient."""
 
-COPY_ANEW: Final = "take another kafka.prefix (and slot) to copy all tables anew."
+COPY_ANEW: Final = "use another kafka.prefix (and slot) to copy all tables again."
 """Hint for the last resort, when ids and schemas do not match."""
 
 _ANSWER_S: Final = 3
@@ -56,10 +56,10 @@ class SchemaRefused(StateError):
 
     def __init__(self, refusals: Sequence[Refusal], proceed: str = "tailrace run") -> None:
         lines = [
-            "If the subject's readers can take it, lift its rule for as long as the change needs:",
+            "If all readers of the subject accept the schema, lift its compatibility rule during the change:",
             *(each.lift for each in refusals),
             proceed,
-            *(f"{each.restore}  # then, when the table is copied" for each in refusals),
+            *(f"{each.restore}  # after the table is copied" for each in refusals),
         ]
         super().__init__(
             "TR-345",
@@ -84,7 +84,7 @@ class Registry:
         except ImportError as error:
             raise ConfigError(
                 "TR-110",
-                "the client of schema registries is not installed",
+                "the schema registry client is not installed",
                 detail=f"{error}.",
                 hint="pip install 'tailrace[registry]'",
             ) from None
@@ -113,8 +113,8 @@ class Registry:
                 found = None
         if found is None or not _same(found, known.schema):
             raise another_registry(
-                f"the registry at {self._settings.url} does not have our schema {known.id}",
-                f'It has {"none" if found is None else "another"} under that id; ours is of "{known.subject}".',
+                f'the schema registry at "{self._settings.url}" does not have schema {known.id}',
+                f'It has {"no" if found is None else "another"} schema under this id; ours is of "{known.subject}".',
             )
 
     def register(self, subject: str, schema: str) -> int:
@@ -149,7 +149,7 @@ class Registry:
             why, what = reason(error), f"{type(error).__name__}: {error}"
         raise SinkError(
             REGISTRY_FAILED,
-            f"the schema registry at {self._settings.url} does not do what it was asked",
+            f'a request to the schema registry at "{self._settings.url}" failed',
             detail=f"{why[:300].rstrip('.')}.",
             hint=reach_hint("registry", self._settings, "/subjects", status, what),
         )
@@ -162,7 +162,7 @@ class Registry:
         return SchemaRefused(
             [
                 Refusal(
-                    f'the registry refuses a schema of subject "{subject}"',
+                    f'the schema registry rejects a schema of subject "{subject}"',
                     f"{error.http_status_code} {(error.error_message or '')[:600]}",
                     lift=self._curl(subject, "NONE"),
                     restore=self._curl(subject, self._level(subject)),
@@ -208,8 +208,8 @@ def another_registry(message: str, detail: str) -> StateError:
     return StateError(
         "TR-346",
         message,
-        detail=f"{detail} So it is another registry, or has lost what it had.",
-        hint=f"Restore it, or undo a change of registry.url, or {COPY_ANEW}",
+        detail=f"{detail} It is another registry, or it has lost data.",
+        hint=f"Restore the registry, undo the change of registry.url, or {COPY_ANEW}",
     )
 
 

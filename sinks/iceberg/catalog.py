@@ -74,7 +74,7 @@ def check_catalog(warehouse: Warehouse) -> None:
     file = warehouse.sqlite_file
     if file is not None:
         if problem := _sqlite_problem(Path(file)):
-            raise unusable(warehouse, problem, f"warehouse.uri names its file, which must be writable: ls -ld {file}")
+            raise unusable(warehouse, problem, f"ls -ld {file}  # the file of warehouse.uri must be writable")
         return
     parts = urlsplit(warehouse.uri.removeprefix("jdbc:"))
     port = _PORTS.get(parts.scheme)
@@ -88,16 +88,16 @@ def check_catalog(warehouse: Warehouse) -> None:
                 return
         except OSError as error:
             tried.append(f"{host}:{found}: {reason(error)}")
-    raise unusable(warehouse, ", ".join(tried), "Is it running and reachable from this machine?")
+    raise unusable(warehouse, ", ".join(tried), "tailrace config show  # is warehouse.uri's server up?")
 
 
 def unusable(warehouse: Warehouse, why: str, hint: str = "") -> SinkError:
     """Return the error (TR-513) for a catalog that fails a request."""
     return SinkError(
         "TR-513",
-        f"the catalog of the warehouse at {shown(warehouse.uri)} cannot be used",
+        f'the catalog of the warehouse at "{shown(warehouse.uri)}" cannot be used',
         detail=f"{scrubbed(why, warehouse).rstrip('.')}.",
-        hint=hint or "It is warehouse.uri in the configuration: tailrace config show",
+        hint=hint or "tailrace config show  # the setting is warehouse.uri",
     )
 
 
@@ -156,7 +156,7 @@ def _check_location(location: str) -> None:
     folder = Path(unquote(urlsplit(location).path) if scheme else location).absolute()
     if problem := _cannot_be_made(folder):
         raise SinkError(
-            "TR-513", f'the location of the warehouse, "{location}", cannot be used', detail=f"{problem}.", hint=hint
+            "TR-513", f'the warehouse location "{location}" cannot be used', detail=f"{problem}.", hint=hint
         )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,7 @@ import orjson
 from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
+from tailrace.sinks.iceberg.compare import Tables
 from tailrace.sinks.iceberg.generations import GENERATION, Generations, Place, Snapshot
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
@@ -247,6 +248,10 @@ class IcebergTarget(Generations):
         found = (snapshot.summary().get(KEY) for snapshot in self._ancestors(place))
         told = next((key for key in found if key is not None), None) or self._loaded(place.table).properties().get(KEY)
         return tuple(orjson.loads(told))
+
+    def pair(self, live: int, staged: int, key: tuple[str, ...], pins: ExitStack) -> Tables:
+        """Return two generations to compare, each at its newest snapshot."""
+        return Tables(self.rows(live), self.rows(staged), key)
 
     def shape_as(self, generation: int, rows: DataFrame) -> None:
         """Give a generation the columns of `rows`, before a query reads it to compute the rows to write."""

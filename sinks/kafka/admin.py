@@ -97,7 +97,7 @@ def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
                 raise SinkError(
                     "TR-302",
                     f'topic "{spec.name}" has {name} = {found}, not {wanted}',
-                    detail="The state of a key, or of a cut, could be lost with it.",
+                    detail="With this setting the state of a key or of a cut could be lost.",
                     hint=f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
                     f" --entity-name {spec.name} --add-config {name}={wanted}{_not_if_keyless(name, wanted)}",
                 )
@@ -107,7 +107,7 @@ def _not_if_keyless(name: str, wanted: str) -> str:
     if (name, wanted) != ("cleanup.policy", "compact"):
         return ""
     return (
-        "\n       Not if its table had no key until now, for then its records have none:"
+        "\n       Do not run it if the table had no key until now, because its records have none. Instead:"
         '\n       prefix = "NEW"  # under [kafka], and another slot under [source]'
     )
 
@@ -143,8 +143,8 @@ def kafka_error(kafka: Kafka, error: KafkaError) -> SinkError:
     if error.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
         return SinkError(
             "TR-305",
-            "this producer was fenced: another daemon has taken over, or Kafka gave up waiting for us",
+            "the producer was fenced: another daemon has taken over, or a Kafka transaction has timed out",
             detail=f"{error.name()}: {error.str()}.",
-            hint="Nothing is lost or doubled: what was not committed is aborted, and the owner of the slot goes on.",
+            hint="Nothing is lost or sent twice: the open transaction is aborted, and the owner of the slot continues.",
         )
-    return SinkError("TR-303", f"Kafka refused: {error.str()}", detail=f"{error.name()}.")
+    return SinkError("TR-303", f"Kafka refused a request: {error.str()}", detail=f"{error.name()}.")

@@ -50,9 +50,9 @@ def unusable(error: KafkaError, secrets: Iterable[str] = ()) -> ConfigError:
     reason = re.sub(r'^Invalid value ".*" for', "Invalid value for", error.str(), flags=re.S)
     return ConfigError(
         "TR-306",
-        "kafka.options: the client cannot be made with them",
+        "the Kafka client does not accept its options",
         detail=f"{redacted(reason, secrets)}.",
-        hint="Options are librdkafka's: kafka.options and kafka.secret_options. A file must be readable by this user.",
+        hint="Correct kafka.options or kafka.secret_options: names as in librdkafka, files readable by this user.",
     )
 
 
@@ -104,7 +104,7 @@ def _pem(path: str) -> str:
     except OSError as error:
         raise ConfigError(
             "TR-504",
-            f'"{path}" of kafka.options cannot be read',
+            f'file "{path}" of kafka.options cannot be read',
             detail=f"{error.strerror}.",
             hint=f"ls -l {path}",
         ) from None
@@ -137,8 +137,8 @@ def _jaas(value: object) -> str:
 def _untranslatable(what: str) -> ConfigError:
     return ConfigError(
         "TR-505",
-        f"kafka.options: Spark's Kafka client has no counterpart of {what}",
-        detail="The views read Kafka through the Java client, which names its options differently.",
-        hint="Give all that the Java client needs under its own names in kafka.java_options:"
-        ' { "security.protocol" = ..., "ssl.truststore.location" = ... }',
+        f'Spark\'s Kafka client has no counterpart of "{what}" in kafka.options',
+        detail="Views read Kafka with the Java client, which has other names for its options.",
+        hint='java_options = { "security.protocol" = ..., "ssl.truststore.location" = ... }  # under [kafka]\n'
+        "       kafka.java_options must have all options that the Java client needs, under its own names.",
     )

@@ -266,7 +266,7 @@ class KafkaSink:
 def _too_large(topic: str, value: bytes | None, limit: int) -> SinkError:
     return SinkError(
         "TR-307",
-        f'a record for topic "{topic}" is larger than Kafka may take',
+        f'a record for topic "{topic}" is too large for Kafka',
         detail=f"{len(value or b'')} bytes; kafka.max_message_bytes is {limit}.",
         hint="Raise kafka.max_message_bytes and the topic's max.message.bytes.",
     )

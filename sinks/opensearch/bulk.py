@@ -56,7 +56,7 @@ def named_errors(search: Search) -> Iterator[None]:
             status, why = error.status_code, f"{error.status_code} {without_classes(str(error.error))}"
         raise SinkError(
             "TR-530",
-            f"OpenSearch at {', '.join(search.hosts)} does not do what it was asked",
+            f"a request to OpenSearch at {', '.join(search.hosts)} failed",
             detail=f"{why.rstrip('.')}.",
             hint=reach_hint("search", search, "/_cluster/health", status, f"{type(error).__name__} {why}"),
         ) from None
@@ -121,5 +121,5 @@ def _check(items: Iterable[dict[str, Any]], index: str) -> None:
             "TR-531",
             f'OpenSearch refuses a document of index "{index}"',
             detail=f"{action}: {status} {error.get('type', '')}" + (f' in field "{field[1]}".' if field else "."),
-            hint="The server's log has more. Nothing is lost: the batch is tried again.",
+            hint="See the log of the OpenSearch server. Nothing is lost: the batch is retried.",
         )

@@ -8,48 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.schemas.config.model import Search
 from tailrace.sinks.opensearch.bulk import connect, named_errors
 from tailrace.sinks.opensearch.documents import field_of
+from tailrace.sinks.target.comparison import Counts, Difference, What
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+    from pyspark.sql import SparkSession
 
 _PAGE: Final = 1000
 _KEPT: Final = "10m"
-
-What = Literal["only live", "only staged", "different"]
-
-
-@dataclass(slots=True)
-class Counts:
-    """Numbers of rows per generation, and of keys per difference; `repeated` keys occur more than once."""
-
-    live: int = 0
-    staged: int = 0
-    only_live: int = 0
-    only_staged: int = 0
-    changed: int = 0
-    repeated: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.only_live + self.only_staged + self.changed + self.repeated
-
-    def add(self, other: Counts) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A key that differs, and the columns that differ."""
-
-    key: dict[str, Any]
-    what: What
-    columns: tuple[str, ...] = ()
+_SLICES: Final = 8
+"""Number of slices of an index that are compared separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +35,6 @@ class Points:
     staged: str
     key: tuple[str, ...]
     columns: tuple[str, ...]
-    slices: int
 
     def compare(self, numbers: Iterable[int], limit: int) -> Iterator[tuple[Counts, list[Difference]]]:
         """Compare these slices; list up to `limit` keys of each."""
@@ -74,10 +47,24 @@ class Points:
             client.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """A pair of indexes at points in time; each Spark task compares one slice of them."""
+
+    points: Points
+    columns: tuple[tuple[str, ...], tuple[str, ...]]
+
+    def compare(self, session: SparkSession, limit: int) -> tuple[Counts, list[Difference]]:
+        slices = session.sparkContext.parallelize(range(_SLICES), _SLICES)
+        counts, keys = Counts(), []
+        for found, listed in slices.mapPartitions(partial(self.points.compare, limit=limit)).collect():
+            counts.add(found)
+            keys += listed
+        return counts, keys
+
+
 @contextmanager
-def opened(
-    search: Search, indexes: Sequence[str], key: tuple[str, ...], columns: tuple[str, ...], slices: int
-) -> Iterator[Points]:
+def opened(search: Search, indexes: Sequence[str], key: tuple[str, ...], columns: tuple[str, ...]) -> Iterator[Points]:
     """Open points in time of both indexes for the block; nothing may be written to them until it begins."""
     client = connect(search)
     points: list[str] = []
@@ -85,7 +72,7 @@ def opened(
         with named_errors(search):
             for index in indexes:
                 points.append(client.create_pit(index=index, params={"keep_alive": _KEPT})["pit_id"])
-        yield Points(search, points[0], points[1], key, columns, slices)
+        yield Points(search, points[0], points[1], key, columns)
     finally:
         with named_errors(search):
             if points:
@@ -123,7 +110,7 @@ class _Slice:
 
     def _pages(self, point: str) -> Iterator[dict[str, dict[str, Any]]]:
         after: dict[str, Any] = {}
-        one_of = {"slice": {"id": self.number, "max": self.points.slices}} if self.points.slices > 1 else {}
+        one_of = {"slice": {"id": self.number, "max": _SLICES}}
         while True:
             body = {
                 "size": _PAGE,

@@ -87,8 +87,8 @@ def _field_type(column: str, kind: str) -> dict[str, Any]:
         if base_of(item) not in _FIELD_TYPES:
             raise ConfigError(
                 "TR-533",
-                f'column "{column}" is of type {kind}, for which an index has no field',
-                hint="Cast it in the view's `query`, e.g. to string.",
+                f'column "{column}" has type {kind}, which OpenSearch does not support',
+                hint="Cast it in the view's `query`, for example to string.",
             )
         return _FIELD_TYPES[base_of(item)]
     properties = {field_of(name): _field_type(f"{column}.{name}", of) for name, of in fields.items()}

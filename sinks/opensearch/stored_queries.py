@@ -148,7 +148,7 @@ class UsersQueries:
             raise ConfigError(
                 "TR-593",
                 f'index "{self._index}" has {len(fields) or "no"} percolator field{"s" * (len(fields) > 1)}',
-                detail="A percolate view matches changed rows against the queries in one.",
+                detail="A percolate view needs exactly one, which holds the queries to match.",
                 hint='"mappings": {"properties": {"query": {"type": "percolator"}, ...the fields of the table...}}',
             )
         return Queries(_point_in_time(self._client, self._search, self._index), fields.pop())
@@ -210,7 +210,7 @@ def _document(query: str, version: str, text: str) -> bytes:
         return orjson.dumps({OWN: {**about, "error": f"not JSON: {error}"[:500]}})
     if _has_script(tree):
         # A script may fail on a document, which would fail the search for all queries.
-        return orjson.dumps({OWN: {**about, "error": "scripts are not taken"}})
+        return orjson.dumps({OWN: {**about, "error": "scripts are not supported"}})
     # Unparsed, to keep numbers exact, but on one line as the bulk API requires.
     query_text = text.replace("\r", " ").replace("\n", " ")
     return orjson.dumps({OWN: {**about, "query": orjson.Fragment(query_text)}})
@@ -256,6 +256,6 @@ def _write(
                 "TR-531",
                 f'OpenSearch refuses a document of index "{index}"',
                 detail=f"{result['status']} {result.get('error', {}).get('type', '')}.",
-                hint="The server's log has more. Nothing is lost: the batch is tried again.",
+                hint="See the log of the OpenSearch server. Nothing is lost: the batch is retried.",
             )
     return refused

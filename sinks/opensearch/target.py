@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from tailrace.schemas.config.model import Search
 from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.opensearch.bulk import connect, named_errors, write_documents
+from tailrace.sinks.opensearch.compare import Indexes, opened
 from tailrace.sinks.opensearch.documents import INTEGERS, documents, mapping
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit
 
@@ -152,6 +154,13 @@ class OpenSearchTarget:
         """Return the key columns that a generation was written with."""
         with named_errors(self._search):
             return tuple(self._meta(generation)["key"])
+
+    def pair(self, live: int, staged: int, key: tuple[str, ...], pins: ExitStack) -> Indexes:
+        """Open points in time of two generations; `pins` closes them."""
+        columns = tuple(self.columns(live)), tuple(self.columns(staged))
+        both = tuple(name for name in columns[0] if name in columns[1])
+        points = pins.enter_context(opened(self._search, (self.index(live), self.index(staged)), key, both))
+        return Indexes(points, columns)
 
     def keep(self, numbers: Collection[int]) -> None:
         """Drop every generation except the live one and these, including remains of interrupted attempts."""

@@ -15,8 +15,9 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError, RebuildError, StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.shapes import SHAPES
 from tailrace.sinks.control.views_topic import ViewRecord, read_views
-from tailrace.sinks.read.views import StoredView, stored_view
+from tailrace.sinks.iceberg.reader import StoredView, stored_view
 from tailrace.sinks.target.protocol import FROM_LSN, TO_LSN, VALID_FROM, VALID_TO, VALIDITY, HistoryFrom
 
 
@@ -53,7 +54,7 @@ def read_as_of_time(config: Config, name: str, at: datetime) -> Iterator[dict[st
 
 def _open(config: Config, name: str) -> tuple[StoredView, HistoryFrom, ViewRecord | None]:
     view = config.views.get(name)
-    if view is None or view.shape != "history" or config.warehouse is None:
+    if view is None or not SHAPES[view.shape].has_versions or config.warehouse is None:
         raise ConfigError(
             "TR-567",
             f'there is no view "{name}" of shape "history"',

@@ -14,8 +14,10 @@ from tailrace.schemas.errors import ConfigError, StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.shapes import SHAPES
 from tailrace.sinks.control.views_topic import read_views
-from tailrace.sinks.read.views import StoredView, stored_view
+from tailrace.sinks.iceberg.reader import StoredView, stored_view
+from tailrace.sinks.read.targets import TARGETS
 from tailrace.sinks.target.protocol import FROM_LSN, TO_LSN, VALIDITY
 
 if TYPE_CHECKING:
@@ -41,13 +43,13 @@ def table_at(config: Config, name: str, lsn: int | None = None, *, versions: boo
     for an LSN before the oldest available state of the live generation (TR-561), or after the applied one (TR-562).
     """
     view = config.views.get(name)
-    if view is None or view.target != "warehouse" or config.warehouse is None:
+    if view is None or not TARGETS[view.target].keeps_states or config.warehouse is None:
         raise ConfigError(
             "TR-517",
             f'there is no view "{name}" in the warehouse',
             hint="tailrace views list",
         )
-    if versions and view.shape != "history":
+    if versions and not SHAPES[view.shape].has_versions:
         raise ConfigError(
             "TR-567",
             f'view "{name}" is not of shape "history", so it has no versions',

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tailrace.schemas.errors import ConfigError, StateError
 from tailrace.schemas.lsn import format_lsn
-from tailrace.sinks.read.generations import There
+from tailrace.sinks.target.kind import There, not_made
 from tailrace.sinks.target.protocol import Applied
 
 
@@ -24,12 +24,7 @@ def refuse(command: str, name: str, there: There, generation: int | None = None,
 def live_in(name: str, live: Applied | None) -> Applied:
     """Return the live state. StateError (TR-512) if there is none."""
     if live is None:
-        raise StateError(
-            "TR-512",
-            f'view "{name}" has not been made yet',
-            detail="No batch has been applied to it.",
-            hint=f"tailrace views rebuild {name}, or let `tailrace views follow` run.",
-        )
+        raise not_made(name)
     return live
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -10,6 +11,7 @@ import orjson
 
 from tailrace.schemas.lsn import format_lsn, parse_lsn
 from tailrace.schemas.records.position import Cut
+from tailrace.sinks.target.comparison import Pair
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -118,6 +120,9 @@ class Target(Protocol):
 
     def key(self, generation: int) -> tuple[str, ...]:
         """Return the key columns that a generation was written with."""
+
+    def pair(self, live: int, staged: int, key: tuple[str, ...], pins: ExitStack) -> Pair:
+        """Pin two generations that have the same key, until `pins` closes, so that they can be compared."""
 
     def keep(self, numbers: Collection[int]) -> None:
         """Drop every generation except the live one and these."""

@@ -22,11 +22,12 @@ from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.log_form import failure
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.iceberg import catalog
-from tailrace.sinks.opensearch import bulk
+from tailrace.sinks.read.targets import TARGETS
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.spark_jobs.causes import NO_DRIVER, cause, is_jvm_gone
 from tailrace.spark_jobs.jobs.parent import end_with_parent
 from tailrace.spark_jobs.log import configure, named, set_level
+from tailrace.spark_jobs.views import targets_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +90,7 @@ def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
 
         session = open_session(config)
         try:
-            if config.warehouse is not None and any(map(_in_warehouse, chosen)):
+            if config.warehouse is not None and "warehouse" in _targets_of(chosen):
                 check_catalog(session, config.warehouse)
             yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, Groups(config.kafka))
         finally:
@@ -100,10 +101,9 @@ def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
 
 def check_targets(config: Config, views: Collection[View]) -> None:
     """Raise ConfigError or SinkError if these views' warehouse or search engine cannot be reached or used."""
-    if config.warehouse is not None and any(map(_in_warehouse, views)):
-        catalog.check(config.warehouse)
-    if config.search is not None and any(view.target == "search" or view.shape == "percolate" for view in views):
-        bulk.check(config.search)
+    for name in _targets_of(views):
+        if TARGETS[name].configured(config):
+            TARGETS[name].check(config)
 
 
 def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
@@ -144,9 +144,9 @@ def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
         ) from None
 
 
-def _in_warehouse(view: View) -> bool:
-    # The base tables of a query are there, whatever its target is.
-    return view.target == "warehouse" or view.query is not None
+def _targets_of(views: Iterable[View]) -> list[str]:
+    used = {name for view in views for name in targets_of(view)}
+    return [name for name in TARGETS if name in used]
 
 
 def stopping() -> threading.Event:

@@ -7,30 +7,19 @@ the comparison. The driver receives only counts and the keys to list.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial, reduce
 from typing import Any, Final
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
 
 from tailrace.schemas.errors import StateError
 from tailrace.schemas.lsn import format_lsn
-from tailrace.sinks.iceberg.target import IcebergTarget
-from tailrace.sinks.opensearch.compare import Counts, Difference, Points, opened
-from tailrace.sinks.opensearch.target import OpenSearchTarget
-from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.comparison import Counts, Difference, Pair
 from tailrace.sinks.target.protocol import Applied
 from tailrace.spark_jobs.jobs.swap import advance, alone, catch_up, held, live_of, staged_of
-from tailrace.spark_jobs.maintain.difference import comparable
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 
 _SAME_CUT_WAIT_S: Final = 30.0
-_SLICES: Final = 8
-"""Number of slices of an index that are compared separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +77,20 @@ def compare(shared: Shared, view: KeptView, limit: int) -> Comparison:
             with held(view):
                 live, staged = _level(shared, view, staged)
                 if live.cut.offsets == staged.cut.offsets:
-                    pair = _pin(shared, view, (live.generation, staged.generation), pins)
+                    pair = _pin(view, (live.generation, staged.generation), pins)
                     break
             if time.monotonic() > deadline:
                 raise _apart(view, live, staged)
             time.sleep(1.0)
-        counts, keys = pair.compare(limit)
+        counts, keys = pair.compare(shared.session, limit)
+        columns = pair.columns
         return Comparison(
             view.declared.name,
             format_lsn(staged.cut.flushed_lsn),
             live.generation,
             staged.generation,
-            *pair.alone,
+            _lacking(*columns),
+            _lacking(*reversed(columns)),
             counts,
             tuple(keys[:limit]),
         )
@@ -144,110 +135,14 @@ def _incomparable(view: KeptView, detail: str, hint: str) -> StateError:
     return StateError("TR-574", f'the generations of view "{name}" cannot be compared', detail=detail, hint=hint)
 
 
-def _pin(shared: Shared, view: KeptView, numbers: tuple[int, int], pins: ExitStack) -> _Tables | _Indexes:
+def _pin(view: KeptView, numbers: tuple[int, int], pins: ExitStack) -> Pair:
     target = view.batch.target
     keys = [target.key(number) for number in numbers]
     if keys[0] != keys[1]:
         texts = (f"({', '.join(key)})" for key in keys)
         raise _incomparable(view, f"Their keys are {' and '.join(texts)}.", f"tailrace views swap {view.declared.name}")
-    if isinstance(target, OpenSearchTarget):
-        assert shared.config.search is not None
-        columns = [list(target.columns(number)) for number in numbers]
-        indexes = tuple(target.index(number) for number in numbers)
-        both = tuple(name for name in columns[0] if name in columns[1])
-        points = pins.enter_context(opened(shared.config.search, indexes, keys[0], both, _SLICES))
-        return _Indexes(shared, points, _alone(columns[0], columns[1]))
-    assert isinstance(target, IcebergTarget)
-    live, staged = (target.rows(number) for number in numbers)
-    return _Tables(live, staged, keys[0], _alone(live.columns, staged.columns))
+    return target.pair(*numbers, keys[0], pins)
 
 
-def _alone(live: Sequence[str], staged: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple(n for n in live if n not in staged), tuple(n for n in staged if n not in live)
-
-
-@dataclass(frozen=True, slots=True)
-class _Indexes:
-    """Two indexes at points in time; each Spark task compares one slice of them."""
-
-    shared: Shared
-    points: Points
-    alone: tuple[tuple[str, ...], tuple[str, ...]]
-
-    def compare(self, limit: int) -> tuple[Counts, list[Difference]]:
-        slices = self.shared.session.sparkContext.parallelize(range(_SLICES), _SLICES)
-        counts, keys = Counts(), []
-        for found, listed in slices.mapPartitions(partial(self.points.compare, limit=limit)).collect():
-            counts.add(found)
-            keys += listed
-        return counts, keys
-
-
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """Two snapshots, joined by their key."""
-
-    live: DataFrame
-    staged: DataFrame
-    key: Sequence[str]
-    alone: tuple[tuple[str, ...], tuple[str, ...]]
-
-    def compare(self, limit: int) -> tuple[Counts, list[Difference]]:
-        marked = self._marked()
-        found = {row["what"]: row["count"] for row in marked.groupBy("what").count().collect()}
-        counts = Counts(
-            self.live.count(),
-            self.staged.count(),
-            found.get("only live", 0),
-            found.get("only staged", 0),
-            found.get("different", 0),
-        )
-        # A key that occurs twice on one side is joined twice with that of the other.
-        joined = counts.changed + found.get("same", 0)
-        counts.repeated = 2 * joined + counts.only_live + counts.only_staged - counts.live - counts.staged
-        rows = marked.where("what <> 'same'").take(limit) if counts.total else []
-        keys = [
-            Difference(
-                {name: row[f"k{number}"] for number, name in enumerate(self.key)}, row["what"], tuple(row["columns"])
-            )
-            for row in rows
-        ]
-        return counts, keys
-
-    def _marked(self) -> DataFrame:
-        """Return the joined keys, each with its kind of difference and the columns that differ."""
-        columns = [name for name in self.live.columns if name in self.staged.columns]
-        sides = [
-            frame.select(
-                *(F.col(quote(name)).alias(f"{side}{number}") for number, name in enumerate(self.key)),
-                F.struct(*(F.col(quote(name)).alias(f"c{number}") for number, name in enumerate(columns))).alias(side),
-            )
-            for frame, side in ((self.live, "l"), (self.staged, "s"))
-        ]
-        same = reduce(Column.__and__, (F.col(f"l{n}").eqNullSafe(F.col(f"s{n}")) for n in range(len(self.key))))
-        types = [(self.live.schema[name].dataType, self.staged.schema[name].dataType) for name in columns]
-        others = F.array_compact(
-            F.array(
-                *(
-                    F.when(~_equal(F.col("l")[f"c{number}"], F.col("s")[f"c{number}"], *types[number]), F.lit(name))
-                    for number, name in enumerate(columns)
-                )
-            )
-        )
-        what = (
-            F.when(F.col("s").isNull(), "only live")
-            .when(F.col("l").isNull(), "only staged")
-            .when(F.size(others) > 0, "different")
-            .otherwise("same")
-        )
-        both = sides[0].join(sides[1], same, "full_outer")
-        keys = (F.coalesce(F.col(f"l{n}"), F.col(f"s{n}")).alias(f"k{n}") for n in range(len(self.key)))
-        paired = F.col("l").isNotNull() & F.col("s").isNotNull()
-        listed = F.when(paired, others).otherwise(F.array().cast("array<string>"))
-        return both.select(*keys, what.alias("what"), listed.alias("columns"))
-
-
-def _equal(live: Column, staged: Column, was: DataType, now: DataType) -> Column:
-    if was == now:
-        return comparable(live, was).eqNullSafe(comparable(staged, now))
-    return live.cast("string").eqNullSafe(staged.cast("string"))
+def _lacking(columns: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in columns if name not in others)

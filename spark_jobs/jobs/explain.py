@@ -15,6 +15,7 @@ import orjson
 
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.shapes import SHAPES
 from tailrace.sinks.control.positions import read_schemas
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.opensearch.stored_queries import StoredQueries
@@ -33,12 +34,6 @@ _LISTED: Final = 100
 _CHECKED: Final = "Spark has analysed the query and all of these steps: it takes them."
 _UNCHECKED: Final = "Spark has not analysed it: --check has it do so, which takes as long as Spark takes to start."
 
-_OF_A_TABLE: Final = {
-    "current": "Each changed key is merged from its newest record; no table is read but the view itself.",
-    "history": "Each record of a changed key is a version; of the view, the open versions of these keys are read.",
-    "log": "Each record is a row that is appended; no table is read.",
-}
-
 
 def main(arguments: Sequence[str]) -> int:
     options = parser("Show how a view is kept up to date.")
@@ -53,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             result(explain_percolate(config, view, as_json=given.json))
             return
         if view.text is None:
-            lines = [_OF_A_TABLE[view.shape]]
+            lines = [SHAPES[view.shape].maintained]
             query = None
         else:
             stored = read_schemas(config.kafka, Topics(config.kafka.prefix))
@@ -125,7 +120,7 @@ def _info(config: Config, name: str, stored: list[StoredSchema]) -> TableInfo | 
     view = declare_view(config, name)
     if view.text is None:
         table = table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)
-        if table is None or view.shape != "history":
+        if table is None or not SHAPES[view.shape].has_versions:
             return table
         return TableInfo((*table.columns, *VALIDITY), (*table.key, FROM_LSN, FROM_ORDINAL))
     query = declared_query(config, view, stored)

@@ -14,14 +14,13 @@ from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.control.positions import TIMEOUT
 from tailrace.sinks.kafka.options import client_options
+from tailrace.sinks.read.targets import TARGETS
 from tailrace.spark_jobs.views import Declared, declare
 
 _SAMPLED: Final = 500
 """Records from the middle of a partition whose mean size represents all."""
 _SAMPLE_S: Final = 3.0
 
-_RECORDS_PER_S: Final = {"warehouse": 100_000, "search": 12_000}
-"""Throughput for narrow rows on two cores; `tests/bench/rebuild.py` measures it."""
 _START_S: Final = 15
 
 
@@ -57,7 +56,7 @@ class Plan:
     @property
     def seconds(self) -> int:
         """Total duration, start included; a rough value, because it ignores the rows and the cost of a query."""
-        return _START_S + round(self.records / _RECORDS_PER_S[self.target])
+        return _START_S + round(self.records / TARGETS[self.target].records_per_s)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "records": self.records, "bytes": self.bytes, "seconds": self.seconds}
@@ -67,7 +66,7 @@ class Plan:
         yield f"{self.view}: into the {self.target}, from offset 0 to {self.lsn}"
         for topic in self.topics:
             yield f"  {topic.topic}  at most {topic.records} records, some {topic.bytes / 1e6:.1f} MB"
-        yield f"  about {self.seconds} s, at {_RECORDS_PER_S[self.target]} records/s on two cores"
+        yield f"  about {self.seconds} s, at {TARGETS[self.target].records_per_s} records/s on two cores"
 
 
 def plan(config: Config, name: str, cut: Cut) -> Plan:

@@ -16,6 +16,7 @@ from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.shapes import SHAPES
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.spark.temp_views import temp_view
 from tailrace.sinks.target.protocol import FIRST
@@ -69,7 +70,7 @@ class Analysis:
         if view.text is None:
             schema, _, table = (self._config.views[name].table or "").partition(".")
             columns = table_shapes(self._session, topics.table(schema, table), self._stored).columns
-            return {**columns, **(HistoryBatch.own if view.shape == "history" else {})}
+            return {**columns, **(HistoryBatch.own if SHAPES[view.shape].has_versions else {})}
         with ExitStack() as names:
             self._name(view, lower[name], lower, names)
             found = run(self._session, lower[name].over("new"), name).schema

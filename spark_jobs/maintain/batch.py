@@ -18,6 +18,7 @@ from tailrace.schemas.config.model import Config, Kafka
 from tailrace.schemas.errors import RebuildError, StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
+from tailrace.schemas.shapes import SHAPES
 from tailrace.sinks.control.views_topic import now_ms
 from tailrace.sinks.target.protocol import Applied, Commit, HistoryFrom, Target
 from tailrace.spark_jobs.maintain.waiting import waits_for_tables
@@ -246,7 +247,7 @@ def _check_same_log(view: Declared, applied: Cut, cut: Cut) -> None:
         f"system {cut.system_identifier}, epoch {cut.position.epoch}."
     )
     message = f'view "{view.name}" cannot go on from {format_lsn(applied.flushed_lsn)}'
-    if view.shape == "current":
+    if SHAPES[view.shape].from_topics:
         raise RebuildError("TR-525", message, view=view.name, detail=reason)
     raise StateError(
         "TR-525",

@@ -8,9 +8,9 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructType
 
 from tailrace.schemas.errors import StateError
+from tailrace.sinks.spark.comparable import comparable
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import DELETED
 
@@ -58,24 +58,6 @@ def difference(before: DataFrame, after: DataFrame, key: Sequence[str], *, count
         gone.alias(DELETED),
         *([F.col(TIMES)] if counted else []),
     )
-
-
-def comparable(value: Column, kind: DataType) -> Column:
-    """Return a comparable expression that is equal for identical values only.
-
-    Maps cannot be compared, and 0.0 is equal to -0.0.
-    """
-    if isinstance(kind, FloatType | DoubleType):
-        return value.cast("string")
-    if isinstance(kind, ArrayType):
-        return F.transform(value, lambda item: comparable(item, kind.elementType))
-    if isinstance(kind, StructType):
-        fields = [comparable(value[f.name], f.dataType).alias(f"c{n}") for n, f in enumerate(kind)]
-        return F.when(value.isNotNull(), F.struct(*fields))
-    if isinstance(kind, MapType):
-        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
-        return F.array_sort(F.transform(F.map_entries(value), lambda item: comparable(item, entry)))
-    return value
 
 
 def not_unique(key: Sequence[str], view: str) -> StateError:

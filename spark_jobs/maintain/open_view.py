@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from tailrace.schemas.config.model import Config
 from tailrace.sinks.control.matches import Publisher
 from tailrace.sinks.iceberg.target import IcebergTarget
-from tailrace.sinks.opensearch.target import OpenSearchTarget
+from tailrace.sinks.read.targets import TARGETS
 from tailrace.sinks.target.protocol import Target
 from tailrace.spark_jobs.maintain.batch import ViewBatch
 from tailrace.spark_jobs.maintain.history_batch import HistoryBatch, LogBatch
@@ -39,10 +39,13 @@ def open_view(shared: Shared, name: str) -> KeptView:
         if view.shape == "current":
             return TableBatch(view, target, *of_job)
         assert isinstance(target, IcebergTarget)  # `declare` has checked it
-        if view.shape == "percolate":
-            return PercolateBatch(view, target, *of_job, Publisher(shared.config.kafka, name))
-        kind = HistoryBatch if view.shape == "history" else LogBatch
-        return kind(view, target, *of_job)
+        match view.shape:
+            case "history":
+                return HistoryBatch(view, target, *of_job)
+            case "log":
+                return LogBatch(view, target, *of_job)
+            case "percolate":
+                return PercolateBatch(view, target, *of_job, Publisher(shared.config.kafka, name))
 
     kept = shared.views[name] = KeptView(shared, view, open_batch)
     return kept
@@ -50,8 +53,4 @@ def open_view(shared: Shared, name: str) -> KeptView:
 
 def open_target(config: Config, session: SparkSession, view: Declared) -> Target:
     """Return the target of a declared view."""
-    if view.target == "search":
-        assert config.search is not None  # `declare` has checked it
-        return OpenSearchTarget(config.search, view.name, view.definition)
-    assert config.warehouse is not None
-    return IcebergTarget(session, config.warehouse, view.name, view.definition)
+    return TARGETS[view.target].open(config, session, view.name, view.definition)

@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from tailrace.sinks.spark.comparable import comparable
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import FROM_LSN, FROM_ORDINAL, TO_LSN, TO_ORDINAL, VALID_FROM, VALID_TO
-from tailrace.spark_jobs.maintain.difference import comparable
 from tailrace.spark_jobs.topics.events import AT, LSN, OP, ORDINAL, plain
 
 _THERE, _KNOWN, _ERA, _SAME = (f"_tailrace_{name}" for name in ("there", "known", "era", "same"))

@@ -17,6 +17,8 @@ from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.keyless import no_key
 from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.records.topics import Topics, without_escapes
+from tailrace.schemas.shapes import SHAPES, ShapeName
+from tailrace.sinks.read.targets import TARGETS
 from tailrace.spark_jobs.query.catalog import is_view, not_captured
 from tailrace.spark_jobs.query.declared import Refresh
 from tailrace.spark_jobs.query.parse import tables_of
@@ -44,7 +46,7 @@ class Declared:
     tables: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
     refresh: Refresh = "incremental"
-    shape: str = "current"
+    shape: ShapeName = "current"
     history_from: int | None = None
     lateness_s: float | None = None
     queries: str | None = None
@@ -67,7 +69,7 @@ class Declared:
         None for shape `current` of a table.
         """
         if self.text is None:
-            return None if self.shape == "current" else self.shape
+            return None if SHAPES[self.shape].from_topics else self.shape
         # An unused option is left out, so that views of earlier revisions, which lacked it, have the same definition.
         first = ["asof_first"] if self.text.asof_first else []
         return hashlib.sha256(orjson.dumps([self.text.sql, self.key, *first])).hexdigest()
@@ -119,7 +121,7 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
             "TR-502",
             f'view "{name}" is a query, but there is no [warehouse]',
             detail="The tables that queries read are kept in it, whatever the view's target is.",
-            hint='Add [warehouse] with uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"',
+            hint=f"Add [warehouse] with {TARGETS['warehouse'].example}",
         )
     text = QueryText(name, view.query or "", view.asof_before == "first")
     in_order(config, [name])  # raises ConfigError for a cycle
@@ -153,7 +155,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             detail=f'The schemas topic has none for topic "{shapes.topic}".',
             hint=not_captured(without_escapes(shapes.topic.partition(".")[2]), shapes.captured),
         )
-    if not shapes.keys and view.shape != "log":
+    if not shapes.keys and SHAPES[view.shape].needs_key:
         raise no_key(view.name, shapes.topic)
     if shapes.keys and view.text is None and view.key is not None and sorted(view.key) != sorted(shapes.key):
         raise ConfigError(
@@ -165,13 +167,13 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
 
 
 def _check_shape(name: str, view: View) -> None:
-    if view.shape == "current":
+    if SHAPES[view.shape].from_topics:
         if view.history_from is None:
             return
         problem, hint = "has `history_from`, but keeps the present state only", 'shape = "history"'
     elif view.table is None:
         problem, hint = f'is a query, and shape "{view.shape}" is kept of tables', f'table = "public.{name}"'
-    elif view.target != "warehouse":
+    elif not TARGETS[view.target].keeps_states:
         problem = f'has target "{view.target}", and shape "{view.shape}" is kept in the warehouse'
         hint = 'target = "warehouse"'
     else:
@@ -180,15 +182,17 @@ def _check_shape(name: str, view: View) -> None:
 
 
 def _check_target(config: Config, name: str, view: View) -> None:
-    if view.target == "warehouse" and config.warehouse is None:
-        section, lines = "warehouse", 'uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"'
-    elif (view.target == "search" or view.shape == "percolate") and config.search is None:
-        section, lines = "search", 'hosts = ["http://localhost:9200"]'
-    else:
-        return
-    needs = 'shape "percolate"' if view.shape == "percolate" else f'target "{view.target}"'
-    raise ConfigError(
-        "TR-511",
-        f'view "{name}" has {needs}, but there is no [{section}]',
-        hint=f"Add [{section}] with {lines}",
-    )
+    for target in (view.target, *SHAPES[view.shape].needs):
+        kind = TARGETS[target]
+        if not kind.configured(config):
+            needs = f'target "{target}"' if target == view.target else f'shape "{view.shape}"'
+            raise ConfigError(
+                "TR-511",
+                f'view "{name}" has {needs}, but there is no [{target}]',
+                hint=f"Add [{target}] with {kind.example}",
+            )
+
+
+def targets_of(view: View) -> set[str]:
+    """Return the names of all targets that a view's batches use: the base tables of a query are in the warehouse."""
+    return {view.target, *SHAPES[view.shape].needs, *(("warehouse",) if view.query is not None else ())}

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.shapes import SHAPES
+from tailrace.sinks.read.targets import TARGETS
 from tailrace.spark_jobs.query.catalog import is_view
 from tailrace.spark_jobs.query.parse import tables_of
 from tailrace.spark_jobs.query.text import QueryText
@@ -22,8 +24,9 @@ def lower_views(config: Config, name: str) -> tuple[str, ...]:
     found = tuple(filter(is_view, tables_of(QueryText(name, query), config.views)))
     for lower in found:
         view = config.views[lower]
-        if view.target != "warehouse" or view.shape not in ("current", "history"):
-            what = f'target "{view.target}"' if view.target != "warehouse" else f'shape "{view.shape}"'
+        keeps_states = TARGETS[view.target].keeps_states
+        if not keeps_states or not SHAPES[view.shape].readable:
+            what = f'shape "{view.shape}"' if keeps_states else f'target "{view.target}"'
             raise ConfigError(
                 "TR-581",
                 f'view "{name}" reads view "{lower}", which has {what}',

@@ -18,9 +18,8 @@ from tailrace.schemas.config.model import Search, View
 from tailrace.schemas.errors import TailraceError
 from tailrace.sinks.control.views_topic import read_views
 from tailrace.sinks.opensearch.bulk import connect
-from tailrace.sinks.opensearch.compare import Counts
-from tailrace.sinks.read.generations import generations_there
-from tailrace.sinks.read.views import read_view
+from tailrace.sinks.read.views import generations_there, read_view
+from tailrace.sinks.target.comparison import Counts
 from tailrace.spark_jobs.jobs.compare import compare
 from tailrace.spark_jobs.jobs.follow import follow as follow_views
 from tailrace.spark_jobs.jobs.generations import drop, rollback, swap
@@ -38,7 +37,7 @@ COLUMNS = [column("id", "int4"), column("name", "text"), column("n", "int4")]
 
 @pytest.fixture(params=["warehouse", "search"])
 def made(request: pytest.FixtureRequest, bench: Make) -> Bench:
-    """A bench with 50 rows in a table, and a view of it that has applied them."""
+    """A bench with 50 rows in a table, and a view that has applied them."""
     search = request.getfixturevalue("search_url") if request.param == "search" else None
     made = bench({f"g_{uuid.uuid4().hex[:8]}": View(table="public.t", target=request.param)}, search)
     made.pipeline.table("t", COLUMNS, ("id",))
@@ -52,7 +51,7 @@ def name_of(made: Bench) -> str:
 
 
 def view_of(made: Bench) -> KeptView:
-    """The view as a process of its own opens it."""
+    """Open the view as another process would."""
     return made.kept(name_of(made))
 
 
@@ -67,7 +66,7 @@ def live(made: Bench) -> int:
 
 
 def there(made: Bench) -> list[int]:
-    """Which generations there are, by Spark; without it the same are found."""
+    """Return the generations that Spark finds; reading without Spark must find the same."""
     target, found = view_of(made).batch.target, generations_there(made.config, name_of(made))
     generations, is_live = target.generations(), target.live()
     assert found is not None
@@ -81,7 +80,7 @@ def there(made: Bench) -> list[int]:
 
 
 def someone_else_changes(made: Bench, spark: SparkSession) -> None:
-    """Lose the rows 3 and 4 and change row 5, behind everybody's back."""
+    """Delete rows 3 and 4 and change row 5, without the view's knowledge."""
     name = name_of(made)
     if made.config.search is None:
         table = f"tailrace.{made.config.warehouse.namespace}.{name}" if made.config.warehouse else ""
@@ -95,7 +94,7 @@ def someone_else_changes(made: Bench, spark: SparkSession) -> None:
         client.update(index=index, id="[5]", body={"doc": {"name": "wrong", "n": None}}, params={"refresh": "true"})
 
 
-def test_side_by_side(made: Bench, spark: SparkSession) -> None:
+def test_generations_are_staged_compared_swapped_and_rolled_back(made: Bench, spark: SparkSession) -> None:
     follow = view_of(made)
     with pytest.raises(TailraceError, match="TR-571"):
         compare(made.shared, view_of(made), 10)
@@ -125,7 +124,7 @@ def test_side_by_side(made: Bench, spark: SparkSession) -> None:
     step(made, follow)
     assert made.agrees(name_of(made), "t") == 59
 
-    # back to where the first one stood, with what somebody has changed in it; then on from there
+    # back to the first generation's state, with the changes by hand in it; then it continues from there
     behind = read_view(made.config, name_of(made)).cut
     before = rollback(made.shared, view_of(made))
     state = read_view(made.config, name_of(made))
@@ -139,12 +138,12 @@ def test_side_by_side(made: Bench, spark: SparkSession) -> None:
     with pytest.raises(TailraceError, match="TR-572"):
         rollback(made.shared, view_of(made))
     assert there(made) == [1, 2]
-    # forward again: what came meanwhile is there, too
+    # forward again: it includes the changes of the meantime
     assert swap(made.shared, view_of(made)).generation == 2
     assert made.agrees(name_of(made), "t") == 59
 
 
-def test_old_ones_go(made: Bench, spark: SparkSession) -> None:
+def test_old_and_dropped_generations_leave_nothing_behind(made: Bench, spark: SparkSession) -> None:
     follow = view_of(made)
     for expected in (2, 3):
         assert rebuild(made.shared, view_of(made)).generation == expected
@@ -171,7 +170,7 @@ def test_old_ones_go(made: Bench, spark: SparkSession) -> None:
 
 
 def assert_nothing_else(made: Bench, spark: SparkSession, generations: set[int]) -> None:
-    """What was dropped is gone with all that it took: snapshots in the warehouse, indexes in the search."""
+    """Dropped generations leave nothing: no snapshots in the warehouse, no indexes in the search engine."""
     name = name_of(made)
     if made.config.search is not None:
         with connect(made.config.search) as client:
@@ -183,7 +182,7 @@ def assert_nothing_else(made: Bench, spark: SparkSession, generations: set[int])
     assert {int(row.summary["tailrace.generation"]) for row in snapshots.collect()} == generations
 
 
-def test_other_columns(made: Bench) -> None:
+def test_generations_with_other_columns_are_swapped_and_rolled_back(made: Bench) -> None:
     follow = view_of(made)
     made.pipeline.reshape("t", [column("id", "int4"), column("n", "int8"), column("extra", "text")])
     put(made, range(5), 1)
@@ -196,7 +195,7 @@ def test_other_columns(made: Bench) -> None:
     assert set(made.rows(name_of(made))[0]) == {"id", "n", "extra"}
     rollback(made.shared, view_of(made))
     assert live(made) == 1
-    # what the first one has of the rows that changed since has no name
+    # rows of the first generation that changed since then have no name
     assert {row["name"] for row in made.rows(name_of(made))} == {None, *(f"row {i}" for i in range(5, 50))}
     with made.pipeline.transaction() as tx:
         tx.delete("t", 49)
@@ -208,7 +207,7 @@ def test_other_columns(made: Bench) -> None:
     assert made.agrees(name_of(made), "t") == 49
 
 
-def test_a_changed_query(bench: Make) -> None:
+def test_a_changed_query_is_compared_swapped_and_rolled_back(bench: Make) -> None:
     name = f"g_{uuid.uuid4().hex[:8]}"
     old = bench({name: View(query="SELECT id, n FROM public.t WHERE n > 10", key=["id"])})
     old.pipeline.table("t", COLUMNS, ("id",))
@@ -238,8 +237,8 @@ def test_a_changed_query(bench: Make) -> None:
     assert {row["id"] for row in old.rows(name)} == {*range(4), *range(10, 30)}
 
 
-def test_resume(bench: Make, search_url: str) -> None:
-    """A disk that is full closes an index for writing; when there is room again nobody wants to wait."""
+def test_a_parked_view_is_resumed_once_its_index_is_writable(bench: Make, search_url: str) -> None:
+    """A full disk makes an index read-only; when there is room again, a resume need not wait."""
     name = f"g_{uuid.uuid4().hex[:8]}"
     made = bench({name: View(table="public.t", target="search")}, search_url)
     made.pipeline.table("t", COLUMNS, ("id",))
@@ -269,7 +268,9 @@ def test_resume(bench: Make, search_url: str) -> None:
         resume(made.config, name, 0.5)
 
 
-def test_what_a_rebuild_says(bench: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuild_foretells_its_size_and_reports_progress(
+    bench: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = bench({f"g_{uuid.uuid4().hex[:8]}": View(table="public.t")})
     made.pipeline.table("t", COLUMNS, ("id",))
     put(made, range(50), 0)
@@ -279,7 +280,7 @@ def test_what_a_rebuild_says(bench: Make, capsys: pytest.CaptureFixture[str], mo
     capsys.readouterr()
     foretell(made.config, [name_of(made)], as_json=True)
     foretold = json.loads(capsys.readouterr().out)
-    # each partition has the marker of each transaction
+    # each partition has a marker for each transaction
     assert 15_050 <= foretold["records"] <= 15_050 + 6
     assert 30 * 15_000 < foretold["bytes"] < 1000 * 15_000
     assert foretold["target"] == "warehouse"
@@ -300,8 +301,10 @@ _SWAPS = 20
 
 
 @pytest.mark.parametrize("target", ["warehouse", "search"])
-def test_a_reader_during_swaps(request: pytest.FixtureRequest, bench: Make, target: Any) -> None:
-    """Every transaction writes all rows: whoever reads sees all of them, of one transaction, and never an older one."""
+def test_a_reader_sees_whole_transactions_in_order_during_swaps(
+    request: pytest.FixtureRequest, bench: Make, target: Any
+) -> None:
+    """Every transaction writes all rows: a reader sees all rows of one transaction, never an older one."""
     search = request.getfixturevalue("search_url") if target == "search" else None
     made = bench({f"g_{uuid.uuid4().hex[:8]}": View(table="public.t", target=target)}, search)
     made.pipeline.table("t", COLUMNS, ("id",))
@@ -318,7 +321,7 @@ def test_a_reader_during_swaps(request: pytest.FixtureRequest, bench: Make, targ
             put(made, range(50), written)
             newest(made)
         if swap_number % 6 == 0:
-            # what is swapped out is ahead of what is swapped in
+            # the generation that is swapped out is more recent than the one swapped in
             step(made, follow)
         now = view.batch.target.live()
         assert now is not None
@@ -351,7 +354,7 @@ def search_reader(made: Bench, url: str) -> Callable[[], list[int]]:
 
 
 class Reader(threading.Thread):
-    """Reads in a tight loop and notes which transaction it has seen, or what it should not have."""
+    """Reads in a tight loop and records which transaction it sees, and any inconsistent result."""
 
     def __init__(self, read: Callable[[], list[int]]) -> None:
         super().__init__(daemon=True)

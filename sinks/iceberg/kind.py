@@ -1,0 +1,48 @@
+"""The kind of target `warehouse`: Iceberg tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tailrace.schemas.config.model import Config, Warehouse
+from tailrace.sinks.control.views_topic import ViewRecord
+from tailrace.sinks.iceberg import catalog, reader
+from tailrace.sinks.target.kind import There, ViewState
+from tailrace.sinks.target.protocol import VALIDITY, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class WarehouseKind:
+    """Iceberg tables; the catalog is in [warehouse]."""
+
+    name: Final = "warehouse"
+    example: Final = 'uri = "jdbc:sqlite:/path/catalog.db" and location = "/path/warehouse"'
+    records_per_s: Final = 100_000
+    keeps_states: Final = True
+
+    def configured(self, config: Config) -> bool:
+        return config.warehouse is not None
+
+    def check(self, config: Config) -> None:
+        catalog.check(_section(config))
+
+    def open(self, config: Config, session: SparkSession, view: str, definition: str | None) -> Target:
+        from tailrace.sinks.iceberg.target import IcebergTarget
+
+        return IcebergTarget(session, _section(config), view, definition)
+
+    def read(self, config: Config, view: str, record: ViewRecord | None, *, versions: bool) -> ViewState:
+        stored = reader.stored_view(_section(config), view, record)
+        # Of the versions, those that are valid at the cut have no end.
+        rows = stored.rows("valid_to_lsn IS NULL", VALIDITY) if versions else stored.rows()
+        return ViewState(stored.cut, stored.generation, rows)
+
+    def generations(self, config: Config, view: str) -> There:
+        return reader.stored_generations(_section(config), view)
+
+
+def _section(config: Config) -> Warehouse:
+    assert config.warehouse is not None
+    return config.warehouse
