@@ -1,4 +1,4 @@
-"""The servers for the tests of this folder, which are in containers whatever the command line says."""
+"""Server fixtures for this folder: containers, whatever the command line says."""
 
 from __future__ import annotations
 

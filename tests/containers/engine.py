@@ -1,4 +1,4 @@
-"""A container engine with all images in it; where none can be had, whoever asks for it is skipped, with why."""
+"""Run a container engine that has all images; skip the tests, with the reason, where there is none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_TO_BE_HAD = 3
 
 @contextmanager
 def running_engine() -> Iterator[None]:
-    """Use the engine that runs, or start one that ends with the block."""
+    """Use the running engine, or start one that is stopped after the block."""
     before = os.environ.get("DOCKER_HOST")
     built = subprocess.run([_SCRIPT], capture_output=True, text=True, check=False)
     if built.returncode == _NOT_TO_BE_HAD:
@@ -27,7 +27,7 @@ def running_engine() -> Iterator[None]:
     os.environ["DOCKER_HOST"] = built.stdout.strip()
     testcontainers_config.hub_image_name_prefix = "tailrace-local/"
     testcontainers_config.connection_mode_override = ConnectionMode.docker_host
-    testcontainers_config.ryuk_disabled = True  # it is one more image; what is left behind by a kill -9 has our label
+    testcontainers_config.ryuk_disabled = True  # needs one more image; our label marks leftovers of a kill -9
     yield
     if "starting an engine" in built.stderr:
         subprocess.run([_SCRIPT, "--stop"], check=True)

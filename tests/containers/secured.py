@@ -1,4 +1,4 @@
-"""The servers of tests.integration.secured, in containers."""
+"""Container versions of the servers in tests.integration.secured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIRST_PORT = 9101
 
 @contextmanager
 def secured() -> Iterator[Both]:
-    """Start both with a CA of their own; all ends with the block."""
+    """Start PostgreSQL and Kafka with their own CA; stop them after the block."""
     with tempfile.TemporaryDirectory(prefix="tailrace-secured-") as name, Network() as network:
         folder = Path(name)
         folder.chmod(0o755)
@@ -50,7 +50,7 @@ def _sees(folder: Path, container: DockerContainer) -> DockerContainer:
 
 
 def _listen(broker: DockerContainer, certificates: Certificates, bootstrap: str, ports: dict[str, int]) -> None:
-    """Add a listener for each certificate, which the host finds at the port of that name."""
+    """Add a listener for each certificate; the host reaches it at the port in `ports`."""
     inner = {name: _FIRST_PORT + number for number, name in enumerate(ports)}
     protocols = "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT"
     listeners, told = (
@@ -72,7 +72,7 @@ def _listen(broker: DockerContainer, certificates: Certificates, bootstrap: str,
 
 
 def _give_keys(postgres: DockerContainer, folder: Path) -> None:
-    """Copy them to where they are the server's own, or it would not take them."""
+    """Copy the key files so that the server owns them; it refuses others."""
     copy = f"install -d -o postgres {_KEYS} && install -o postgres -m 600 {folder}/*.pem {_KEYS}"
     done = postgres.get_wrapped_container().exec_run(["sh", "-c", copy], user="root")
     assert done.exit_code == 0, done.output

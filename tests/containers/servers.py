@@ -1,6 +1,6 @@
-"""PostgreSQL, Kafka brokers and the daemon, each in a container, on a network of their own.
+"""PostgreSQL, Kafka brokers and the daemon, each in a container, on their own network.
 
-The containers find each other by name; a test finds them on loopback, on ports that stay through a kill.
+Containers reach each other by name; a test reaches them on loopback, at ports that stay the same after a kill.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FEW_RIGHTS: dict[str, Any] = {"read_only": True, "cap_drop": ["ALL"], "security_
 
 @dataclass(frozen=True)
 class Servers:
-    """`dsn` and `bootstrap` are for the host, `inner_dsn` and `inner_bootstrap` for containers on `network`."""
+    """Running containers: `dsn` and `bootstrap` are for the host, `inner_*` for containers on `network`."""
 
     network: Network
     postgres: DockerContainer
@@ -44,13 +44,13 @@ class Servers:
     inner_bootstrap: str
 
     def wait_until_ready(self) -> None:
-        """Return when all of them answer."""
+        """Return when all servers answer."""
         wait_until_connected(self.dsn, self.bootstrap)
 
 
 @contextmanager
 def servers(brokers: int = 3) -> Iterator[Servers]:
-    """Start PostgreSQL and the brokers; all is gone afterwards."""
+    """Start PostgreSQL and the brokers; remove them after the block."""
     port, *broker_ports = free_ports([None] * (1 + brokers))
     with ExitStack() as stack:
         network = stack.enter_context(Network())
@@ -86,12 +86,12 @@ def wait_until_connected(dsn: str, bootstrap: str) -> None:
 
 
 def superuser_dsn(address: str) -> str:
-    """Return the connection string of a server of ours."""
+    """Return the superuser's connection string for a server that this module starts."""
     return f"postgresql://postgres:{_PASSWORD}@{address}/postgres"
 
 
 def postgres_container(network: Network, major: int, port: int) -> DockerContainer:
-    """Return a server that the host finds at `port`."""
+    """Return a PostgreSQL container that the host reaches at `port`."""
     container = DockerContainer(f"postgres:{major}", network=network, network_aliases=[f"postgres{major}"])
     container.with_command(["postgres", "-c", "wal_level=logical", "-c", "fsync=off"])
     container.with_env("POSTGRES_PASSWORD", _PASSWORD)
@@ -99,7 +99,7 @@ def postgres_container(network: Network, major: int, port: int) -> DockerContain
 
 
 def broker_container(network: Network, number: int, ports: list[int]) -> DockerContainer:
-    """Return one of as many brokers as there are ports for the host."""
+    """Return broker `number` of a cluster with one broker for each port in `ports`."""
     properties = (
         kafka.PROPERTIES
         | {
@@ -122,13 +122,13 @@ def broker_container(network: Network, number: int, ports: list[int]) -> DockerC
 
 
 def variables(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a broker's properties as Kafka's image wants them."""
+    """Return broker properties as environment variables of Kafka's image."""
     return {f"KAFKA_{name.upper().replace('-', '___').replace('.', '_')}": value for name, value in properties.items()}
 
 
 @contextmanager
 def opensearch() -> Iterator[str]:
-    """Start a node without security and give its URL."""
+    """Start a node without security and yield its URL."""
     (port,) = free_ports([None])
     container = DockerContainer("opensearchproject/opensearch:3")
     container.with_envs(
@@ -144,12 +144,15 @@ def opensearch() -> Iterator[str]:
 
 
 REGISTRY_PATH = "/apis/ccompat/v7"
-"""What follows the address in the URL of a registry."""
+"""Path of a registry's URL."""
 
 
 @contextmanager
 def registry(network: Network) -> Iterator[tuple[DockerContainer, str]]:
-    """Start a schema registry in memory, for containers at registry:8080; give its URL for the host, too."""
+    """Start an in-memory registry; yield its container and its URL for the host.
+
+    Other containers reach it at registry:8080.
+    """
     (port,) = free_ports([None])
     container = DockerContainer("apicurio/apicurio-registry:3.3.3", network=network, network_aliases=["registry"])
     container.with_env("JAVA_OPTS_APPEND", "-Xms64m -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1")
@@ -160,7 +163,7 @@ def registry(network: Network) -> Iterator[tuple[DockerContainer, str]]:
 
 
 def publish(container: DockerContainer, inner: int, port: int) -> DockerContainer:
-    """Let the host find at `port`, on loopback, what listens at `inner` in the container; return the container."""
+    """Publish the container's port `inner` on the host's loopback `port`; return the container."""
     container.ports[f"{inner}/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]  # the engine takes an address, too
     return container
 
@@ -186,15 +189,15 @@ def _serves(address: str) -> bool:
 
 
 class Daemon:
-    """`tailrace run` in its image with as few rights as it needs: no root file system to write to, no capabilities.
+    """`tailrace run` in its image with minimal rights: a read-only root file system and no capabilities.
 
-    All its settings are in its environment; `config` is the same for the host.
+    All its settings are environment variables; `config` holds the same settings for the host.
     """
 
     def __init__(
         self, servers: Servers, dsn: str, prefix: str, registry: dict[str, str] | None = None, **options: Any
     ) -> None:
-        """`registry` are the keys of its section, `options` are the engine's, on top of ours."""
+        """`registry` has the keys of that section; `options` are engine options in addition to ours."""
         inner = urlsplit(servers.inner_dsn)._replace(path=urlsplit(dsn).path).geturl()
         source, sink = {"slot": prefix}, {"prefix": prefix, "partitions": 3}
         self.config = Config.model_validate(
@@ -221,12 +224,12 @@ class Daemon:
 
     @property
     def url(self) -> str:
-        """Where it answers about its health."""
+        """Base URL of the health endpoints."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def health(self) -> str:
-        """What the image's health check has found: starting, healthy, unhealthy."""
+        """Result of the image's health check: starting, healthy or unhealthy."""
         found = self.container.get_wrapped_container()
         found.reload()
         return str(found.attrs["State"]["Health"]["Status"])

@@ -1,4 +1,7 @@
-"""docker/compose.yaml as it is but for images, ports, JVM sizes and patience: its views while Spark loses workers."""
+"""Check that the views of docker/compose.yaml are right although Spark loses workers.
+
+The file is used as it is, but for images, ports, JVM sizes and timeouts.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ _SMALL = "-Xms64m -Xmx{} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _HERE = {
     "apache/kafka": {
         "KAFKA_HEAP_OPTS": _SMALL.format("256m"),
-        # no broker dies, but eleven containers may be slow to start on two cores
+        # no broker dies, but eleven containers may start slowly on two cores
         "KAFKA_BROKER_SESSION_TIMEOUT_MS": "60000",
         "KAFKA_CONTROLLER_QUORUM_FETCH_TIMEOUT_MS": "20000",
     },
     "opensearchproject/opensearch": {"OPENSEARCH_JAVA_OPTS": _SMALL.format("512m")},
     "apicurio/apicurio-registry": {"JAVA_OPTS_APPEND": _SMALL.format("256m")},
-    # Spark gives its JVMs their sizes
+    # Spark sets the sizes of its JVMs itself
     "tailrace-spark": {"JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
 }
 _SPENDING = """
@@ -69,10 +72,10 @@ class Compose:
         return self.execute("postgres", "psql", "-U", "postgres", "-Atc", statement, "app").stdout.strip()
 
     def wait_for_views(self) -> None:
-        """Return when all views have what the database has now."""
+        """Return when all views have everything that the database has now."""
         lsn = self.sql("SELECT pg_current_wal_insert_lsn()")
         self.sql("SELECT pg_logical_emit_message(true, 'test', 'x')")
-        # until Kafka answers, the container of the views ends and is started again
+        # until Kafka answers, the views' container exits and is restarted
         wait = ("views", "tailrace", "wait", "--lsn", lsn, "--timeout", "60")
         try:
             wait_until(lambda: self.execute(*wait, check=False).returncode == 0, _PATIENCE_S)
@@ -80,12 +83,12 @@ class Compose:
             raise AssertionError(f"{self.run('ps').stdout}\n{self.run('logs', '--tail', '20').stdout}") from None
 
     def kill(self, *services: str) -> float:
-        """Kill them and return when, in seconds since 1970."""
+        """Kill services and return the time of it, in seconds since 1970."""
         self.run("kill", "--signal", "KILL", *services)
         return time.time()
 
     def batches(self) -> list[tuple[float, float]]:
-        """Return begin and end of all batches of `follow` that changed something, in seconds since 1970."""
+        """Return start and end of each batch of `follow` that changed something, in seconds since 1970."""
         logged = self.run("logs", "--no-log-prefix", "--timestamps", "views").stdout
         found = [(at, _event(line)) for at, line in re.findall(r"^(\S+) (\{.*\})$", logged, re.MULTILINE)]
         batches = [(at, event) for at, event in found if event.get("event") == "batch"]
@@ -94,7 +97,7 @@ class Compose:
 
 
 def _event(line: str) -> dict[str, Any]:
-    """Return a line of a job's log, empty for what is none."""
+    """Parse one line of a job's log; return an empty dict if it is not JSON."""
     try:
         found: dict[str, Any] = json.loads(line)
         return found
@@ -109,14 +112,14 @@ def _is(line: str, event: str, view: str) -> bool:
 
 @contextmanager
 def up(folder: Path) -> Iterator[Compose]:
-    """Start all of it; all is gone afterwards."""
+    """Start all services; remove them after the block."""
     services = yaml.safe_load(_FILE.read_text())["services"]
     changed: dict[str, Any] = {
         name: {"image": f"tailrace-local/{image}", "environment": _HERE.get(image.partition(":")[0], {})}
         for name, image in ((name, service["image"]) for name, service in services.items())
     }
     override = yaml.safe_dump({"services": changed})
-    # ports of the machine's own may be taken
+    # the machine may use these ports already
     override = re.sub(r"^(  [\w-]+:)$", r"\1\n    ports: !reset []", override, flags=re.MULTILINE)
     (folder / "override.yaml").write_text(override)
     compose = Compose(f"t{uuid.uuid4().hex[:8]}", (_FILE, folder / "override.yaml"))
@@ -128,7 +131,7 @@ def up(folder: Path) -> Iterator[Compose]:
 
 
 @pytest.mark.timeout(900)
-def test_views_are_right_though_workers_die_in_mid_batch(engine: None, tmp_path: Path) -> None:
+def test_views_are_right_though_spark_workers_die_in_mid_batch(engine: None, tmp_path: Path) -> None:
     with up(tmp_path) as compose:
         compose.wait_for_views()
         _settings_are_the_brokers_own(compose)
@@ -147,7 +150,7 @@ def test_views_are_right_though_workers_die_in_mid_batch(engine: None, tmp_path:
 
 
 def _killed_in_follow(compose: Compose) -> bool:
-    """Kill a worker when one of three views is done, and start it again; was it in mid-batch of the next?"""
+    """Kill a worker after the first of three views, restart it; return whether a batch was interrupted."""
     before = len(compose.batches())
     compose.sql("UPDATE orders SET total = total + 1")
     wait_until(lambda: len(compose.batches()) > before, _PATIENCE_S)
@@ -159,15 +162,15 @@ def _killed_in_follow(compose: Compose) -> bool:
 
 
 def _killed_in_rebuild(compose: Compose) -> bool:
-    """Rebuild two views by spark-submit, and kill the workers when one is read; did the job lose any before its end?
+    """Rebuild two views by spark-submit, kill the workers after one; return whether executors were lost.
 
-    They come back at once: what is left of the cluster may all be taken by `follow`.
+    The workers restart at once: otherwise `follow` could take all that is left of the cluster.
     """
     submit = ("spark-submit", "--master", "spark://spark-master:7077", _REBUILD, "orders", "spending")
     command = compose.command("exec", "-T", "views", *submit)
     before: list[str] = []
     after: list[str] = []
-    # in client mode, what the job says on stderr is spark-submit's stdout
+    # in client mode, the job's stderr arrives on spark-submit's stdout
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         assert job.stdout is not None
         for line in job.stdout:
@@ -194,7 +197,7 @@ def _assert_equal(compose: Compose) -> None:
 
 
 def _settings_are_the_brokers_own(compose: Compose) -> None:
-    """A variable whose name is wrong is no error to Kafka's image: it would be a property that nobody reads."""
+    """Check that the broker knows each property: Kafka's image accepts misspelled variables silently."""
     program = """
 import json
 from confluent_kafka.admin import AdminClient, ConfigResource

@@ -1,4 +1,4 @@
-"""The daemon's image: what is in it, that its health check can tell, and that it ends in order."""
+"""The daemon's image: its contents, its health check, and its orderly stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST = 250_000_000
 _OFTEN = {"interval": 1_000_000_000, "timeout": 2_000_000_000, "retries": 2}
 
 
-def test_it_is_small_nobody_s_and_without_a_compiler(engine: None) -> None:
+def test_the_image_is_small_unprivileged_and_without_a_compiler(engine: None) -> None:
     client = DockerClient().client
     image = client.images.get("tailrace-local/tailrace")
     assert image.attrs["Size"] < _LARGEST
@@ -28,7 +28,7 @@ def test_it_is_small_nobody_s_and_without_a_compiler(engine: None) -> None:
     client.close()
 
 
-def test_it_says_how_it_is_and_ends_in_order(servers: Servers, database: str, prefix: str) -> None:
+def test_the_image_reports_its_health_and_stops_in_order(servers: Servers, database: str, prefix: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE item (id int PRIMARY KEY)")
         with Daemon(servers, database, prefix, healthcheck=_OFTEN) as daemon:

@@ -1,4 +1,4 @@
-"""The daemon's image with TLS and credentials to both sides: good ones work, others are refused, no secret gets out."""
+"""The daemon's image with TLS and credentials: good ones work, others are refused, no secret leaks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.daemon import wait_for_state
 @pytest.fixture(scope="module")
 def secured(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
-    folder.chmod(0o755)  # the container's user is nobody's
+    folder.chmod(0o755)  # the container's user owns nothing on the host
     with secured_servers() as servers:
         add_users(servers)
         with secured_database(servers, folder, f"c{free_ports([None])[0]}") as found:
@@ -28,7 +28,7 @@ def secured(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def _daemon(secured: Secured, config: Path) -> DockerContainer:
-    """On the host's network, for that is where the certificates' names lead to the servers."""
+    """Run in the host's network, where the names in the certificates resolve to the servers."""
     (port,) = free_ports([None])
     container = DockerContainer("tailrace").with_command(["run", "--config", str(config)])
     for folder in (config.parent, secured.certificates.folder):

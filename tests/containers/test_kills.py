@@ -1,4 +1,4 @@
-"""Kill -9 of the daemon's container, of one broker of three, and of PostgreSQL, all under load: equal afterwards."""
+"""Kill -9 of the daemon's container, one broker of three, or PostgreSQL, under load: no data differs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _ACCOUNTS = 400
 
 
 class _PatientWriter(Writer):
-    """Goes on when PostgreSQL is back."""
+    """A writer that resumes when PostgreSQL is back."""
 
     def _work(self) -> None:
         while not self._stop.is_set():
             try:
                 super()._work()
             except psycopg.OperationalError:
-                self.transactions += 1  # it may have been committed, and its keys are taken then
+                self.transactions += 1  # the transaction may have committed, and then its keys are used up
                 time.sleep(0.1)
 
 
 @pytest.mark.parametrize("victim", ["daemon", "broker", "postgres"])
-def test_nothing_is_lost_or_doubled(servers: Servers, database: str, prefix: str, victim: str) -> None:
+def test_a_killed_container_loses_or_doubles_nothing(servers: Servers, database: str, prefix: str, victim: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         create_tables(connection, _ACCOUNTS)
     with Daemon(servers, database, prefix) as daemon:

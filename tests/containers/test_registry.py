@@ -1,4 +1,4 @@
-"""The daemon with a registry, each in a container, and an index in another filled by a job on the host."""
+"""The daemon with a schema registry, in containers, and an index filled by a job on the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.daemon import tailrace, wait_for_state, write_config
 from tests.support.topics import latest, read_raw, read_topic
 
 
-def test_ids_of_a_registry_and_documents_in_an_index(
+def test_topics_have_the_registry_s_ids_and_the_index_has_the_documents(
     servers: Servers, search_url: str, database: str, prefix: str, tmp_path: Path
 ) -> None:
     with registry(servers.network) as (container, url), psycopg.connect(database, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""The Spark image: nobody's, without a compiler, and started by the words that Spark on Kubernetes starts it by."""
+"""The Spark image: unprivileged, without a compiler, and startable by Spark on Kubernetes."""
 
 from __future__ import annotations
 

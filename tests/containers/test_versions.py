@@ -1,4 +1,4 @@
-"""The core on PostgreSQL 14 to 18 and on one broker, in containers: a snapshot under load, the stream, and verify."""
+"""PostgreSQL 14 to 18 and one broker, in containers: a snapshot under load, the stream, and verify."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def version(request: pytest.FixtureRequest, one_broker: Servers) -> Iterator[Ser
         yield started
 
 
-def test_snapshot_and_stream(version: Servers, prefix: str) -> None:
+def test_snapshot_under_load_and_stream_equal_the_source(version: Servers, prefix: str) -> None:
     with fresh_database(version.dsn) as database, psycopg.connect(database, autocommit=True) as connection:
         create_tables(connection, _ACCOUNTS)
         with Writer(database, 1, _ACCOUNTS).writing() as writer, Daemon(version, database, prefix) as daemon:

@@ -1,4 +1,4 @@
-"""Rounds of random schema changes, and what they found.
+"""Play rounds of random schema changes and print the findings.
 
 python -m tests.ddl --rounds 300 --seed 1 [--kinds names types] [--steps 12]     a seed replays a round:
 python -m tests.ddl --rounds 1 --seed SEED
@@ -16,7 +16,7 @@ from tests.support.servers import own_servers
 
 
 def main() -> int:
-    """Play the rounds that the arguments ask for; 1 if a state was none, or the daemon stopped."""
+    """Play the rounds that the arguments select; return 1 if a state was wrong or the daemon stopped."""
     parser = argparse.ArgumentParser(prog="python -m tests.ddl", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1, help="of the first round; the next has the next")

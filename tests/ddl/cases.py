@@ -1,6 +1,6 @@
-"""Runs named scenarios of schema changes, all with one daemon, each in a schema of its own.
+"""Runs named scenarios of schema changes with one daemon, each scenario in its own schema.
 
-One daemon for all, for a start costs more than a scenario; only those that pytest has selected are run.
+They share a daemon because a start costs more than a scenario. Only those that pytest has selected run.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tests.support.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.support.servers import fresh_database
 
 STOP_TIMED_OUT = 8
-"""The daemon's own exit code where it has not stopped in order."""
+"""The daemon's own exit code after a stop that timed out."""
 
 _FIRST_STATE_S = 300.0
 _FLUSHED_S = 60.0
 _EQUAL_S = 30.0
-"""So long nothing may come nearer to what it is to be."""
+"""The run fails when no further topic has become equal to its table for this long."""
 
 _STATE_S = 8.0
 _QUIET_S = 7.0
-"""Longer than the daemon takes from one look at the catalog to the next."""
+"""Longer than the daemon's interval between two looks at the catalog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A scenario: `setup` before the daemon starts, then steps: each a statement, or a tuple for one transaction.
+    """A scenario: `setup` before the daemon starts, then `steps`; a tuple is one transaction.
 
-    A further schema has the case's name, two underscores and more. `follow` are changes of rows after the steps,
-    `before` those before them: where the daemon is down, it meets them when the catalog is past them. A step "leave
-    TABLE PART" lets the rows of a partition stay on the table's topic.
+    Names of further schemas begin with the case's name and two underscores. `follow` are changes of rows after the
+    steps, `before` those before them: a daemon that is down reads them when the catalog has already moved on. A step
+    "leave TABLE PART" allows the rows of a partition to stay on the table's topic.
     """
 
     setup: tuple[str, ...]
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run: by topic, what is still wrong at the end, and what was wrong at cuts called states.
+    """Result of a run: differences at the end by topic (`never`), and those at cuts called states.
 
     `grown` are topics that were written to at rest, `stopped_by` cases at which the daemon stopped.
     """
@@ -68,7 +68,7 @@ class Outcome:
     stopped_by: dict[str, str] = field(default_factory=dict)
 
     def assert_equal(self, case: str) -> None:
-        """Each topic of a case has become what its table is, and then nothing was written any more."""
+        """Assert that each topic of a case has become equal to its table and was not written to afterwards."""
         assert case not in self.stopped_by, f"the daemon has stopped: {self.stopped_by[case]}"
         assert not self.stopped, self.stopped
         never = {topic: what for topic, what in self.never.items() if self._is_of(topic, case)}
@@ -77,7 +77,7 @@ class Outcome:
         assert not grown, f"records written at rest: {grown}"
 
     def assert_states(self, case: str) -> None:
-        """Each cut that was called a state was what the tables of a case were at that LSN."""
+        """Assert that at each cut called a state the topics of a case were its tables at that LSN."""
         mine = [each for each in self.states if self._is_of(each.topic, case)]
         assert not mine, f"{len(mine)} cuts called states are none, first: {mine[0]}"
 
@@ -88,7 +88,7 @@ class Outcome:
 
 @contextmanager
 def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[Ledger, Path]]:
-    """Give a database of its own, with a publication for all tables, and a configuration for it."""
+    """Create a database with a publication for all tables, and a configuration for it."""
     prefix = f"t{uuid.uuid4().hex[:10]}"
     with fresh_database(servers.dsn) as dsn, tempfile.TemporaryDirectory() as folder:
         more = f"[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 50\n{more}"
@@ -105,8 +105,10 @@ def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[
 
 
 def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") -> Outcome:
-    """Run cases: "idle", "followed" by changes of rows, while the daemon is "stopped" or "killed", or "restarted" after
-    a look at the catalog.
+    """Run cases in one mode.
+
+    "idle"; "followed" by changes of rows; while the daemon is "stopped" or "killed"; or "restarted" after a look at the
+    catalog.
     """
     with stage(servers, source=source) as (ledger, path):
         config = load(path)
@@ -144,7 +146,7 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
 
 
 def stop(daemon: Daemon) -> int:
-    """Stop a daemon, and kill one that a busy machine does not let stop in time; return its exit code."""
+    """Stop a daemon, or kill it if it does not stop in time on a busy machine; return its exit code."""
     try:
         return daemon.stop()
     except subprocess.TimeoutExpired:
@@ -175,14 +177,14 @@ def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
 
 
 def emit(ledger: Ledger) -> None:
-    """Bring about cuts past what was done, although no table changes: those that may be called states too early."""
+    """Cause cuts after the step although no table changes: such cuts may be called states too early."""
     for _ in range(2):
         ledger.connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
         time.sleep(0.12)
 
 
 def wait_for_any_state(config: Config, seconds: float) -> bool:
-    """Wait until the newest cut is a state, for a while: without one, the next step is to show what comes of it."""
+    """Wait a limited time for the newest cut to be a state; without one, the next step must show why."""
     with suppress(AssertionError):
         wait_for(config, lambda record: record.is_state, seconds)
         return True
@@ -190,7 +192,7 @@ def wait_for_any_state(config: Config, seconds: float) -> bool:
 
 
 def _finish(ledger: Ledger, config: Config, daemon: Daemon, outcome: Outcome) -> None:
-    """Wait until all topics are what their tables are, and look whether anything is written then."""
+    """Wait until all topics equal their tables, then check that nothing more is written."""
     deadline = time.monotonic() + _EQUAL_S
     while True:
         before, outcome.never = outcome.never, newest_differences(ledger, config)
@@ -208,7 +210,7 @@ def _finish(ledger: Ledger, config: Config, daemon: Daemon, outcome: Outcome) ->
 
 
 def newest_differences(ledger: Ledger, config: Config, tables: Sequence[str] | None = None) -> dict[str, str]:
-    """Compare the newest cut that is past everything with the tables; those that it calls incomplete are not equal."""
+    """Compare the newest cut that includes all changes with the tables; tables called incomplete differ."""
     row = ledger.connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
     assert row is not None
     target = int(row[0])
@@ -225,7 +227,7 @@ def newest_differences(ledger: Ledger, config: Config, tables: Sequence[str] | N
 
 
 class Names:
-    """The topics of tables by their qualified names."""
+    """Map qualified table names to topics."""
 
     def __init__(self, config: Config) -> None:
         self._prefix = config.kafka.prefix
@@ -240,7 +242,7 @@ def _judge(ledger: Ledger, config: Config, outcome: Outcome) -> None:
 
 
 def refused(ledger: Ledger, statement: str) -> bool:
-    """Run a statement; whether PostgreSQL refuses it."""
+    """Run a statement; return whether PostgreSQL refuses it."""
     try:
         ledger.run(statement)
     except psycopg.Error:

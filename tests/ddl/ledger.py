@@ -1,7 +1,7 @@
-"""Ledger of a source: the contents of every published table between any two statements, with the LSNs in between.
+"""Ledger of a source: contents of all published tables, and the LSN, between any two statements.
 
-Statements run one at a time, so the tables change only inside the interval of a statement. A cut that lies outside of
-all intervals therefore has exactly one right content: no time travel is needed to know it.
+Statements run one at a time, so the tables change only inside the interval of a statement. A cut outside of all
+intervals therefore has exactly one right content: no time travel is needed to know it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Texts = tuple[str | None, ...]
 class Contents:
     """A published table with a key, as PostgreSQL prints it.
 
-    `rows` are by the texts of `key`, `oid` is the table's. `left` are keys of partitions that were detached or dropped:
+    `rows` are by the texts of `key`; `oid` is the table's. `left` are keys of partitions that were detached or dropped:
     their rows may stay on the topic.
     """
 
@@ -39,9 +39,9 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A statement or a transaction, and all tables after it, by topic.
+    """A statement or a transaction, and the contents of all tables after it, by topic.
 
-    Whatever it changed was committed after `before` and before `after`; `began_ms` is when, in ms since 1970.
+    Its changes were committed between the LSNs `before` and `after`; `began_ms` is its start in ms since 1970.
     """
 
     what: str
@@ -52,10 +52,10 @@ class Entry:
 
 
 class Ledger:
-    """Runs statements and keeps what they lead to; bounded by the statements of a test times the size of its tables."""
+    """Runs statements and records the tables after each; uses memory for statements times table sizes."""
 
     def __init__(self, dsn: str, prefix: str, publications: Sequence[str] = ("tailrace", "tailrace_nokey")) -> None:
-        # nothing is prepared: types of columns change between two executions
+        # no prepared statements: types of columns change between two executions
         connection = psycopg.connect(conninfo_for(dsn), autocommit=True, prepare_threshold=None)
         self.connection: psycopg.Connection[Any] = connection
         self._topics = Topics(prefix)
@@ -68,7 +68,7 @@ class Ledger:
 
     @contextmanager
     def statement(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        """Note whatever is committed inside the block, whether or not it fails."""
+        """Record all that is committed inside the block, whether or not it fails."""
         before, began_ms = self._lsn(), time.time() * 1000
         try:
             yield self.connection
@@ -79,7 +79,7 @@ class Ledger:
     def run(
         self, *statements: str, rolled_back: bool = False, before_each: Callable[[str], None] | None = None
     ) -> None:
-        """Run one statement, or several in a transaction. psycopg.Error is the statement's.
+        """Run one statement, or several in a transaction; raise the psycopg.Error of the statement.
 
         `before_each` is called with each statement before it runs, inside the transaction.
         """
@@ -92,9 +92,9 @@ class Ledger:
                     connection.execute(statement.encode())
 
     def leave(self, table: str, part: str) -> None:
-        """Allow the rows that `part` holds now to stay on the topic of `table` ("schema.name") from the next entry.
+        """Allow present rows of `part` to stay on the topic of `table` ("schema.name") from the next entry on.
 
-        One that is not published has none.
+        Does nothing if the table is not published.
         """
         topic = self._topics.table(*table.split("."))
         contents = self.entries[-1].tables.get(topic)
@@ -133,7 +133,7 @@ class Ledger:
                 oid,
             )
             assert len(contents.rows) == len(rows), f"{table}: the key is none"
-            # the same object for the same contents: whoever compares them need not do so again
+            # equal contents are one object, so that comparisons can be cached by identity
             found[topic] = known[topic] if known.get(topic) == contents else contents
         return found
 
@@ -158,5 +158,5 @@ WHERE p.pubname = ANY (%s)
 
 
 def without_left(contents: Contents) -> Contents:
-    """Return contents of which no row may be left over."""
+    """Return the same contents, but allow no row of a removed partition to be left on the topic."""
     return replace(contents, left=frozenset())

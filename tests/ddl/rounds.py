@@ -1,4 +1,4 @@
-"""One round: tables altered at random under a daemon that is killed, stopped and started; every state is checked."""
+"""One round: random schema changes while the daemon is killed, stopped and started; check every state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATE_S = 15.0
 
 @dataclass(slots=True)
 class Round:
-    """What a seed has led to: the statements with their LSNs, and what was wrong."""
+    """Result of a seed: the statements with their LSNs, and the findings."""
 
     seed: int
     settings: str = ""
@@ -53,9 +53,9 @@ class Round:
 def play(
     servers: Servers, seed: int, kinds: tuple[str, ...] = KINDS, steps: int = 0, *, only_end: bool = False
 ) -> Round:
-    """Play the round of a seed, with so many steps, or with as many as the seed says.
+    """Play the round of a seed with `steps` steps, or with a number that the seed determines.
 
-    With `only_end`, states on the way are not looked at: that tells what is late from what is never right.
+    With `only_end`, states before the end are not checked: that tells late changes from those that are never right.
     """
     pick = random.Random(seed)
     mode = pick.choice(("exported", "interleaved"))
@@ -84,7 +84,7 @@ def play(
 
 
 def _begin_anew() -> str:
-    """Let a table that readers cannot follow be emptied and read again, where that is not the default."""
+    """Configure a refill for tables whose changes readers cannot follow, where that is not the default."""
     known = get_args(Source.model_fields["on_schema_change"].annotation)
     return "" if "refill" in known else 'on_schema_change = "truncate"\n'
 
@@ -114,7 +114,7 @@ class _Play:
         self._ledger.run("SELECT 'set up'")
         try:
             self._daemon = Daemon(self._path)
-            # a first copy that is cut short in a table without a key cannot be resumed
+            # a first copy that is interrupted in a table without a key cannot be resumed
             wait_for_state(self._config, connection, _FIRST_STATE_S)
             for _ in range(steps):
                 if not self._step():
@@ -132,7 +132,7 @@ class _Play:
             self._result.log = said(self._path)
 
     def _step(self) -> bool:
-        """Alter and change tables, and do something to the daemon; False if it has stopped by itself."""
+        """Alter and change tables, and do something to the daemon; return False if it has stopped by itself."""
         pick = self._pick
         drawn = pick.random()
         if drawn < 0.15 and self._daemon is not None:
@@ -142,7 +142,7 @@ class _Play:
         elif drawn < 0.25 and self._daemon is not None:
             self._note("stop")
             code = stop(self._daemon)
-            # it may not have come so far yet that it takes a signal
+            # the daemon may not have installed its signal handlers yet
             expected = (0, STOP_TIMED_OUT, -signal.SIGTERM)
             assert code in expected, f"the daemon has ended with exit code {code} when it was stopped"
             self._daemon = None
@@ -163,7 +163,7 @@ class _Play:
         return not self._stopped()
 
     def _run(self, statements: list[str]) -> None:
-        """Run statements each by itself or in one transaction, which may be rolled back."""
+        """Run statements one by one, or in one transaction, which may be rolled back."""
         drawn = self._pick.random()
         together = drawn < 0.55 and not any(statement.startswith("VACUUM") for statement in statements)
         rolled_back = together and drawn < 0.06
@@ -179,7 +179,7 @@ class _Play:
             self._note(f"{format_lsn(entry.before)} {format_lsn(entry.after)} {entry.what[:1000]}{failed}")
 
     def _leave(self, statement: str) -> None:
-        """Allow the rows of a partition that a statement takes away, as it finds them, to stay on the topic."""
+        """Allow the present rows of a partition that a statement takes away to stay on the topic."""
         part = leaves(statement)
         if part is None:
             return
@@ -196,7 +196,7 @@ class _Play:
         self._result.steps.append(what)
 
     def _wait_for_state(self) -> None:
-        """Wait for a state past everything, for a while: the first copy takes its time, and so does what is at hand."""
+        """Wait a limited time for a state that includes everything: the first copy and pending work take time."""
         row = self._ledger.connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
         assert row is not None
         self._ledger.connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")

@@ -1,6 +1,6 @@
-"""Random schema changes: statements drawn from a seed and from what the catalog says, of every kind that we promise.
+"""Random schema changes: statements of every supported kind, drawn from a seed and the catalog.
 
-What PostgreSQL refuses is not committed, so the generator need not know all rules.
+The generator need not know all rules: statements that PostgreSQL refuses are not committed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CREATE TABLE bare (a int, b text);
 """
 
 LISTED = "plain, combo, keyed, big, parted, twin, twin_too"
-"""Tables with a key that a publication by list has at the start."""
+"""Tables with a key that a publication with a list of tables has at the start."""
 
 _NAMES = ("plain", "combo", "keyed", "big", "other", "old", "new")
 _COLUMNS = ("c1", "c2", "c3", "v", "n", "x")
@@ -77,7 +77,7 @@ _TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as the catalog has it; `columns` by name with their types, without modifiers."""
+    """A table as the catalog has it; `columns` maps names to types without modifiers."""
 
     schema: str
     name: str
@@ -111,9 +111,9 @@ ORDER BY 1, 2
 
 
 class Generator:
-    """Draws one step after another; `kinds` are those of the steps, all of them by default.
+    """Draws one step after another; `kinds` are the kinds of steps, by default all.
 
-    A step is the statements of one transaction, or of several.
+    A step is the statements of one or several transactions.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Generator:
         ]
 
     def fill(self) -> Statements:
-        """Return rows for all tables."""
+        """Return statements that insert the first rows into all tables."""
         return [statement for table in self.tables() for statement in self._inserts(table, 25)]
 
     def alteration(self) -> Statements:
@@ -141,7 +141,7 @@ class Generator:
         return self._pick.choice(_KINDS[kind])(self)
 
     def changes(self, count: int) -> Statements:
-        """Return changes of rows."""
+        """Return statements that change rows."""
         return [statement for _ in range(count) for statement in self._change()]
 
     def _keyed(self) -> Table:
@@ -226,7 +226,7 @@ class Generator:
         return _exchanged(*self._pick.sample(tables, 2))
 
     def swap_alike(self) -> Statements:
-        """Swap two tables that nothing but their oids and their rows tells apart."""
+        """Swap two tables that differ only in their oids and rows."""
         tables = [each for each in self.tables() if each.key and not each.parted]
         pairs = [
             (one, other)
@@ -258,7 +258,7 @@ class Generator:
         return [f"DROP TABLE {table.at}", f"CREATE TABLE {table.at} {shape}", *self._publish(table.at), filled]
 
     def replace(self) -> Statements:
-        """As tools do that alter a table online: a copy takes the name."""
+        """Replace a table by a copy that takes its name, as online schema change tools do."""
         table = self._keyed()
         columns = ", ".join(f'"{name}"' for name in table.columns)
         return [

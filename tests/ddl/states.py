@@ -1,4 +1,4 @@
-"""Checks every cut that is called a state, not only the newest: its topics are the tables as of its LSN.
+"""Checks every cut called a state, not only the newest: its topics are the tables as of its LSN.
 
 Reads the topics with confluent-kafka and fastavro; the text of a value comes from `snapshot.verify.canonical`, which
 shares no code with the encoder.
@@ -29,7 +29,7 @@ _NO_TABLE = Contents((), (), {})
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A table that is not what a cut says it is. `after` is the statement that comes before the cut."""
+    """A table that differs from its topic at a cut. `after` is the statement that comes before the cut."""
 
     topic: str
     where: str
@@ -42,7 +42,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record: `row` is None if it takes its key away, `truncate` if it takes all keys of the partition."""
+    """A record: `row` is None if it deletes its key; `truncate` if it deletes all keys of the partition."""
 
     offset: int
     key: bytes
@@ -52,10 +52,10 @@ class Record:
 
 
 class States:
-    """All that is committed on the topics of a pipeline, at one moment."""
+    """All committed records on the topics of a pipeline, at one moment."""
 
     def __init__(self, config: Config, tables: Iterable[str]) -> None:
-        """`tables` are the topics of tables with a key; those that are not there have no records."""
+        """`tables` are the topics of tables with a key; topics that do not exist have no records."""
         self._topics = topics = Topics(config.kafka.prefix)
         there = existing_topics(config.kafka.bootstrap, config.kafka.prefix)
         self._tables = sorted(set(tables) & there)
@@ -76,26 +76,27 @@ class States:
                 self._lines[topic].setdefault(message.partition(), []).append(self._record(message))
 
     def counts(self) -> dict[str, int]:
-        """Return how many records each topic has."""
+        """Return the number of records on each topic."""
         return {topic: sum(map(len, lines.values())) for topic, lines in self._lines.items()}
 
     def at(self, cut: Cut, expected: dict[str, Contents]) -> dict[str, str]:
-        """Compare the topics at one cut with contents; return what is wrong by topic."""
+        """Compare the topics at one cut with contents; return the differences by topic."""
         reader = _Reader(self._lines)
         reader.read_to(cut)
         wrong = {topic: what for topic in expected if (what := reader.compare(topic, expected[topic]))}
         return {topic: f"{what} ({self._read(topic, cut)})" for topic, what in wrong.items()}
 
     def check(self, ledger: Ledger) -> Iterator[Difference]:
-        """Compare each cut past the first entry with the tables as of its LSN, but for those that it calls incomplete.
+        """Compare each cut after the first entry with the tables as of its LSN.
 
-        A cut is a state of each table by itself: others may be in the middle of being read.
+        Tables that the cut calls incomplete are skipped. A cut is a state of each table by itself, even while others
+        are being read.
 
-        A look at the catalog does not show what was altered and altered back before it, as an ATTACH PARTITION and a
-        DETACH, or a name that a table had for a moment. So of a later statement that began before the record was
+        A look at the catalog does not show changes that were reverted before it, such as an ATTACH PARTITION and a
+        DETACH, or a name that a table had for a moment. So, for each later statement that began before the record was
         written, a topic may also be
-        - what its table was then, or what that one was at the cut, under another name perhaps,
-        - where no table had its name then: nothing, or what it had become until the cut.
+        - what its table was then, or what that table was at the cut, perhaps under another name,
+        - where no table had its name then: empty, or what it had become until the cut.
         """
         reader = _Reader(self._lines)
         for offset, position in self.positions:
@@ -120,13 +121,13 @@ class States:
                     yield Difference(topic, where, after, f"{what} ({self._read(topic, position.here)})")
 
     def _read(self, topic: str, cut: Cut) -> str:
-        """Tell a cut that ends too early from a record that is not there, or that no reader is given."""
+        """Describe both ends: a cut that ends too early differs from a record that is missing or not readable."""
         lines = self._lines.get(topic, {})
         last = {partition: records[-1].offset for partition, records in sorted(lines.items()) if records}
         return f"the cut ends at {cut.offsets.get(topic, [])}, the last records read are {last}"
 
     def _undone(self, ledger: Ledger, lsn: int, offset: int) -> list[Entry]:
-        """Return the entries past a cut that its writer may have seen the catalog of."""
+        """Return the entries after a cut whose catalog its writer may have seen."""
         return [entry for entry in ledger.entries if entry.before >= lsn and entry.began_ms <= self._written_ms[offset]]
 
     def _record(self, message: Any) -> Record:
@@ -140,7 +141,7 @@ class States:
 
 
 def _is_any(reader: _Reader, topic: str, past: list[Entry], undone: list[Entry]) -> bool:
-    """Whether a topic is what a look at the catalog makes of it that comes after one of the statements `undone`."""
+    """Return whether a topic matches a look at the catalog after one of the statements `undone`."""
     for then in (entry.tables.get(topic) for entry in undone):
         if then is None:
             may_be = [_NO_TABLE, *(entry.tables[topic] for entry in past if topic in entry.tables)]
@@ -153,7 +154,7 @@ def _is_any(reader: _Reader, topic: str, past: list[Entry], undone: list[Entry])
 
 
 def entries_at(entries: list[Entry], lsn: int) -> list[Entry]:
-    """Return the entries after which the tables may be as at `lsn`: one, or two inside a statement's interval."""
+    """Return the entries that may describe the tables at `lsn`: one, or two inside a statement's interval."""
     past = [entry for entry in entries if entry.before < lsn]
     if not past:
         return []
@@ -163,7 +164,7 @@ def entries_at(entries: list[Entry], lsn: int) -> list[Entry]:
 
 
 class _Reader:
-    """What a consumer has that reads each topic up to a cut, one cut after another."""
+    """State of a consumer that reads each topic up to one cut after another."""
 
     def __init__(self, lines: dict[str, dict[int, list[Record]]]) -> None:
         self._lines = lines
@@ -193,7 +194,7 @@ class _Reader:
             rows[partition, record.key] = record
 
     def compare(self, topic: str, contents: Contents) -> str:
-        """Return what is wrong with a topic, with the first key; nothing if it is what the table is."""
+        """Return the number of differences between topic and table, and the first; "" if they are equal."""
         before = self._compared.get(topic)
         if before is not None and before[0] is contents:
             return before[1]
@@ -244,7 +245,7 @@ def _short(value: Any) -> str:
 
 
 def existing_topics(bootstrap: str, prefix: str) -> set[str]:
-    """Return the topics that a prefix has."""
+    """Return the existing topics of a prefix."""
     from confluent_kafka.admin import AdminClient
 
     found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics

@@ -1,4 +1,4 @@
-"""Rounds of faults, and what they found.
+"""Play rounds of faults and print the findings.
 
 python -m tests.faults --rounds 200 --seed 1 [--kinds "kill both" "slow links"]     a seed replays a round:
 python -m tests.faults --rounds 1 --seed SEED
@@ -21,7 +21,7 @@ from tests.faults.world import World, why_not
 
 
 def main() -> int:
-    """Play the rounds that the arguments ask for; 1 if any promise was broken."""
+    """Play the rounds that the arguments select; return 1 if any promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--rounds", type=int, default=len(KINDS))
     parser.add_argument("--seed", type=int, default=1, help="of the first round; the next has the next")
@@ -35,13 +35,13 @@ def main() -> int:
             print(f"left out: {kind} ({reason})")
         else:
             kinds.append(kind)
-    # every kind as often as the others, each seed with a kind of its own whatever --rounds says
+    # every kind is as frequent as the others, and a seed has the same kind whatever --rounds is
     plans = [plan(seed, kinds, kinds[seed % len(kinds)]) for seed in range(given.seed, given.seed + given.rounds)]
     return play(plans, given.folder)
 
 
 def play(plans: list[Plan], folder: Path | None = None) -> int:
-    """Play rounds on the same servers; print each, and the sums."""
+    """Play rounds on the same servers; print each round and a summary; return the exit code."""
     home = Path(tempfile.mkdtemp(prefix="tailrace-faults-", dir=folder))
     os.chmod(home, 0o755)
     world = World(home)
@@ -61,7 +61,7 @@ def play(plans: list[Plan], folder: Path | None = None) -> int:
 
 
 def line(result: Round) -> str:
-    """Say what a round was and found."""
+    """Describe a round and its violations."""
     plan = result.plan
     faults = ", ".join(f"{kind} {count}" for kind, count in sorted(result.faults.items()))
     text = f"seed {plan.seed}: {plan.kind}: {result.changes} changes, {result.seconds:.1f} s ({faults})"

@@ -1,7 +1,7 @@
-"""Judges a round by what it left behind: the topics under read_committed against the journal, the tables, the slot.
+"""Judges a round by its evidence: topics under read_committed, journal, tables and slot.
 
-Every committed change once, in order, whole at every state cut, nothing that was rolled back, the end state that of the
-source, and the slot never confirmed past what Kafka holds. Nothing here knows which faults there were.
+Every committed change is there once, in order, and whole at every state cut; nothing that was rolled back is; the end
+state is that of the source; the slot was never confirmed past what Kafka holds. The checker does not know the faults.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from tests.faults.workload import body_digest
 from tests.support.topics import TopicRecord
 
 Said = tuple[str, Key, str, tuple[tuple[str, Any], ...] | None]
-"""What a record says of a change: its table, its key, op or "tombstone", and the row that is there then."""
+"""A record as the checker compares it: table, key, op or "tombstone", and the row after the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise, by its name: lost, twice, order, aborted, altered, torn, cut, end state,
-    confirmed early; or other: the daemon did not come through, or `tailrace verify --log` finds something."""
+    """A broken promise, by its name.
+
+    lost, twice, order, aborted, altered, torn, cut, end state, confirmed early; or other: the daemon failed, or
+    `tailrace verify --log` has a finding.
+    """
 
     promise: str
     detail: str
 
 
 def check(evidence: Evidence) -> list[Violation]:
-    """Return what is broken; nothing if all promises were kept."""
+    """Return the broken promises; an empty list if all were kept."""
     return [
         *_once_in_order(evidence),
         *_transactions(evidence),
@@ -44,7 +47,7 @@ def check(evidence: Evidence) -> list[Violation]:
 
 
 def _once_in_order(evidence: Evidence) -> Iterator[Violation]:
-    """No position twice, and positions rise within a partition."""
+    """Check that no position comes twice and that positions rise within a partition."""
     seen: Counter[tuple[str, Position]] = Counter()
     for table, records in evidence.records.items():
         newest: dict[int, Position] = {}
@@ -60,7 +63,7 @@ def _once_in_order(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _transactions(evidence: Evidence) -> Iterator[Violation]:
-    """Each journalled transaction is on the topics, change by change, and no other."""
+    """Check that each journalled transaction is on the topics, change by change, and no other."""
     streamed: defaultdict[int, list[tuple[int, Said]]] = defaultdict(list)
     commits: defaultdict[int, set[int]] = defaultdict(set)
     for table, records in evidence.records.items():
@@ -86,7 +89,7 @@ def _transactions(evidence: Evidence) -> Iterator[Violation]:
     for xid, times in found.items():
         if times > 1:
             yield Violation("twice", f"transaction {xid} at {times} places")
-    # One that began before the slot may have committed before it, too; `_versions` sees a gap there.
+    # A transaction that began before the slot may also have committed before it; `_versions` detects a gap there.
     start = max(_first_copy(evidence), evidence.samples[0].confirmed if evidence.samples else 0)
     for xid in journal.keys() - found.keys():
         if min(change.lsn for change in journal[xid]) >= start:
@@ -94,9 +97,10 @@ def _transactions(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _first_copy(evidence: Evidence) -> int:
-    """Return the LSN of the first copy: one that was cut short before its first record is made again, of a new slot.
+    """Return the LSN of the first copy.
 
-    What was committed between the two slots is in the rows of the second one.
+    A copy that is interrupted before its first record is repeated with a new slot. Commits between the two slots are in
+    the rows of the second copy.
     """
     begun = 0
     for _, record in sorted(evidence.positions, key=lambda found: found[0]):
@@ -117,9 +121,9 @@ def _compare(where: str, expected: dict[int, Said], said: dict[int, Said]) -> It
 
 
 def _fetched(said: Said, expected: Said) -> bool:
-    """Whether the records differ in a body alone, that of a later version: it was not in the WAL and was read again.
+    """Return whether only the body differs, being that of a later version: it was reread, not in the WAL.
 
-    That is allowed where no cut is a state until the stream has come to that version; the cuts' own check sees to it.
+    This is allowed where no cut is a state until the stream has reached that version; `check_cuts` verifies that.
     """
     if said[0] != "mirror" or said[:3] != expected[:3] or said[3] is None or expected[3] is None:
         return False
@@ -136,7 +140,7 @@ def _said(table: str, record: TopicRecord) -> Said:
 
 
 def _expected(changes: list[Change]) -> Iterator[tuple[int, Said]]:
-    """Yield the records of a transaction by their ordinals, as the design has it: 4 × index of the change + part."""
+    """Yield the expected records of a transaction by ordinal: 4 × index of the change + part."""
     for index, change in enumerate(changes):
         parts: list[Said] = []
         if change.old is not None and change.old != change.new:
@@ -153,7 +157,7 @@ def _frozen(row: Row | None) -> tuple[tuple[str, Any], ...] | None:
 
 
 def _versions(evidence: Evidence) -> Iterator[Violation]:
-    """The counter in each account goes up by one with each record; a row that was read has the one of its place."""
+    """Check that each account's counter rises by one per record; a row of a snapshot keeps the counter."""
     for table in ("account", "mirror"):
         versions: dict[Key, tuple[int, int]] = {}
         for record in evidence.records[table]:
@@ -162,7 +166,7 @@ def _versions(evidence: Evidence) -> Iterator[Violation]:
                 continue
             version = (row["version"], row.get("body_version", 0))
             before = versions.get(record.key)
-            # a body's version goes up by itself, too
+            # a body's version also rises without the account's
             step = None if before is None else (version[0] - before[0]) + (version[1] - before[1])
             allowed = (0,) if record.snapshot is not None else (1, 2) if table == "mirror" else (1,)
             if step is not None and step not in allowed:
@@ -171,13 +175,13 @@ def _versions(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _confirmed(evidence: Evidence) -> Iterator[Violation]:
-    """At no sample did the server know a confirmation beyond the newest position record that Kafka then had."""
+    """Check that the server never had a confirmation past the newest position record then in Kafka."""
     positions = sorted(evidence.positions, key=lambda found: found[0])
     offsets = [offset for offset, _ in positions]
     newest = [0, *accumulate((record.here.flushed_lsn for _, record in positions), max)]
     for sample in evidence.samples:
         held = newest[bisect_left(offsets, sample.progress_end)]
-        first = evidence.samples[0].confirmed  # as the slot was made
+        first = evidence.samples[0].confirmed  # confirmed when the slot was created
         if sample.confirmed > max(held, first):
             yield Violation(
                 "confirmed early",

@@ -1,7 +1,7 @@
-"""Kafka with one broker or three, each of which can be killed, paused and started again; and a way in by proxies.
+"""Kafka with one broker or three, optionally behind proxies; each broker can be killed and paused.
 
-Every node is broker and controller (KRaft). Three have three replicas of everything, two of which must be in sync.
-Clients that ask by the proxied listener are told the proxies' addresses, so that all they do goes through them.
+Every node is broker and controller (KRaft). Three nodes have three replicas of everything, two of which must be in
+sync. Clients of the proxied listener are told the proxies' addresses, so that all their traffic goes through them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JVM = ["-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError
 
 
 def replicated(brokers: int) -> dict[str, str]:
-    """Return the properties of a broker by which there are as many replicas of everything, two of them in sync."""
+    """Return broker properties for `brokers` replicas of everything, two of them in sync."""
     replicas, in_sync = str(brokers), str(min(brokers, 2))
     properties = {
         "default.replication.factor": replicas,
@@ -34,7 +34,7 @@ def replicated(brokers: int) -> dict[str, str]:
         "transaction.state.log.min.isr": in_sync,
     }
     if brokers > 1:
-        # a dead or frozen broker is noticed within a round
+        # so that a dead or frozen broker is detected within a round
         properties |= {
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
@@ -46,7 +46,7 @@ def replicated(brokers: int) -> dict[str, str]:
 
 
 class Node:
-    """One broker on its ports; `proxied` is the port that its proxied listener binds, `proxy` the one it tells."""
+    """One broker on its ports: its proxied listener binds `proxied` and advertises `proxy`."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder / f"kafka{number}"
@@ -65,7 +65,7 @@ class Node:
         ]
 
     def format(self, nodes: list[Node], cluster_id: str) -> None:
-        """Write the settings and make the empty log folder."""
+        """Write the settings and format the empty log folder."""
         listeners = {"PLAINTEXT": self.port, "PROXIED": self.proxied, "CONTROLLER": self.controller}
         properties = (
             kafka.PROPERTIES
@@ -89,7 +89,7 @@ class Node:
         )
 
     def start(self, *, alone: bool) -> None:
-        """Start it; return at once. One that is `alone` and was killed is fenced first, as `cdc.dev.kafka` does."""
+        """Start it without waiting. If it was killed and is `alone`, fence it first, as `cdc.dev.kafka` does."""
         if self._killed and alone:
             kafka.fence(self._command, self._server, lambda server: None)
         self._killed = False
@@ -101,7 +101,7 @@ class Node:
         )
 
     def ready(self) -> None:
-        """Return when it answers."""
+        """Return when the broker answers."""
         assert self.process is not None
         kafka.await_ready(self._server(self.process))
 
@@ -130,7 +130,7 @@ class Node:
 
 
 class Cluster:
-    """One node or three."""
+    """A Kafka cluster of one node or three."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.nodes = [Node(folder, number) for number in range(1, size + 1)]
@@ -155,7 +155,7 @@ class Cluster:
         return ",".join(f"127.0.0.1:{node.proxy}" for node in self.nodes)
 
     def start(self, node: Node) -> None:
-        """Start a node that was ended, and wait until it answers."""
+        """Start a node that was stopped or killed, and wait until it answers."""
         node.start(alone=len(self.nodes) == 1)
         node.ready()
 

@@ -1,4 +1,4 @@
-"""Reads the evidence of a round from the servers, once all is at rest; and watches the slot while it is not."""
+"""Reads the evidence of a round from the servers at rest, and samples the slot during the round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.topics import TopicRecord, decode, parse_schemas, read_all
 _EVERY_S = 0.05
 
 _ELECTION_S = 1.0
-"""Until a broker that was paused knows that it leads no more: before, it says what it knew."""
+"""Time until a paused broker knows that it is not the leader any more: before, its answers are old."""
 
 
 def collect(config: Config, dsn: str, bootstrap: str, samples: list[SlotSample]) -> Evidence:
@@ -80,9 +80,9 @@ def _source(connection: psycopg.Connection[Any], table: str) -> dict[Key, Row]:
 
 
 class SlotWatch:
-    """Samples what the server was told against what Kafka holds, twenty times a second where both answer.
+    """Samples the slot's confirmation and the end of Kafka's progress topic, up to twenty times a second.
 
-    The confirmation is asked for first: a record that allows it is in the log of Kafka by then, or never was in time.
+    It asks for the confirmation first: a record that allows it is in Kafka's log by then, or was written too late.
     """
 
     def __init__(self, dsn: str, bootstrap: str, config: Config) -> None:
@@ -125,15 +125,15 @@ class SlotWatch:
             try:
                 end = self._end()
             except KafkaException:
-                # nor can the daemon have anything stored meanwhile; without a broker the answer comes at once, and
-                # each question costs librdkafka memory: asked without a break, gigabytes
+                # the daemon cannot store anything meanwhile either; without a broker the error comes at once, and each
+                # request costs librdkafka memory: gigabytes without a pause
                 self._stop.wait(_EVERY_S)
                 continue
             self.samples.append(SlotSample(parse_lsn(row[0]), end))
             return
 
     def _end(self) -> int:
-        """Ask one broker; of several any may have been the leader, so they are asked again after an election."""
+        """Return the topic's end. One of several brokers may be an old leader: ask again after an election."""
         _, end = self._consumer.get_watermark_offsets(self._partition, timeout=1)
         if self._several_brokers:
             self._stop.wait(_ELECTION_S)
@@ -141,6 +141,6 @@ class SlotWatch:
         return int(end)
 
     def stop(self) -> None:
-        """Return when no more samples come."""
+        """Stop sampling; return when the thread has ended."""
         self._stop.set()
         self._thread.join()

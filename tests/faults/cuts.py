@@ -1,7 +1,7 @@
-"""Every cut that calls itself a state is one: the workload's invariants hold there, and no transaction crosses it.
+"""Every cut that calls itself a state is one: invariants hold, and no transaction crosses it.
 
-So is every cut of the tables that are complete there: they are the source's at its LSN, row by row. And each position
-record names, for any of the tables together, the newest such cut.
+Likewise, the tables that are complete at a cut equal the source's at its LSN, row by row. And each position record
+names, for every set of tables, the newest cut at which all of them are complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Finding = tuple[str, str]
 
 
 def check_cuts(evidence: Evidence) -> Iterator[Finding]:
-    """Go along the position records, take each partition up to each cut, and judge the state there."""
+    """Read the partitions up to the cut of each position record in turn, and judge the state there."""
     state, source = _State(), SourceAt(evidence)
     unlike = _Unlike(source, state)
     boundaries: list[Boundary] = []
@@ -75,7 +75,7 @@ def check_cuts(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _names(where: str, position: PositionRecord, boundaries: list[Boundary]) -> Iterator[Finding]:
-    """Compare what a record names for each set of tables with all cuts so far that are not split."""
+    """Compare the state that a record names for each set of tables with all unsplit cuts so far."""
     tables = [f"public.{table}" for table in KEYS]
     for some in chain.from_iterable(combinations(tables, size) for size in range(1, len(tables) + 1)):
         expected = next((b.cut for b in reversed(boundaries) if b.incomplete.isdisjoint(some)), None)
@@ -88,7 +88,7 @@ def _names(where: str, position: PositionRecord, boundaries: list[Boundary]) -> 
 
 
 def _same(one: Cut | None, other: Cut | None) -> bool:
-    """Whether two cuts are one; after a promotion a cut goes by the timeline that went on from it."""
+    """Return whether two cuts are equal; after a promotion, a cut may name the new timeline."""
     if one is None or other is None:
         return one is other
     return replace(one, timeline=other.timeline) == other
@@ -97,7 +97,7 @@ def _same(one: Cut | None, other: Cut | None) -> bool:
 def _follows(where: str, before: Cut | None, position: PositionRecord, newest_state: Cut | None) -> Iterator[Finding]:
     here = position.here
     named = position.newest_state
-    # after a promotion a cut goes by the timeline that went on from it
+    # after a promotion, a cut may name the new timeline
     if named and newest_state:
         named = replace(named, timeline=newest_state.timeline)
     if not position.is_state and named != newest_state:
@@ -122,7 +122,7 @@ def _on_its_side(
 
 
 class _Unlike:
-    """The rows that differ between the topics and the source, kept up to date with each change of either."""
+    """The rows that differ between topics and source, updated with each change of either."""
 
     def __init__(self, source: SourceAt, state: _State) -> None:
         self._source, self._state = source, state
@@ -135,7 +135,7 @@ class _Unlike:
             (self._keys[table].discard if same else self._keys[table].add)(key)
 
     def complete(self, where: str, position: PositionRecord) -> Iterator[Finding]:
-        """Judge the tables that are complete at a cut."""
+        """Yield a finding for each table that is complete at a cut but differs from the source."""
         for table, keys in self._keys.items():
             if keys and f"public.{table}" not in position.incomplete_tables:
                 key = min(keys)
@@ -145,7 +145,7 @@ class _Unlike:
 
 
 class _State:
-    """The tables as the records so far have them; what the invariants need is kept up to date with each."""
+    """The tables as the records so far make them, with running values for the invariants."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[Key, Row]] = {"account": {}, "mirror": {}, "entry": {}}
@@ -156,7 +156,7 @@ class _State:
 
     def apply(self, table: str, record: TopicRecord) -> None:
         if record.snapshot is None and record.value is None:
-            return  # its delete has been taken
+            return  # the delete before it has already been applied
         rows = self.rows[table]
         old = rows.pop(record.key, None)
         new = record.value["after"] if record.value else None
@@ -176,7 +176,7 @@ class _State:
         (self._unlike.discard if alike and body else self._unlike.add)(record.key)
 
     def broken(self) -> Iterator[str]:
-        """Say which invariants do not hold."""
+        """Yield the invariants that do not hold."""
         if self._balance != ACCOUNTS * BALANCE:
             yield f"balances add up to {self._balance}, not {ACCOUNTS * BALANCE}"
         if self._odd:

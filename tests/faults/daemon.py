@@ -1,17 +1,17 @@
-"""The real daemon, which kills itself at a named point. Nothing of this is in the product: its methods are wrapped.
+"""The real daemon, killing itself at a named point; the product's methods are wrapped for it.
 
 python -m tests.faults.daemon CONFIG [POINT:WHEN:PASS] [--spool-bytes N]
 
-WHEN is `before`, `after` or `during` (within 10 ms of the call's begin, from another thread); PASS counts from 1.
+WHEN is `before`, `after` or `during` (within 10 ms of the call's start, from another thread); PASS counts from 1.
 
-    receive    messages of the WAL are taken from the connection (passes that bring none do not count)
-    spool      a change of a transaction in progress is kept
+    receive    messages of the WAL are read from the connection (passes that bring none do not count)
+    spool      a change of a transaction in progress is stored
     produce    messages are decoded and their records handed to librdkafka
-    flush      librdkafka is told to have all records of the Kafka transaction acknowledged
-    record     the position record has been made (before), it is with the broker, the transaction still open (after)
+    flush      librdkafka waits until all records of the Kafka transaction are acknowledged
+    record     the position record has been made (before), or the broker has it and the transaction is open (after)
     commit     the Kafka transaction is committed: before the request, while it is under way, after the answer
-    confirm    PostgreSQL is told what it may forget
-    snapshot   rows of the first copy are handed to librdkafka, or the end of their chunk is noted
+    confirm    the LSN up to which PostgreSQL may discard WAL is confirmed
+    snapshot   rows of the first copy are handed to librdkafka, or the end of their chunk is recorded
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ POINTS = ("receive", "spool", "produce", "flush", "record", "commit", "confirm",
 
 
 class Killer:
-    """Counts the passes of one point and ends the process at the one that is asked for."""
+    """Counts the passes of one point and ends the process at the requested one."""
 
     def __init__(self, point: str, when: str, number: int) -> None:
         self.point, self.when, self._left = point, when, number
 
     def around(self, call: Callable[..., Any], counts: Callable[[tuple[Any, ...]], bool]) -> Callable[..., Any]:
-        """Return `call` with death before, during or after it; a pass is one for which `counts` says so behind it."""
+        """Wrap `call` so that the process dies before, during or after it; `counts` tells which calls count."""
 
         def wrapped(*arguments: Any, **named: Any) -> Any:
             if self.when != "after" and self._left == 1 and counts(arguments):
@@ -57,7 +57,7 @@ class Killer:
 
 
 def kill() -> None:
-    """End this process as the kernel would."""
+    """End this process by SIGKILL, as the kernel would."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -67,7 +67,7 @@ def _kill_soon() -> None:
 
 
 class Producer:
-    """Stands before confluent-kafka's, whose methods cannot be replaced."""
+    """Wraps a confluent-kafka producer, whose methods cannot be replaced."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -77,7 +77,7 @@ class Producer:
 
 
 def install(killer: Killer) -> None:
-    """Wrap the method that a point means. An error if the product has it no more, or compiled: then mend this list."""
+    """Wrap the method of the killer's point. If this fails, the product has renamed it: update this list."""
     from tailrace.cdc.backfill.first_snapshot import FirstSnapshot
     from tailrace.cdc.changes.assembler import Assembler
     from tailrace.cdc.wal.connection import Wal
@@ -137,7 +137,7 @@ def _wrap_record(sink_class: Any, killer: Killer) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the daemon."""
+    """Run the daemon with the command line's arguments."""
     if "--spool-bytes" in arguments:
         from tailrace.schemas.config.model import Memory
 

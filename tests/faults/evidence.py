@@ -1,4 +1,4 @@
-"""What a round leaves behind, in a form that the checker judges without asking any server."""
+"""Evidence of a round, in a form that the checker judges without asking any server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A line of the journal: one row change of a committed transaction; `lsn` is the WAL's end when it was made."""
+    """A line of the journal: one row change of a committed transaction; `lsn` is the WAL's end then."""
 
     xid: int
     lsn: int
@@ -27,7 +27,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SlotSample:
-    """`confirmed_flush_lsn`, and the end of the progress topic (committed or not) as asked for afterwards."""
+    """`confirmed_flush_lsn`, and the end of the progress topic (committed or not), queried after it."""
 
     confirmed: int
     progress_end: int
@@ -35,9 +35,11 @@ class SlotSample:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`records` are those of each table's topic, in the order of each partition; `positions` the progress topic's
-    records with their offsets; `journal` in the order of writing; `source` the tables at the end, by key. Bodies are
-    their MD5 everywhere.
+    """All that the checker needs of a round.
+
+    `records` are those of each table's topic, in the order of each partition; `positions` are the progress topic's
+    records with their offsets; `journal` is in the order of writing; `source` has the tables at the end, by key. Bodies
+    are replaced by their MD5 everywhere.
     """
 
     prefix: str

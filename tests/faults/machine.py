@@ -1,4 +1,4 @@
-"""Faults of the machine under the daemon: a disk that is full, a clock that jumps."""
+"""Faults of the daemon's machine: a full disk and a clock that jumps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class SmallDisk:
-    """A file system of a few megabytes. `why_not` says why there can be none here."""
+    """A file system of a few megabytes; `why_not` returns the reason if this machine cannot mount one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -17,7 +17,7 @@ class SmallDisk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tailrace-faults", str(folder)], check=True)
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Use all free space."""
         with (self.folder / "full").open("wb", buffering=0) as file:
             try:
                 while True:
@@ -42,7 +42,7 @@ class SmallDisk:
 
 
 class Clock:
-    """The wall clock of one process; the monotonic one, by which waiting goes, is left alone."""
+    """The wall clock of one process; the monotonic clock, which time-outs use, stays as it is."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -53,12 +53,12 @@ class Clock:
         subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", self._library, source, "-ldl", "-lpthread"], check=True)
 
     def jump(self, seconds: int) -> None:
-        """Set the clock to so many seconds beside the true one, for whoever goes by it already, too."""
+        """Set the clock to `seconds` ahead of the true time, also for processes that already use it."""
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(seconds.to_bytes(8, "little", signed=True))
 
     def environment(self) -> dict[str, str]:
-        """Return what a process needs to go by this clock."""
+        """Return the environment variables that make a process use this clock."""
         return {"LD_PRELOAD": str(self._library), "TEST_CLOCK": str(self._file)}
 
     @staticmethod

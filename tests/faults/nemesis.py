@@ -1,4 +1,4 @@
-"""Makes the faults of a plan happen. Every fault is over when its call returns: servers run, links are good."""
+"""Injects the faults of a plan. Every fault is over when its call returns: servers run, links work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.faults.supervisor import Supervisor
 
 
 class Nemesis:
-    """What it can reach; a round has only some of it."""
+    """Injects faults into the given processes, links and machine parts; a round has only some of them."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Nemesis:
         }
 
     def work(self, steps: tuple[Step, ...]) -> None:
-        """Make them all happen, each at its time or as soon as the one before is over."""
+        """Inject all faults, each at its time or as soon as the one before it is over."""
         began = time.monotonic()
         for step in steps:
             time.sleep(max(0.0, began + step.at - time.monotonic()))
@@ -60,7 +60,7 @@ class Nemesis:
             self.done[step.kind] += 1
 
     def _broker(self, step: Step) -> None:
-        """Do "kill the broker", "pause one of three brokers" and so on."""
+        """Apply "kill the broker", "pause one of three brokers" and so on."""
         node = self._kafka.nodes[step.number % len(self._kafka.nodes)]
         verb = step.kind.partition(" ")[0]
         if verb == "pause":
@@ -87,7 +87,7 @@ class Nemesis:
         self._proxies.reset()
 
     def _full_disk(self, step: Step) -> None:
-        """No room until the daemon has met it, or for as long as the step says."""
+        """Fill the disk until the daemon has failed on it, or for as long as the step says."""
         assert self._disk is not None
         before = self._daemon.restarts
         self._disk.fill()
@@ -98,7 +98,7 @@ class Nemesis:
         self.set_clock(step.number)
 
     def set_clock(self, seconds: int) -> None:
-        """Set the daemon's clock to so many seconds beside the true one."""
+        """Set the daemon's clock to `seconds` ahead of the true time."""
         assert self._clock is not None
         self._clock.jump(seconds)
 

@@ -1,6 +1,6 @@
-"""What a seed stands for: the settings of the daemon, where it dies, and which faults come when.
+"""Draws a round from a seed: the daemon's settings, the points where it dies, and the faults.
 
-The same seed and kinds give the same plan; how the processes then fall into step differs from run to run.
+The same seed and kinds give the same plan; the timing between the processes differs from run to run.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A round. `deaths` are where the daemon's lives end, one each, as `tests.faults.daemon` takes them.
+    """A round. `deaths` are where the daemon's lives end, in the notation of `tests.faults.daemon`.
 
-    With `early` the faults begin with the daemon's first start, in its first copy; else with its first state.
+    With `early` the faults begin at the daemon's first start, in its first copy; otherwise after its first state.
     `toast` is `source.toast`: with "reread" the table of large values is incomplete at many cuts. With `poisoned` there
-    is a table more, for values that cannot be stored.
+    is one more table, for values that cannot be stored.
     """
 
     seed: int
@@ -70,7 +70,7 @@ class Plan:
 
 
 def plan(seed: int, kinds: Sequence[str] = KINDS, kind: str | None = None) -> Plan:
-    """Draw a round; of `kinds` unless `kind` says which."""
+    """Draw a round, of one of `kinds` unless `kind` is given."""
     pick = random.Random(seed)
     drawn = pick.choice(kinds)
     kind = kind or drawn
@@ -114,5 +114,5 @@ def _steps(kind: str, pick: random.Random) -> list[Step]:
     )
     seconds = pick.uniform(0.5, 3.0)
     if kind in ("pause the daemon", "pause one of three brokers", "half-open links") and pick.random() < 0.3:
-        seconds = pick.uniform(6.0, 10.0)  # past the time-outs of the other side
+        seconds = pick.uniform(6.0, 10.0)  # longer than the time-outs of the peers
     return [Step(pick.uniform(0.3, 1.5), kind, seconds, number, pick.choice(LINKS))]

@@ -1,6 +1,6 @@
-"""toxiproxy between the daemon and its servers: resets, latency, links that swallow everything, narrow links.
+"""toxiproxy between the daemon and its servers: resets, latency, links that drop all, slow links.
 
-Built by Go from its sources, once a machine. https://github.com/Shopify/toxiproxy
+Built by Go from source, once per machine. https://github.com/Shopify/toxiproxy
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tai
 
 
 def why_not() -> str | None:
-    """Say why there can be no proxy on this machine."""
+    """Return the reason if this machine cannot run the proxy."""
     if _binary().exists() or shutil.which("go"):
         return None
     return f"toxiproxy is built from source: no {_binary()}, and no go to make it"
@@ -33,7 +33,7 @@ def _binary() -> Path:
 
 
 class Toxiproxy:
-    """The proxy's process; links are named by who makes them."""
+    """The proxy's process; the caller names the links."""
 
     def __init__(self, folder: Path) -> None:
         if not _binary().exists():
@@ -48,18 +48,18 @@ class Toxiproxy:
             raise RuntimeError(f"toxiproxy does not listen, see {folder / 'toxiproxy.log'}")
 
     def link(self, name: str, listen: int, upstream: int) -> None:
-        """Take connections on a port of loopback and hand them on to another."""
+        """Forward connections from one loopback port to another."""
         addresses = {"listen": f"127.0.0.1:{listen}", "upstream": f"127.0.0.1:{upstream}"}
         self._call("POST", "/proxies", {"name": name, "enabled": True, **addresses})
 
     def poison(self, name: str, kind: str, **attributes: int) -> None:
-        """Make a link bad in both directions until `reset`."""
+        """Disturb a link in both directions until `reset`."""
         for stream in ("upstream", "downstream"):
             toxic = {"name": f"{kind}-{stream}", "type": kind, "stream": stream, "attributes": attributes}
             self._call("POST", f"/proxies/{name}/toxics", toxic)
 
     def reset(self) -> None:
-        """Make all links good."""
+        """Remove all disturbances from all links."""
         self._call("POST", "/reset", None)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None) -> None:

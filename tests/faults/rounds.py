@@ -1,4 +1,4 @@
-"""One round: a database and topics of its own, load, faults, rest, and what the checker finds afterwards."""
+"""One round: its own database and topics, load, faults, rest, and the checker's findings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.faults.stage import Played, Stage
 from tests.faults.world import World
 
 _LOAD_S = 4.0
-"""So long the load goes on at least, counted from the first fault."""
+"""The load continues for at least this time after the first fault."""
 
 _CHANGES = 500
-"""So many changes the load writes at least; on a busy machine that takes longer."""
+"""The load writes at least this many changes; on a busy machine that takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What came of a plan; `changes` is the number of journalled changes that were checked."""
+    """Result of a plan; `changes` is the number of journalled changes that were checked."""
 
     plan: Plan
     faults: Counter[str]
@@ -38,7 +38,7 @@ class Round:
 
 
 def run_round(world: World, plan: Plan) -> Round:
-    """Play a round and judge it. Its folder, with logs and evidence, is kept only if something was broken."""
+    """Play a round and judge it. Keep its folder, with logs and evidence, only if a promise was broken."""
     began = time.monotonic()
     folder = world.folder / f"r{plan.seed % 1_000_000}x{uuid.uuid4().hex[:6]}"
     folder.mkdir()
@@ -60,7 +60,7 @@ def run_round(world: World, plan: Plan) -> Round:
 
 
 def play(world: World, plan: Plan, folder: Path) -> Played:
-    """Do what the plan says, with a database and topics that have the folder's name; read what is left then."""
+    """Play a plan with a database and topics that have the folder's name; then read the evidence."""
     with ExitStack() as stack:
         stage = Stage(world, plan, {plan.kind}, folder, stack)
         broken: list[str] = []

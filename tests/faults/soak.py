@@ -1,8 +1,8 @@
-"""An hour of mixed load with a fault each minute; then all that a round checks, and whether the daemon's memory grew.
+"""An hour of mixed load with a fault each minute, then all checks of a round and the daemon's memory.
 
 python -m tests.faults.soak --minutes 60 [--seed N]
 
-In the first third the daemon is killed, too; the life that follows is the longest and tells about memory.
+The daemon is killed in the first third only; the life after that is the longest and shows whether memory grows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.daemon import tailrace
 
 _DEADLY = ("kill at random", "kill at a point", "full disk")
 _OTHER_STAGES = tuple(kind for kind in KINDS if "of three brokers" in kind or kind == "promote the standby")
-"""Those need servers of another kind than the one broker and the one PostgreSQL of the soak."""
+"""Kinds that need other servers than the soak's one broker and one PostgreSQL."""
 _KINDS = tuple(kind for kind in KINDS if kind not in _DEADLY + _OTHER_STAGES)
 _PACE_S = 0.08
 _SAMPLE_S = 5.0
@@ -49,7 +49,7 @@ class Sample:
 
 
 class MemoryWatch:
-    """The daemon's resident memory every few seconds."""
+    """Samples the daemon's resident memory every few seconds."""
 
     def __init__(self, daemon: Supervisor) -> None:
         self.samples: list[Sample] = []
@@ -73,7 +73,7 @@ class MemoryWatch:
         self._thread.join()
 
     def longest_life(self) -> list[Sample]:
-        """Return the samples of the process that lived longest, once warm."""
+        """Return the samples of the process that lived longest, without its warm-up."""
         lives = Counter(sample.pid for sample in self.samples)
         life = [sample for sample in self.samples if sample.pid == lives.most_common(1)[0][0]]
         warm = min(_WARM_S, (life[-1].at - life[0].at) / 3)
@@ -81,7 +81,7 @@ class MemoryWatch:
 
 
 def in_parts(life: list[Sample]) -> Iterator[str]:
-    """Say what a life took in each quarter of it: what is in flight goes up and down, growth would lift the least."""
+    """Describe each quarter's memory: data in flight makes it vary, but a leak would raise the minimum."""
     began, ended = life[0].at, life[-1].at
     yield f"memory of the longest life, {ended - began:.0f} s once warm, in MiB by its quarters:"
     for quarter in range(4):
@@ -92,7 +92,7 @@ def in_parts(life: list[Sample]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run it; 1 if anything is broken."""
+    """Run the soak test; return 1 if anything is broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
@@ -107,7 +107,7 @@ def main() -> int:
 
 
 def soak(world: World, seed: int, seconds: float) -> int:
-    """Load, and faults from `seed`, for so long; print what came of it."""
+    """Run load and the faults of `seed` for `seconds`; print the results; return the exit code."""
     kinds = [kind for kind in (*_KINDS, *_DEADLY) if not why_not(kind)]
     folder = world.folder / f"soak{seed}x{os.getpid()}"
     folder.mkdir()
@@ -143,7 +143,7 @@ def soak(world: World, seed: int, seconds: float) -> int:
 
 
 def _faults(stage: Stage, kinds: list[str], pick: random.Random, seconds: float) -> None:
-    """One a minute, the deadly ones in the first third only."""
+    """Inject one fault a minute, the deadly ones in the first third only."""
     began = time.monotonic()
     minute = 0
     while (now := time.monotonic() - began) < seconds:
@@ -162,7 +162,7 @@ def _faults(stage: Stage, kinds: list[str], pick: random.Random, seconds: float)
 
 
 def _direct(stage: Stage) -> Path:
-    """Write the configuration once more, with the direct way to Kafka."""
+    """Write the configuration again, with direct access to Kafka."""
     path = stage.path.with_name("direct.toml")
     text = stage.path.read_text()
     path.write_text(text.replace(stage.site.daemon_bootstrap, stage.site.bootstrap))

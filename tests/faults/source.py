@@ -1,4 +1,4 @@
-"""PostgreSQL that can be killed, paused and restarted; and a pair of servers, the second of which can take over."""
+"""PostgreSQL that can be killed, paused and restarted; and a primary with a standby to promote."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tailrace.cdc.dev.server import Server
 
 _SYNCHRONIZED_S = 40
 SETTINGS = {
-    "fsync": "off",  # processes die here, no machine does
-    "logical_decoding_work_mem": "64kB",  # with source.streaming, much comes in progress
+    "fsync": "off",  # only processes die here, never the machine
+    "logical_decoding_work_mem": "64kB",  # with source.streaming, many transactions arrive in progress
     "max_replication_slots": "30",
     "max_wal_senders": "30",
     "wal_receiver_status_interval": "1s",
@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 class Postgres:
-    """One server."""
+    """One PostgreSQL server."""
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self.folder = folder
@@ -47,12 +47,12 @@ class Postgres:
         return self.server.ports["sql"]
 
     def start(self, settings: dict[str, str] | None = None) -> None:
-        """Start it, or use it as it runs; return when it answers."""
+        """Start it unless it runs; return when it answers."""
         self._settings |= settings or {}
         self._server = postgres.start(self.folder, self._server, self._settings, lambda server: None)
 
     def restart(self) -> None:
-        """Shut it down as its manual calls fast, and start it."""
+        """Restart it after a fast shutdown, as the PostgreSQL manual calls it."""
         end(self.server.process, politely=signal.SIGINT)
         self.start()
 
@@ -91,7 +91,7 @@ def _signal(process: psutil.Process, number: signal.Signals) -> None:
 
 
 class Pair:
-    """A primary and a physical standby that keeps its failover slots ready; `dsn` finds the one that can be written."""
+    """A primary and a physical standby that synchronizes its failover slots; `dsn` leads to the primary."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -103,17 +103,17 @@ class Pair:
         self._thread.start()
 
     def _log_snapshots(self) -> None:
-        """Have the running transactions logged often; by itself the server does it every 15 s.
+        """Log the running transactions often; the server alone does so every 15 s.
 
-        Until a slot has decoded one it needs catalog rows that the standby no longer has, and is not synchronized; and
-        the standby looks after it more and more seldom.
+        Until a slot has decoded such a record, it needs catalog rows that the standby no longer has, and is not
+        synchronized; and the standby retries less and less often.
         """
         try:
             with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
                 while not self._stop.wait(0.2):
                     connection.execute("SELECT pg_log_standby_snapshot()")
         except psycopg.OperationalError:
-            return  # it has been killed
+            return  # the primary has been killed
 
     def _follow(self, target: Path) -> Postgres:
         with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
@@ -129,7 +129,7 @@ class Pair:
                 "--dbname",
                 postgres.dsn(self.primary.server),
                 "--checkpoint=fast",
-                "--write-recovery-conf",  # with the database's name, which the slots' synchronization needs
+                "--write-recovery-conf",  # includes the database's name, which the slot synchronization needs
                 "--slot=standby",
                 "--no-sync",
             ],
@@ -139,20 +139,20 @@ class Pair:
         )
         standby = Postgres(target, {"hot_standby_feedback": "on", "sync_replication_slots": "on"})
         with psycopg.connect(postgres.dsn(self.primary.server), autocommit=True) as connection:
-            # the daemon is sent only what the standby has
+            # the daemon receives only changes that the standby has
             connection.execute("ALTER SYSTEM SET synchronized_standby_slots = 'standby'")
-            # an acknowledged commit is one that the standby has
+            # the standby has every acknowledged commit
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             connection.execute("SELECT pg_reload_conf()")
         return standby
 
     def dsn(self, database: str) -> str:
-        """Return a DSN of both; a client takes the one that can be written."""
+        """Return a DSN of both servers; a client uses the one that is writable."""
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in (self.primary, self.standby))
         return f"postgresql://postgres@{hosts}/{database}?target_session_attrs=read-write&connect_timeout=2"
 
     def fail_over(self, slot: str) -> None:
-        """Kill the primary and promote the standby, as soon as it could serve the slot."""
+        """Kill the primary and promote the standby, as soon as it can serve the slot."""
         if not come_true(lambda: self._synchronized(slot), _SYNCHRONIZED_S):
             raise AssertionError(f"slot {slot} was not synchronized to the standby")
         self.primary.kill()
@@ -176,7 +176,7 @@ class Pair:
 
 
 def come_true(condition: Callable[[], bool], seconds: float) -> bool:
-    """Say whether `condition` came true within `seconds`."""
+    """Wait up to `seconds` for `condition`; return whether it came true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -1,6 +1,7 @@
-"""The source's tables as of any commit of a round, from its journal and the LSNs at which the topics place its commits.
+"""The source's tables as of any commit of a round, from its journal and the commit LSNs on the topics.
 
-What the journal has and the topics do not was committed before the slot was made, or is lost, as the checker says.
+Transactions that are in the journal but not on the topics were committed before the slot was created, or are lost,
+as the checker reports.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Place = tuple[str, Key]
 
 
 class SourceAt:
-    """`rows` are the tables as of the LSN that was last asked for; LSNs only go forward."""
+    """`rows` are the tables as of the LSN of the last `advance`; LSNs only rise."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.rows: dict[str, dict[Key, Row]] = first_rows()
@@ -30,7 +31,7 @@ class SourceAt:
         self._left = sorted(changes.items(), reverse=True)
 
     def advance(self, lsn: int) -> list[Place]:
-        """Take all that was committed before `lsn`; return which rows it concerned."""
+        """Apply all that was committed before `lsn`; return the changed rows."""
         touched: list[Place] = []
         while self._left and self._left[-1][0] < lsn:
             for change in self._left.pop()[1]:

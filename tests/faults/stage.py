@@ -1,4 +1,4 @@
-"""Servers, a database and topics of their own, load on them, the daemon, who makes the faults; and what is left."""
+"""Stage of a round: servers, database, topics, load, daemon and faults; and the evidence afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PROXIED = {"reset connections", "slow links", "half-open links", "narrow links"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where it takes place; `dsn` and `bootstrap` are the direct ways, the daemon may have others."""
+    """The servers of a round; `dsn` and `bootstrap` are direct, the daemon's may lead through proxies."""
 
     dsn: str
     bootstrap: str
@@ -53,7 +53,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a plan left behind; `broken` is what was seen to be wrong on the way."""
+    """Evidence of a plan; `broken` are violations that were seen before the check."""
 
     evidence: Evidence
     faults: Counter[str]
@@ -62,7 +62,7 @@ class Played:
 
 
 class Stage:
-    """All that runs, from the load's first transaction to `finish`. `stack` ends it, whatever has happened."""
+    """All that runs from the load's first transaction to `finish`. `stack` ends it in any case."""
 
     def __init__(
         self, world: World, plan: Plan, kinds: Collection[str], folder: Path, stack: ExitStack, pace: float = 0.0
@@ -81,7 +81,7 @@ class Stage:
                 connection.execute("INSERT INTO poison SELECT g, g FROM generate_series(1, 50) g")
         self.path = _write_config(folder, plan, name, site)
         config = load(self.path)
-        # of a reader that no fault of the links concerns
+        # for a reader that faults of the links do not reach
         self.config = config.model_copy(update={"kafka": config.kafka.model_copy(update={"bootstrap": site.bootstrap})})
         stack.callback(_drop_topics, site.bootstrap, name)
         self._watch = SlotWatch(site.dsn, site.bootstrap, config)
@@ -102,7 +102,7 @@ class Stage:
         self._transactions = 0
 
     def wait_for_load(self, changes: int) -> None:
-        """Return when so many changes are journalled."""
+        """Return when `changes` changes are journalled."""
         with psycopg.connect(self.site.dsn, autocommit=True) as connection:
 
             def written() -> bool:
@@ -114,18 +114,18 @@ class Stage:
         wait_for(self.config, lambda record: record.is_state, CAUGHT_UP_S)
 
     def come_to_rest(self) -> None:
-        """End the load, have the daemon take all of it, and end the daemon. AssertionError if that fails."""
+        """End the load, wait until the daemon has caught up, and stop it; raise AssertionError if that fails."""
         self._transactions = int(self._load.communicate(b"\n", timeout=60)[0])
         self.daemon.disarm()
         with psycopg.connect(self.site.dsn, autocommit=True) as connection:
-            # a daemon that has died meanwhile must take this, too
+            # a daemon that has died meanwhile must read this message, too
             connection.execute("SELECT pg_logical_emit_message(true, 'end of load', '')")
             wait_for_state(self.config, connection, CAUGHT_UP_S)
         code = self.daemon.stop()
         assert code == 0, f"asked to stop, the daemon ended with exit code {code}"
 
     def finish(self, broken: Collection[str] = ()) -> Played:
-        """Read what is left; `broken` is what was seen to be wrong by the caller."""
+        """Read the evidence; `broken` are violations that the caller has seen."""
         self.daemon.end()
         self._watch.stop()
         evidence = collect(self.config, self.site.dsn, self.site.bootstrap, self._watch.samples)
@@ -192,7 +192,7 @@ def _writing(dsn: str, seed: int, folder: Path, pace: float) -> Iterator[subproc
 
 
 def _drop_topics(bootstrap: str, prefix: str) -> None:
-    """A broker with the topics of two hundred rounds would be slow to start."""
+    """Delete the topics of a prefix: with those of two hundred rounds, a broker would start slowly."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     ours = [topic for topic in admin.list_topics(timeout=15).topics if topic.startswith(f"{prefix}.")]
     for future in admin.delete_topics(ours, operation_timeout=15).values() if ours else ():

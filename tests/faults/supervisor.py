@@ -1,4 +1,4 @@
-"""Runs the daemon, and runs it again whenever it has ended, as a service manager does."""
+"""Runs the daemon and restarts it whenever it ends, as a service manager does."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.forked import Forked
 
 _AGAIN_S = 0.2
 _PASSING = (4, 5)
-"""Exit codes that a service manager restarts after: the source or the sink was not there."""
+"""Exit codes after which a service manager restarts: the source or the sink was not reachable."""
 
 
 class Supervisor:
-    """One life of the daemon after the other; each of the first ends at the point that `deaths` has for it."""
+    """Runs one life of the daemon after the other; each of the first lives ends at its point in `deaths`."""
 
     def __init__(
         self, config: Path, deaths: Sequence[str], environment: Mapping[str, str], more: Sequence[str] = ()
@@ -50,7 +50,7 @@ class Supervisor:
             log.flush()
             if not self._environment:
                 return Forked(main, arguments, stdout=self.log, stderr=self.log)
-            # it may name a library, and those are loaded when a program starts
+            # it may preload a library, which works only when a program starts
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.faults.daemon", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -90,13 +90,13 @@ class Supervisor:
             self._process.send_signal(signal.SIGCONT)
 
     def die_at(self, deaths: Sequence[str]) -> None:
-        """Have the next lives end at these points, and this one now."""
+        """Make the next lives end at these points, and end the present one now."""
         with self._lock:
             self._deaths += deaths
         self.kill()
 
     def disarm(self) -> None:
-        """From here on no life ends at a point."""
+        """Let no life end at a point from now on."""
         with self._lock:
             self._deaths = []
             if self._armed:
@@ -114,7 +114,7 @@ class Supervisor:
             self.end()
 
     def end(self) -> None:
-        """End it for good, whatever it does."""
+        """Kill the daemon and stop restarting it."""
         self._ending.set()
         with self._lock:
             self._process.kill()

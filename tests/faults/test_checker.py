@@ -1,4 +1,4 @@
-"""The checker sees each planted fault, by its name, in what a good round left behind."""
+"""The checker reports each fault that is planted in the evidence of a good round, by its name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def good(world: World) -> Evidence:
-    """A round in which nothing happens but load."""
+    """Evidence of a round with load and without faults."""
     folder = world.folder / "good"
     folder.mkdir()
     played = play(world, replace(plan(1, kind="kill at a point"), deaths=(), early=False), folder)
@@ -34,7 +34,7 @@ def good(world: World) -> Evidence:
     return played.evidence
 
 
-def test_a_good_round_is_good(good: Evidence) -> None:
+def test_a_round_without_faults_has_no_violations(good: Evidence) -> None:
     assert check(good) == []
     assert len(good.journal) >= 500
     assert sum(position.is_state for _, position in good.positions) > 5
@@ -52,7 +52,7 @@ def _double(evidence: Evidence) -> None:
 
 
 def _swap(evidence: Evidence) -> None:
-    """Two records of a partition change places, as a producer's retry would have it."""
+    """Exchange two records of a partition, as a producer's retry could."""
     records = evidence.records["mirror"]
     at = _streamed(evidence, "mirror")
     one, two = records[at], records[at + 1]
@@ -61,7 +61,7 @@ def _swap(evidence: Evidence) -> None:
 
 
 def _tear(evidence: Evidence) -> None:
-    """A cut that calls itself a state ends a partition one record too early."""
+    """Make a cut that calls itself a state end one record too early in one partition."""
     topic = f"{evidence.prefix}.public.account"
     for index, (offset, position) in enumerate(evidence.positions):
         if position.is_state and position.counts.get(topic):
@@ -99,7 +99,7 @@ def _forget_a_row(evidence: Evidence) -> None:
 
 
 def _confirm_early(evidence: Evidence) -> None:
-    """The slot knows of a position record before Kafka has it."""
+    """Make the slot confirm a position record before Kafka has it."""
     before, (offset, position) = next(
         pair
         for pair in pairwise(evidence.positions[len(evidence.positions) // 2 :])
@@ -123,16 +123,17 @@ def _confirm_early(evidence: Evidence) -> None:
         (_confirm_early, "confirmed early"),
     ],
 )
-def test_a_planted_fault_is_seen(good: Evidence, plant: Callable[[Evidence], None], promise: str) -> None:
+def test_the_checker_names_each_planted_fault(good: Evidence, plant: Callable[[Evidence], None], promise: str) -> None:
     evidence = copy.deepcopy(good)
     plant(evidence)
     assert promise in {violation.promise for violation in check(evidence)}
 
 
 def _read_again(evidence: Evidence, phases: dict[str, list[range]]) -> int:
-    """Have tables called incomplete for some records in mid-round, and all named accordingly; return where it begins.
+    """Mark tables as incomplete in some records in mid-round, with all states named accordingly.
 
-    Nothing of it is a fault: what is read again is no state meanwhile, although here its rows are whole.
+    Return the index of the first such record. This is no fault: a table that is reread has no state meanwhile, although
+    here its rows are whole.
     """
     begins = len(evidence.positions) // 2
     for at in range(begins, len(evidence.positions)):
@@ -154,23 +155,23 @@ def _read_again(evidence: Evidence, phases: dict[str, list[range]]) -> int:
 
 
 _BY_TURNS = {"account": [range(6), range(8, 12)], "entry": [range(4, 12)]}
-"""At 8 and later both are incomplete: account was last complete at 7, entry at 3, both together before all."""
+"""From 8 on both are incomplete: account was last complete at 7, entry at 3, both together before 0."""
 
 
 def _named(evidence: Evidence, at: int, cut: Cut) -> None:
-    """Have a record name a cut as a state of all tables."""
+    """Make a record name `cut` as a state of all tables."""
     offset, position = evidence.positions[at]
     evidence.positions[at] = offset, replace(position, states=(Boundary(cut, frozenset()),))
 
 
-def test_tables_that_are_read_again_are_no_fault(good: Evidence) -> None:
+def test_tables_that_are_reread_are_no_violation(good: Evidence) -> None:
     evidence = copy.deepcopy(good)
     _read_again(evidence, _BY_TURNS)
     assert sum(len(position.states) for _, position in evidence.positions) > 5
     assert check(evidence) == []
 
 
-def test_the_older_of_two_tables_newest_states_is_none_of_both(good: Evidence) -> None:
+def test_the_older_of_two_tables_newest_states_is_not_a_state_of_both(good: Evidence) -> None:
     evidence = copy.deepcopy(good)
     begins = _read_again(evidence, _BY_TURNS)
     positions = [position for _, position in evidence.positions[begins : begins + 10]]
@@ -181,25 +182,25 @@ def test_the_older_of_two_tables_newest_states_is_none_of_both(good: Evidence) -
     assert "cut" in {violation.promise for violation in check(evidence)}
 
 
-def test_a_cut_at_which_a_table_was_incomplete_is_no_state_of_it(good: Evidence) -> None:
+def test_a_cut_with_an_incomplete_table_is_not_a_state_of_it(good: Evidence) -> None:
     evidence = copy.deepcopy(good)
     begins = _read_again(evidence, _BY_TURNS)
     _named(evidence, begins + 5, evidence.positions[begins + 4][1].here)
     assert "cut" in {violation.promise for violation in check(evidence)}
 
 
-def test_rows_are_compared_of_each_table_that_is_complete(good: Evidence) -> None:
-    """With another table incomplete to the end no cut is a state of all, and no invariant over all is judged."""
+def test_rows_of_complete_tables_are_compared_while_another_is_incomplete(good: Evidence) -> None:
+    """With another table incomplete to the end, no cut is a state of all: no invariant is judged."""
     evidence = copy.deepcopy(good)
     _read_again(evidence, {"entry": [range(len(evidence.positions))]})
-    # the newest of its key: another one might be replaced before the next cut
+    # the newest record of its key: others might be replaced before the next cut
     newest = {record.key: record.value for record in evidence.records["mirror"]}
     next(value["after"] for value in newest.values() if value and value["after"])["balance"] += 1
     assert "cut" in {violation.promise for violation in check(evidence)}
 
 
 def _streamed(evidence: Evidence, table: str) -> int:
-    """Return where a record of the stream stands, in mid-topic, with another of its partition behind it."""
+    """Return the index of a stream record in mid-topic; the next record has the same partition."""
     records = evidence.records[table]
     return next(
         at
@@ -212,5 +213,5 @@ def _streamed(evidence: Evidence, table: str) -> int:
     )
 
 
-def test_the_same_seed_is_the_same_plan() -> None:
+def test_the_same_seed_gives_the_same_plan() -> None:
     assert [plan(seed) for seed in range(50)] == [plan(seed) for seed in range(50)]

@@ -1,4 +1,4 @@
-"""A short set of rounds that has every kind of fault; `python -m tests.faults` plays as many as asked for."""
+"""One round for every kind of fault; `python -m tests.faults` plays as many as requested."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_lost(world: World, kind: str) -> None:
+def test_each_kind_of_fault_breaks_no_promise(world: World, kind: str) -> None:
     reason = why_not(kind)
     if reason:
         pytest.skip(reason)
@@ -38,8 +38,8 @@ def test_nothing_is_lost(world: World, kind: str) -> None:
     assert sum(result.faults.values()) >= 1 or kind == "kill at a point"
 
 
-def test_other_tables_states_while_values_are_read_again(world: World) -> None:
-    """Of the table of large values few cuts are states; of the others all that are not split, with kills between."""
+def test_other_tables_have_states_while_large_values_are_reread(world: World) -> None:
+    """The table of large values has few states, the others one at each unsplit cut; with kills in between."""
     folder = world.folder / "reread"
     folder.mkdir()
     played = play(world, replace(plan(2, kind="kill at a point"), early=False, toast="reread"), folder)
@@ -52,8 +52,8 @@ def test_other_tables_states_while_values_are_read_again(world: World) -> None:
     assert ahead > 5
 
 
-def test_a_poisoned_table_is_parked_and_no_other_misses_anything(world: World) -> None:
-    """Parked through kills of the daemon, mended and resumed, it is what the table is."""
+def test_a_poisoned_table_is_parked_and_others_lose_nothing(world: World) -> None:
+    """Parked while the daemon is killed, then repaired and resumed, its topic equals the table."""
     settings = replace(plan(1, kind="kill at random"), early=False, poisoned=True)
     folder = world.folder / "poisoned"
     folder.mkdir()
@@ -88,13 +88,13 @@ _DEATHS = [f"{point}:{when}" for point in POINTS if point != "snapshot" for when
 @pytest.mark.parametrize(
     "deaths",
     [
-        # the exported snapshot dies with its first reader, so there is one death in it
+        # the exported snapshot dies with its first reader, so it allows one death
         ["snapshot:before", *_DEATHS, "commit:during"],
         ["snapshot:after"],
     ],
     ids=["all", "snapshot:after"],
 )
-def test_killed_at_each_point(world: World, deaths: list[str]) -> None:
+def test_a_daemon_killed_at_each_point_breaks_no_promise(world: World, deaths: list[str]) -> None:
     settings = replace(
         plan(0, kind="kill at a point"), early=True, streaming=True, deaths=tuple(f"{death}:1" for death in deaths)
     )

@@ -1,13 +1,13 @@
-"""Transactions whose data says by itself whether they are whole, and a journal of them that knows nothing of the WAL.
+"""Transactions with invariants that show whether they are whole, and a journal independent of the WAL.
 
-Invariants of every committed state: the balances add up to what there was at first; the entries with one `n` add up to
-zero; each account's mirror has its balance and version; a mirror's body (a TOAST value, seldom written) is the one that
-its `body_version` stands for. Every write of an account raises its `version` by one.
+Invariants of every committed state: the sum of the balances never changes; the entries with one `n` add up to zero;
+each account's mirror has its balance and version; a mirror's body (a TOAST value, seldom written) is the one of its
+`body_version`. Every write of an account raises its `version` by one.
 
-The journal is written by triggers, inside each transaction: what was rolled back is not in it, and what was committed
-is, whatever becomes of slots, walsenders and topics. It is not captured.
+Triggers write the journal inside each transaction: it has exactly the committed changes, whatever becomes of slots,
+walsenders and topics. It is not captured.
 
-python -m tests.faults.workload DSN SEED PACE    until a line comes on standard input, or it ends
+python -m tests.faults.workload DSN SEED PACE    until a line on standard input, or its end
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BALANCE = 1000
 _WRITERS = 2
 _LARGE = 600
 _FAST = 800
-"""After so many transactions a writer slows down: a round whose faults last long need not check more."""
+"""A writer slows down after this many transactions: a round with long faults need not check more."""
 
 _TABLES = """
 CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL, version int NOT NULL);
@@ -60,7 +60,7 @@ END $$;
 
 
 def create_tables(connection: psycopg.Connection[Any]) -> None:
-    """Make the tables, some rows, and from then on the journal."""
+    """Create the tables with some rows; the journal records all later changes."""
     connection.execute(_TABLES)
     connection.execute("INSERT INTO account SELECT g, %s, 0 FROM generate_series(1, %s) g", (BALANCE, ACCOUNTS))
     connection.execute("INSERT INTO mirror SELECT id, balance, version, 0, body_of(id, 0) FROM account")
@@ -77,7 +77,7 @@ def create_tables(connection: psycopg.Connection[Any]) -> None:
 
 
 def first_rows() -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
-    """Return what the tables hold before the journal begins, by key; bodies are their MD5."""
+    """Return the rows of the tables before the journal begins, by key; bodies are replaced by their MD5."""
     ids = range(1, ACCOUNTS + 1)
     entries = [
         {"account": 1 + (n + side) % ACCOUNTS, "n": n, "amount": -5 if side else 5}
@@ -101,10 +101,10 @@ def body_digest(account: int, version: int) -> str:
 
 
 class Writer:
-    """One connection's transactions, drawn from a seed; a server that goes away is waited for."""
+    """One connection's transactions, drawn from a seed; waits for a server that is down."""
 
     def __init__(self, dsn: str, seed: str, number: int, stop: threading.Event, pace: float) -> None:
-        """`pace` is the mean pause in seconds between two transactions; 0 is as in a round."""
+        """`pace` is the mean pause in seconds between two transactions; 0 means the fast pace of a round."""
         self._dsn = dsn
         self._pace = pace
         self._random = random.Random(f"{seed}/{number}")
@@ -113,7 +113,7 @@ class Writer:
         self.committed = 0
 
     def work(self) -> None:
-        """Write until told to stop."""
+        """Write until the stop event is set."""
         while not self._stop.is_set():
             try:
                 with psycopg.connect(self._dsn, connect_timeout=2) as connection:
@@ -190,7 +190,7 @@ class Writer:
             connection.execute("INSERT INTO entry VALUES (%s, %s, %s)", (account, self._n, change))
 
     def _large(self, connection: psycopg.Connection[Any]) -> None:
-        """Write some hundred rows; every third part of it is rolled back."""
+        """Write some hundred rows; the second of three parts is rolled back."""
         first = self._n + 1
         self._n += _LARGE
         for part in range(3):
@@ -210,7 +210,7 @@ class Writer:
         )
 
     def _unbalance(self, connection: psycopg.Connection[Any]) -> None:
-        """Write what must never be seen."""
+        """Write changes that are rolled back and must never appear on a topic."""
         account = self._random.randint(1, ACCOUNTS)
         connection.execute("UPDATE account SET balance = balance - 1000000 WHERE id = %s", (account,))
         connection.execute("UPDATE mirror SET body = 'never' WHERE id = %s", (account,))
@@ -221,7 +221,7 @@ class Writer:
 
 
 def main(dsn: str, seed: str, pace: float) -> None:
-    """Write with several connections until standard input says or shows the end; print how much was committed."""
+    """Write with several connections until a line or the end of standard input; print the commits."""
     stop = threading.Event()
     writers = [Writer(dsn, seed, number, stop, pace) for number in range(1, _WRITERS + 1)]
     threads = [threading.Thread(target=writer.work) for writer in writers]

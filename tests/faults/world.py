@@ -1,4 +1,4 @@
-"""The servers of all rounds: started when first needed, used by one round after the other."""
+"""The servers of all rounds: started when first needed, then shared by one round after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.source import Pair, Postgres
 
 
 class World:
-    """`close` ends whatever has been started."""
+    """Lazily started servers; `close` ends all that have been started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,17 +27,17 @@ class World:
 
     @cached_property
     def one(self) -> Cluster:
-        """Kafka of one broker."""
+        """Kafka with one broker."""
         return self._cluster("one", 1)
 
     @cached_property
     def three(self) -> Cluster:
-        """Kafka of three brokers."""
+        """Kafka with three brokers."""
         return self._cluster("three", 3)
 
     @cached_property
     def proxies(self) -> Toxiproxy:
-        """Links "postgres" and "kafka", the latter to the one broker."""
+        """Links "postgres" and "kafka", the latter to the single broker."""
         made = Toxiproxy(self.folder)
         made.link("postgres", self.proxied_postgres, self.postgres.port)
         (node,) = self.one.nodes
@@ -46,7 +46,7 @@ class World:
 
     @cached_property
     def proxied_postgres(self) -> int:
-        """The port of the link to PostgreSQL."""
+        """Port of the link to PostgreSQL."""
         return free_ports([None])[0]
 
     def pair(self) -> tuple[Pair, Path]:
@@ -74,7 +74,7 @@ class World:
 
 
 def why_not(kind: str) -> str | None:
-    """Say why a kind of fault cannot be made on this machine."""
+    """Return the reason if this machine cannot produce a kind of fault."""
     from tests.faults.machine import Clock, SmallDisk
 
     if kind == "full disk":

@@ -1,7 +1,7 @@
-"""PostgreSQL and Kafka that let nobody in without TLS and credentials, and a CA for the tests.
+"""PostgreSQL and Kafka that require TLS and credentials, and a CA for the tests.
 
-PostgreSQL is one of those with OpenSSL; its certificate can be changed. Kafka has a listener for each certificate.
-Here they are embedded; tests.containers.secured has them in containers.
+PostgreSQL is a build with OpenSSL; its certificate can be changed. Kafka has a listener for each certificate. These are
+embedded servers; tests.containers.secured has them in containers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _YEAR = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Files in PEM: the certificate with its chain, its key, both in one (which Kafka wants)."""
+    """PEM files: the certificate with its chain, its key, and both in one file, as Kafka requires."""
 
     chain: Path
     key: Path
@@ -48,7 +48,7 @@ class Certificate:
 
 
 class Certificates:
-    """A CA and what it has signed: for this host, for this host but expired, for another host, for a client."""
+    """A CA and its certificates: for this host, for this host but expired, and for another host."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -75,10 +75,10 @@ class Certificates:
         not_before: datetime | None = None,
         not_after: datetime | None = None,
     ) -> Certificate:
-        """Sign a certificate and write it."""
+        """Sign a certificate and write its files."""
         leaf = self._ca.issue_cert(*hosts, common_name=common_name, not_before=not_before, not_after=not_after)
         files = Certificate(*(self.folder / f"{name}.{kind}.pem" for kind in ("chain", "key", "both")))
-        # Kafka reads PKCS #8 only
+        # Kafka reads only PKCS #8
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
@@ -90,10 +90,10 @@ class Certificates:
 
 
 class SecuredPostgres:
-    """Takes `tailrace` by its password (SCRAM), `certified` by its certificate; on TLS only, but for the superuser."""
+    """Accepts `tailrace` by password (SCRAM), `certified` by certificate; TLS for all but the superuser."""
 
     def __init__(self, dsn: str, folder: Path) -> None:
-        """`folder` is where the server has the files of the certificates, with the keys its own."""
+        """`folder` has the certificate files on the server, which owns the keys."""
         self.dsn = dsn
         self.port = urlsplit(dsn).port
         self._folder = folder
@@ -108,7 +108,7 @@ class SecuredPostgres:
         self.show("good")
 
     def show(self, certificate: str) -> None:
-        """Go on with another certificate, for connections that come from now on."""
+        """Use another certificate for all later connections."""
         shown = {"ssl_cert_file": f"{certificate}.chain.pem", "ssl_key_file": f"{certificate}.key.pem"}
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for name, file in shown.items():
@@ -118,14 +118,14 @@ class SecuredPostgres:
 
 
 class SecuredKafka:
-    """A broker with a listener for each certificate, on which users log in by SCRAM; its own is open, for the tests."""
+    """A broker with a SCRAM listener for each certificate, and an open one for the tests."""
 
     def __init__(self, bootstrap: str, secured: dict[str, str]) -> None:
         self.bootstrap = bootstrap
         self.secured = secured
 
     def add_user(self, name: str, password: str) -> None:
-        """Let a user in; return when the broker knows it."""
+        """Add a user; return when the broker knows it."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         (added,) = admin.alter_user_scram_credentials(
@@ -142,7 +142,7 @@ def _users(admin: AdminClient) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Secured:
-    """The servers, with a user in each, and a database of which the source's users may read all."""
+    """The servers with their users, and a database that the source's users may read."""
 
     certificates: Certificates
     postgres: SecuredPostgres
@@ -152,14 +152,14 @@ class Secured:
     database: str
 
     def dsn(self, user: str, **options: object) -> str:
-        """A connection string by which the server must be who it says it is; `options` are libpq's, over that."""
+        """Return a DSN that verifies the server (`verify-full`); libpq's `options` override it."""
         checked = {"sslmode": "verify-full", "sslrootcert": self.certificates.ca, **options}
         values = "&".join(f"{name}={value}" for name, value in checked.items())
         database = self.database.rpartition("/")[2]
         return f"postgresql://{user}@localhost:{self.postgres.port}/{database}?hostaddr=127.0.0.1&{values}"
 
     def config(self, dsn: str = "", listener: str = "good", password: str = KAFKA_PASSWORD, **options: str) -> Path:
-        """A tailrace.toml with all that is right, but for what is given; `options` are librdkafka's."""
+        """Write a valid tailrace.toml, changed by the arguments; `options` are librdkafka's."""
         given = {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "SCRAM-SHA-512",
@@ -183,7 +183,7 @@ Both = tuple[Certificates, SecuredPostgres, SecuredKafka]
 
 
 def add_users(servers: Both) -> None:
-    """Make the users that both servers let in."""
+    """Create the users that the two servers accept."""
     _, postgres, kafka = servers
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE tailrace LOGIN REPLICATION PASSWORD '{SOURCE_PASSWORD}'".encode())
@@ -193,7 +193,7 @@ def add_users(servers: Both) -> None:
 
 @contextmanager
 def secured_database(servers: Both, folder: Path, prefix: str) -> Iterator[Secured]:
-    """Make a database with a table that the source's users may read."""
+    """Create a database with a table that the source's users may read."""
     certificates, postgres, kafka = servers
     with fresh_database(postgres.dsn) as database:
         with psycopg.connect(database, autocommit=True) as connection:
@@ -209,7 +209,7 @@ _SCRAM_LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required
 
 
 def secured_listeners(certificates: Certificates) -> dict[str, str]:
-    """Return the broker's properties of listeners that are named as the certificates are, in capitals."""
+    """Return the broker properties of one listener per certificate, named like it in capitals."""
     properties = {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}
     for name, certificate in certificates.server.items():
         of = f"listener.name.{name}"
@@ -223,7 +223,7 @@ def secured_listeners(certificates: Certificates) -> dict[str, str]:
 
 @contextmanager
 def secured() -> Iterator[Both]:
-    """Start both with a CA of their own; all ends with the block."""
+    """Start PostgreSQL and Kafka with their own CA; stop them after the block."""
     started: list[Server] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-secured-") as name:
         folder = Path(name)
@@ -260,7 +260,7 @@ def _kafka(folder: Path, certificates: Certificates, started: list[Server]) -> S
         + ",".join(f"{name.upper()}:SASL_SSL" for name in listeners),
         **secured_listeners(certificates),
     }
-    # its ports must be known before it starts, so we say that it has had them before
+    # start() chooses the ports of a server's last run, and we must know them earlier
     before = Server("kafka", Process(0, ""), folder, ports={"broker": broker, "controller": controller})
     kafka.start(folder / "kafka", before, properties, started.append)
     return SecuredKafka(bootstrap, listeners)

@@ -1,4 +1,4 @@
-"""What is wrong is named in three lines with its remedy and exit code; nothing is changed, no stack is shown."""
+"""Bad input is refused with one error, its remedy and exit code; nothing changes, without a traceback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.topics import latest, read_topic
 
 
 def assert_refused(config: Path, code: str, exit_code: int, *words: str) -> None:
-    """Run the daemon and compare how it ended."""
+    """Run the daemon and check its exit code and error message."""
     done = tailrace("run", "--config", str(config), timeout=60)
     text = done.stderr
     assert done.returncode == exit_code, text
@@ -57,14 +57,14 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_no_server(tmp_path: Path, servers: Servers, prefix: str) -> None:
+def test_an_unreachable_database_server_is_refused(tmp_path: Path, servers: Servers, prefix: str) -> None:
     port = free_port()
     config = write_config(tmp_path, f"postgresql://u:s3cret@127.0.0.1:{port}/d", servers.bootstrap, prefix)
     assert_refused(config, "TR-201", 4, f"127.0.0.1:{port}")
     assert "s3cret" not in tailrace("run", "--config", str(config)).stderr
 
 
-def test_wal_level_not_logical(tmp_path: Path, servers: Servers, prefix: str) -> None:
+def test_a_wal_level_other_than_logical_is_refused(tmp_path: Path, servers: Servers, prefix: str) -> None:
     started: list[Server] = []
     try:
         server = postgres.start(tmp_path / "postgres", None, {"wal_level": "replica"}, started.append)
@@ -77,14 +77,18 @@ def test_wal_level_not_logical(tmp_path: Path, servers: Servers, prefix: str) ->
             stop(each)
 
 
-def test_no_broker(tmp_path: Path, config: Path, database: str, prefix: str) -> None:
+def test_an_unreachable_broker_is_refused_without_a_slot(
+    tmp_path: Path, config: Path, database: str, prefix: str
+) -> None:
     port = free_port()
     write_config(tmp_path, database, f"127.0.0.1:{port}", prefix)
     assert_refused(config, "TR-330", 5, f"127.0.0.1:{port}")
     assert slots(database, prefix) == 0
 
 
-def test_no_replication_right(tmp_path: Path, servers: Servers, config: Path, database: str, prefix: str) -> None:
+def test_a_role_without_replication_is_refused(
+    tmp_path: Path, servers: Servers, config: Path, database: str, prefix: str
+) -> None:
     with _role(database, prefix) as dsn:
         write_config(tmp_path, dsn, servers.bootstrap, prefix)
         assert_refused(config, "TR-203", 4, f'ALTER ROLE "{prefix}" REPLICATION')
@@ -92,7 +96,7 @@ def test_no_replication_right(tmp_path: Path, servers: Servers, config: Path, da
 
 @contextmanager
 def _role(database: str, name: str) -> Iterator[str]:
-    """Give the DSN of a role that may do all but replicate."""
+    """Yield the DSN of a role that may do everything but replicate."""
     role = sql.Identifier(name)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
@@ -109,7 +113,7 @@ def _role(database: str, name: str) -> Iterator[str]:
             connection.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
-def test_database_without_an_encoding(config: Path, servers: Servers, prefix: str) -> None:
+def test_a_database_without_an_encoding_is_refused(config: Path, servers: Servers, prefix: str) -> None:
     with psycopg.connect(servers.dsn, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {prefix} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0".encode())
     try:
@@ -122,14 +126,14 @@ def test_database_without_an_encoding(config: Path, servers: Servers, prefix: st
             connection.execute(f"DROP DATABASE {prefix}".encode())
 
 
-def test_slot_of_another_plugin(config: Path, database: str, prefix: str) -> None:
+def test_a_slot_with_two_phase_is_refused(config: Path, database: str, prefix: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (prefix,))
     assert_refused(config, "TR-208", 4, "two_phase")
     assert slots(database, prefix) == 1
 
 
-def test_topic_without_compaction(config: Path, servers: Servers, database: str, prefix: str) -> None:
+def test_a_topic_without_compaction_is_refused(config: Path, servers: Servers, database: str, prefix: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers.bootstrap})
     topic = f"{prefix}.public.t"
     for future in admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "delete"})]).values():
@@ -138,7 +142,7 @@ def test_topic_without_compaction(config: Path, servers: Servers, database: str,
     assert slots(database, prefix) == 0
 
 
-def test_slot_gone_but_topics_there(config: Path, database: str, prefix: str) -> None:
+def test_a_missing_slot_is_refused_while_topics_exist(config: Path, database: str, prefix: str) -> None:
     with running(config) as daemon:
         wait_for(load(config), lambda record: record.is_state)
         daemon.stop()
@@ -148,7 +152,7 @@ def test_slot_gone_but_topics_there(config: Path, database: str, prefix: str) ->
     assert slots(database, prefix) == 0
 
 
-def test_slot_advanced_by_hand(config: Path, database: str, prefix: str) -> None:
+def test_a_slot_advanced_by_hand_is_refused(config: Path, database: str, prefix: str) -> None:
     with running(config) as daemon:
         wait_for(load(config), lambda record: record.is_state)
         daemon.stop()
@@ -158,7 +162,9 @@ def test_slot_advanced_by_hand(config: Path, database: str, prefix: str) -> None
     assert_refused(config, "TR-401", 6, prefix, "bytes of WAL")
 
 
-def test_value_that_cannot_be_exact(config: Path, servers: Servers, database: str, prefix: str) -> None:
+def test_an_unstorable_value_is_refused_until_its_column_is_text(
+    config: Path, servers: Servers, database: str, prefix: str
+) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
             "CREATE TABLE prices (id int PRIMARY KEY, price numeric(10,2)); INSERT INTO prices VALUES (1, 2)"

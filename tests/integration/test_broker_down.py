@@ -1,4 +1,4 @@
-"""A broker that is down: what the daemon logs meanwhile."""
+"""The daemon's log while the broker is down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.daemon import running, wait_for_state, wait_until, write_conf
 from tests.support.servers import own_servers
 
 
-def test_the_log_is_json_and_short(tmp_path: Path, prefix: str) -> None:
+def test_the_log_is_json_and_short_while_the_broker_is_down(tmp_path: Path, prefix: str) -> None:
     with own_servers() as (servers, state_dir):
         path = write_config(tmp_path, servers.dsn, servers.bootstrap, prefix, '[health]\nlisten = "127.0.0.1:0"\n')
         config = load(path)
@@ -33,11 +33,11 @@ def test_the_log_is_json_and_short(tmp_path: Path, prefix: str) -> None:
             def lines() -> list[dict[str, Any]]:
                 return [json.loads(line) for line in daemon.log.read_text().splitlines()][len(started) :]
 
-            # librdkafka hands out its log when it is polled, so nothing is said before a commit that waits has given up
+            # librdkafka delivers its log only when polled, so nothing is logged before a waiting commit has given up
             wait_until(lambda: [line for line in lines() if line["level"] in ("warning", "error")], 150)
             time.sleep(20)
             assert len(lines()) <= 20
-            # none where the broker went in mid-commit: the session has ended then and says the outage itself
+            # none if the broker went away in mid-commit: the session has then ended and logs the outage itself
             said = [line for line in lines() if line.get("kind") == "FAIL"]
             assert len(said) <= 4
             assert all(line["lines"] > 1 for line in said)

@@ -1,4 +1,4 @@
-"""Columns left out, masked and hashed: the topic shows what PostgreSQL itself makes of the values, by either way."""
+"""Excluded, masked and hashed columns: by snapshot and stream, topics equal PostgreSQL's own results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ hash_salt = "pe'pper"
 """
 _SECRETS = (b"TOPSECRET", b"@example.org", b"+49 30 12")
 
-# What the server says: its own string functions, and HMAC built from its sha256 as RFC 2104 has it.
+# Computed by the server: its own string functions, and HMAC built from its sha256 as in RFC 2104.
 _EXPECTED = """
 SELECT id, name,
        (SELECT repeat('*', CASE WHEN n > 4 THEN n - 4 ELSE n END) || right(phone, CASE WHEN n > 4 THEN 4 ELSE 0 END)
@@ -44,7 +44,7 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
     return path
 
 
-def test_snapshot_and_stream_show_what_the_options_leave(
+def test_snapshot_and_stream_exclude_mask_and_hash_alike(
     servers: Servers, database: str, prefix: str, config_path: Path
 ) -> None:
     config = load(config_path)
@@ -65,7 +65,7 @@ def test_snapshot_and_stream_show_what_the_options_leave(
             assert emails["person"] & emails["company"], "equal values have equal hashes, so tables can be joined"
             _nothing_leaks(servers, prefix, daemon)
             assert [
-                (event["pattern"], event["did_you_mean"]) for event in events(daemon, "no captured column matches")
+                (event["pattern"], event["did_you_mean"]) for event in events(daemon, "column pattern unmatched")
             ] == [("public.person.nam", "public.person.name")]
             assert differing_keys(config, "person") == 0
             wrong = {"source": config.source.model_copy(update={"mask": {"public.person.phone": 3}})}
@@ -94,7 +94,7 @@ def _create(connection: psycopg.Connection[Any]) -> None:
 
 
 def _change(connection: psycopg.Connection[Any]) -> None:
-    """Every way of the stream: insert, update beside unchanged large values, changed key, delete with an old image."""
+    """Make each kind of change: insert, update, a new key, delete; large values unchanged; old images."""
     for table in ("person", "company"):
         connection.execute(
             f"INSERT INTO {table} SELECT secret, id + 10, name, phone, born, email, body FROM {table};"
@@ -110,7 +110,7 @@ def _emails(servers: Servers, prefix: str, table: str) -> set[str]:
 
 
 def _nothing_leaks(servers: Servers, prefix: str, daemon: Daemon) -> None:
-    """No record, no schema and no line of the log has a secret, in any state that a row ever had."""
+    """No record, schema or log line has a secret value, of any version of a row."""
     for topic in ("public.person", "public.company", "tailrace.progress", "tailrace.schemas"):
         for message in read_raw(servers.bootstrap, f"{prefix}.{topic}"):
             for secret in _SECRETS:

@@ -1,4 +1,4 @@
-"""The daemon against real servers: what is on the topics is what is in the database, whatever is killed when."""
+"""The daemon against real servers: topics equal the database, whatever is killed at any time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_snapshot_and_stream_equal_the_source(
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-def test_killed_in_mid_stream(
+def test_a_daemon_killed_in_mid_stream_loses_nothing(
     shop: psycopg.Connection[Any], servers: Servers, database: str, config_path: Path, seed: int
 ) -> None:
     config = load(config_path)
@@ -81,7 +81,7 @@ def test_slot_moves_while_captured_tables_are_idle(
         shop.execute("SELECT pg_switch_wal()")
         row = shop.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
         assert row is not None
-        # it moves at most every 10 s, from what the server says every 4 s
+        # the daemon moves it at most every 10 s, from the server's keepalives every 4 s
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline:
             confirmed = shop.execute(
@@ -94,27 +94,29 @@ def test_slot_moves_while_captured_tables_are_idle(
         pytest.fail("the slot holds WAL back although there is nothing to read in it")
 
 
-def test_goes_on_when_its_connection_for_queries_is_lost(
+def test_the_daemon_survives_the_loss_of_its_query_connection(
     shop: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
     config = load(config_path)
     with running(config_path) as daemon:
         wait_for(config, lambda record: record.is_state)
-        wait_for_state(config, shop)  # by the stream
+        wait_for_state(config, shop)  # so that the first copy has ended and the stream runs
         (ended,) = shop.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
             " WHERE application_name = 'tailrace' AND backend_type = 'client backend' AND datname = current_database()"
         ).fetchall()
         assert ended[0] > 0
-        # the shape of a table that the stream has not shown yet is asked for
+        # this makes the daemon query a shape that the stream has not shown yet
         shop.execute("UPDATE document SET title = 'new' WHERE id = 1")
         assert_equal(servers.bootstrap, config, shop)
-        assert events(daemon, "starting again")
+        assert events(daemon, "session failed: restarting")
         assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize("level", ["debug", "warning"])
-def test_log_level(shop: psycopg.Connection[Any], config_path: Path, level: str) -> None:
+def test_the_log_has_the_events_of_the_configured_level(
+    shop: psycopg.Connection[Any], config_path: Path, level: str
+) -> None:
     config_path.write_text(config_path.read_text() + f'[log]\nlevel = "{level}"\n')
     with running(config_path) as daemon:
         wait_for_state(load(config_path), shop)
@@ -123,5 +125,7 @@ def test_log_level(shop: psycopg.Connection[Any], config_path: Path, level: str)
     if level == "warning":
         assert {each["level"] for each in written} <= {"warning", "error"}
     else:
-        assert {"transaction committed", "shape", "table state", "going on"} <= {each["event"] for each in written}
+        assert {"transaction committed", "shape", "table state", "stream resumed"} <= {
+            each["event"] for each in written
+        }
         assert {each["status"] for each in written if each["event"] == "table state"} >= {"reading", "streaming"}

@@ -1,7 +1,7 @@
-"""Schema changes that no change of a row tells of: each topic becomes its table, and no cut is called a state before.
+"""Schema changes without row changes: topics become their tables; no cut is called a state too early.
 
-Each scenario is played at rest; with changes of rows after it; while the daemon is stopped, or has been killed; and at
-rest with a restart once the daemon has looked at the catalog.
+Each scenario runs at rest; with changes of rows after it; while the daemon is stopped, or has been killed; and at rest
+with a restart once the daemon has looked at the catalog.
 """
 
 from __future__ import annotations
@@ -454,11 +454,11 @@ REFILLED = {
 
 CASES = NAMES | KEYS | TYPES | ROWS
 _MODES = os.environ.get("TAILRACE_TEST_DDL_MODES", "idle").split()
-"""Of idle, followed, stopped, killed and restarted: each takes some minutes, so a run in passing has one."""
+"""Any of idle, followed, stopped, killed and restarted; each takes minutes, so one is the default."""
 
 
 def _selected(request: pytest.FixtureRequest, cases: dict[str, Case], *also: str) -> dict[str, Case]:
-    """Return the cases that this run of pytest has selected, so that a single one costs what it needs."""
+    """Return the cases that this pytest run has selected, so that a single case stays cheap."""
     chosen = set()
     for item in request.session.items:
         params = getattr(getattr(item, "callspec", None), "params", {})
@@ -469,34 +469,34 @@ def _selected(request: pytest.FixtureRequest, cases: dict[str, Case], *also: str
 
 @pytest.fixture(scope="module")
 def outcome(request: pytest.FixtureRequest, servers: Servers) -> Outcome:
-    """What came of all cases in one mode."""
+    """Result of all cases in one mode."""
     return play(servers, _selected(request, CASES, "outcome"), request.param)
 
 
 @pytest.fixture(scope="module")
 def refilled(request: pytest.FixtureRequest, servers: Servers) -> Outcome:
-    """The same of those that readers of the topic cannot follow."""
+    """The same for the cases that readers of the topic cannot follow."""
     return play(servers, _selected(request, REFILLED, "refilled"), request.param)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("outcome", _MODES, indirect=True, scope="module")
 @pytest.mark.parametrize("case", CASES)
-def test_topic_is_the_table(outcome: Outcome, case: str) -> None:
+def test_each_topic_becomes_equal_to_its_table(outcome: Outcome, case: str) -> None:
     outcome.assert_equal(case)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("outcome", _MODES, indirect=True, scope="module")
 @pytest.mark.parametrize("case", CASES)
-def test_no_state_before(outcome: Outcome, case: str) -> None:
+def test_no_cut_is_a_state_before_its_topic_equals_the_table(outcome: Outcome, case: str) -> None:
     outcome.assert_states(case)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("refilled", _MODES, indirect=True, scope="module")
 @pytest.mark.parametrize("case", REFILLED)
-def test_refilled(refilled: Outcome, case: str) -> None:
-    """A table that readers cannot follow is emptied and read again; the daemon does not stop, nor do others."""
+def test_a_table_that_readers_cannot_follow_is_refilled(refilled: Outcome, case: str) -> None:
+    """The table is emptied and read again; neither the daemon nor other tables stop."""
     refilled.assert_equal(case)
     refilled.assert_states(case)

@@ -1,4 +1,4 @@
-"""Delivery when Kafka is in the way, and without transactions: nothing lost, in order, and what comes twice says so."""
+"""Delivery with a frozen broker and without transactions: complete, in order, repeats recognizable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FROZEN_S = 35.0
 _AT_LEAST_ONCE = "[delivery]\nguarantee = 'at-least-once'\nmax_transaction_ms = 100\n"
 
 _SLOW_SNAPSHOT = "[snapshot]\nchunk_bytes = 32768\nmax_bytes_per_s = 1000000\n"
-"""So that some kills come in the middle of it."""
+"""Slow enough for some kills to come in the middle of it."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def bank(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 @contextmanager
 def frozen_broker(state_dir: Path) -> Iterator[None]:
-    """The broker's sockets are open, and nobody answers."""
+    """Freeze the broker: its sockets stay open, but it does not answer."""
     broker = next(each.server.process.pid for each in status(state_dir) if each.server.name == "kafka")
     os.kill(broker, signal.SIGSTOP)
     try:
@@ -54,10 +54,10 @@ def frozen_broker(state_dir: Path) -> Iterator[None]:
         os.kill(broker, signal.SIGCONT)
 
 
-def test_frozen_broker(
+def test_a_frozen_broker_costs_neither_slot_nor_memory_nor_changes(
     bank: psycopg.Connection[Any], servers: Servers, state_dir: Path, database: str, prefix: str, tmp_path: Path
 ) -> None:
-    """The slot stays ours, CPU and memory are left alone, and all goes on exactly once."""
+    """The slot stays active, CPU and memory stay low, and afterwards every change comes exactly once."""
     bank.execute("CREATE TABLE more (id int PRIMARY KEY, text text)")
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     config = load(path)
@@ -80,7 +80,7 @@ def test_frozen_broker(
         assert cpu / _FROZEN_S < 0.05
         assert daemon.peak_bytes < config.memory.limit
         wait_for_state(config, bank, 120)
-        assert events(daemon, "starting again")[0]["code"] in ("TR-301", "TR-330")
+        assert events(daemon, "session failed: restarting")[0]["code"] in ("TR-301", "TR-330")
         assert_equal(servers.bootstrap, config, bank)
         assert len(latest(read_topic(servers.bootstrap, prefix, "public.more"))) == 300_000
         assert daemon.stop() == 0
@@ -91,7 +91,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _wait_until_idle(process: psutil.Process) -> None:
-    """Return when all is read that there is room for, or after 15 s."""
+    """Return when the daemon has filled its buffers, or after 15 s."""
     for _ in range(15):
         before = _cpu(process)
         time.sleep(1)
@@ -99,8 +99,8 @@ def _wait_until_idle(process: psutil.Process) -> None:
             return
 
 
-def test_order_among_topics(servers: Servers, prefix: str) -> None:
-    """Without transactions a schema is there before its rows, and what says that rows are read comes behind them."""
+def test_without_transactions_schemas_precede_rows_and_marks_follow(servers: Servers, prefix: str) -> None:
+    """Schemas come before the rows that use them, and the record that rows are read comes after them."""
     kafka = Kafka(bootstrap=servers.bootstrap, prefix=prefix)
     topics = {f"{prefix}.{name}": partitions for name, partitions in (("rows", 3), ("side", 1), ("progress", 1))}
     rows, side, progress = topics
@@ -124,7 +124,7 @@ def test_order_among_topics(servers: Servers, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [5])
-def test_at_least_once_killed(
+def test_changes_that_come_twice_after_a_kill_are_recognizable(
     bank: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path, seed: int
 ) -> None:
     path = write_config(tmp_path, database, servers.bootstrap, prefix, _AT_LEAST_ONCE + _SLOW_SNAPSHOT)
@@ -142,21 +142,21 @@ def test_at_least_once_killed(
 
 
 def assert_each_is_there(servers: Servers, config: Config, connection: psycopg.Connection[Any]) -> None:
-    """Compare every table with its topic, with the writer at rest."""
+    """Compare every table with its topic; the writer must be at rest."""
     cut = wait_for_state(config, connection)
     for table in TABLES:
         topic = f"{config.kafka.prefix}.public.{table}"
         records = read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}", cut.offsets[topic])
-        # no markers of transactions in between
+        # no transaction markers in between
         assert len(records) == sum(cut.offsets[topic])
         assert latest(once(records)) == source_rows(connection, table)
 
 
 def once(records: list[TopicRecord]) -> list[TopicRecord]:
-    """Return the records without those that come again, which a reader knows by their position alone.
+    """Return the records without repetitions, which a reader recognizes by their position alone.
 
-    A repetition is all changes that the partition has had since some record, in the same order; rows of chunks that
-    are done do not come again.
+    A repetition has all changes of the partition since some record, in the same order; rows of finished chunks do not
+    come again.
     """
     newest: defaultdict[int, Position] = defaultdict(lambda: Position(0, 0, 0))
     newest_change, change = newest.copy(), newest.copy()
@@ -165,7 +165,7 @@ def once(records: list[TopicRecord]) -> list[TopicRecord]:
     for record in records:
         partition, position = record.partition, record.position
         if position > newest[partition]:
-            # a new one never comes in the middle of a repetition
+            # a new record never comes in the middle of a repetition
             assert change[partition] == newest_change[partition]
             newest[partition] = position
             if record.snapshot is None:

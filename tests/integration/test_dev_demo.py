@@ -1,4 +1,4 @@
-"""The demo shop has what it promises, and its load keeps on through a lost connection."""
+"""The demo shop has the promised rows and types, and its load survives a lost connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shop(database: str) -> str:
     return database
 
 
-def test_a_hundred_thousand_rows_fast_and_once(database: str) -> None:
+def test_the_shop_is_created_fast_and_only_once(database: str) -> None:
     began = time.monotonic()
     counts = create_shop(database)
     assert time.monotonic() - began < 10  # 0.5 s when measured
@@ -31,7 +31,7 @@ def test_a_hundred_thousand_rows_fast_and_once(database: str) -> None:
     assert create_shop(database) == counts
 
 
-def test_what_a_change_stream_must_get_right_is_there(shop: str) -> None:
+def test_the_shop_has_what_is_hard_to_capture(shop: str) -> None:
     with psycopg.connect(shop) as connection:
         types = connection.execute(
             "SELECT table_name || '.' || column_name, data_type FROM information_schema.columns"
@@ -48,7 +48,7 @@ def test_what_a_change_stream_must_get_right_is_there(shop: str) -> None:
             "SELECT indnkeyatts FROM pg_index WHERE indrelid = 'order_items'::regclass AND indisprimary"
         ).fetchone()
         assert key == (2,)
-        # Longer than 8 kB and stored out of line: what is left in the row is a pointer.
+        # Longer than 8 kB and stored out of line: the row itself has only a pointer.
         long, out_of_line = connection.execute(
             "SELECT count(*), count(*) FILTER (WHERE pg_column_toast_chunk_id(description) IS NOT NULL)"
             " FROM products WHERE length(description) > 8192"
@@ -80,7 +80,7 @@ def test_the_load_inserts_updates_deletes_moves_keys_and_rolls_back(shop: str) -
     assert all(number > 0 for number in grown), dict(zip(columns, grown, strict=True))
     with psycopg.connect(shop) as connection:
         after_items = connection.execute("SELECT order_id, line FROM order_items").fetchall()
-        # An order that has been given a new number has kept its old date.
+        # An order with a new number keeps its old date.
         moved = connection.execute(
             "SELECT count(*) FROM orders WHERE id > 25000 AND note IS DISTINCT FROM 'demo'"
         ).fetchone()
@@ -121,7 +121,7 @@ def test_the_load_as_a_program_ends_at_sigterm(shop: str) -> None:
     command = [sys.executable, "-m", "tailrace.cdc.dev.demo", "load", "--dsn", shop, "--rate", "100"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
         me = Process(program.pid, started_at(program.pid) or "")
-        # its own rows: autovacuum's updates of the catalog count, too, and it may not have come to hear of signals yet
+        # by new rows: autovacuum changes counters, too, and the program may not have its signal handlers yet
         assert wait_until(lambda: has_new_orders(shop), me, 20)
         program.send_signal(signal.SIGTERM)
         _, said = program.communicate(timeout=10)

@@ -1,4 +1,4 @@
-"""The embedded servers themselves, from the first start to the purge, through kill -9."""
+"""The embedded servers from the first start to the purge, and after kill -9."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def ask(url: str, method: str, path: str, document: object = None) -> dict[str, 
 
 @pytest.fixture
 def own_state(tmp_path: Path) -> Iterator[Path]:
-    """A state folder of the test's own, for servers that it kills."""
+    """The test's own state folder, for servers that it kills."""
     folder = tmp_path / "state"
     yield folder
     if folder.exists():
@@ -126,7 +126,7 @@ def test_every_port_is_on_loopback_only(servers: Servers, search_url: str, state
     assert set.union(*listening_on.values()) <= loopback
 
 
-def test_a_database_of_a_test_goes_with_a_slot_in_use(servers: Servers) -> None:
+def test_dropping_a_test_database_drops_its_slots(servers: Servers) -> None:
     from tests.support.servers import drop_database
 
     dsn = create_database(servers.dsn, "slotted")
@@ -180,13 +180,13 @@ def test_killed_servers_come_back_with_their_data_on_their_ports(own_state: Path
     with psycopg.connect(again.dsn) as connection:
         assert connection.execute("SELECT n FROM kept").fetchone() == (42,)
     assert first_value(again.bootstrap, "kept") == b"value"
-    # None means the settings of last time.
+    # None means the settings of the last start.
     broker = ConfigResource(ResourceType.BROKER, "1")
     admin = AdminClient({"bootstrap.servers": again.bootstrap})
     (answer,) = admin.describe_configs([broker]).values()
     assert answer.result(10)["log.cleaner.backoff.ms"].value == "100"
 
-    # Its ports have been taken while it was down, and it is asked for another setting.
+    # Other programs have taken its ports meanwhile, and another setting is requested.
     kafka = by_name(own_state)["kafka"]
     os.kill(kafka.process.pid, signal.SIGKILL)
     assert wait_until(lambda: not listening(kafka.ports["broker"]), ME, 10)
@@ -205,9 +205,9 @@ def test_killed_servers_come_back_with_their_data_on_their_ports(own_state: Path
     assert not own_state.exists()
 
 
-def test_what_was_committed_when_the_broker_was_killed_is_seen(own_state: Path) -> None:
+def test_records_committed_before_a_broker_s_kill_are_readable(own_state: Path) -> None:
     bootstrap = start_servers(own_state, search=False).bootstrap
-    # Twice: the second start reads the records of the first fencing.
+    # Twice, because the second start reads the records of the first fencing.
     for topic in ("first", "second"):
         make_topic(bootstrap, topic)
         write(bootstrap, topic, b"committed", transactional_id=topic)
@@ -215,7 +215,7 @@ def test_what_was_committed_when_the_broker_was_killed_is_seen(own_state: Path) 
         os.kill(kafka.process.pid, signal.SIGKILL)
         bootstrap = start_servers(own_state, search=False).bootstrap
         assert first_value(bootstrap, topic) == b"committed"
-        # The marker is lost by chance only; that the old session was still open is certain to be said.
+        # The marker is lost only by chance; but a session that is still open is always logged.
         assert "DUPLICATE_BROKER_REGISTRATION" not in kafka.log.read_text()
 
 
@@ -278,7 +278,7 @@ def test_a_server_that_cannot_start_says_why(own_state: Path) -> None:
         start_servers(own_state, search=False, kafka_properties={"log.cleaner.threads": "none"})
     assert caught.value.code == "TR-605"
     assert "log.cleaner.threads" in str(caught.value)
-    # PostgreSQL had started, and was ended with the rest.
+    # PostgreSQL had already started and was stopped with the rest.
     assert "postgres" in by_name(own_state)
     assert running(own_state) == set()
     assert stop_servers(own_state) == []
@@ -329,10 +329,10 @@ def test_a_failure_ends_what_it_has_started_and_nothing_else(own_state: Path) ->
         "slow": True,
     }
     assert len(told) == 1
-    assert "ended what was started: after" in told[0]
+    assert "stopped again: after" in told[0]
 
 
-def test_the_node_comes_back_with_its_index(search_url: str, state_dir: Path, prefix: str) -> None:
+def test_a_killed_search_node_comes_back_with_its_index(search_url: str, state_dir: Path, prefix: str) -> None:
     ask(search_url, "PUT", f"/{prefix}/_doc/1", {"a": 1})
     os.kill(by_name(state_dir)["opensearch"].process.pid, signal.SIGKILL)
     again = start_servers(state_dir)

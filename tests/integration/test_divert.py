@@ -1,5 +1,7 @@
-"""Changes that cannot be stored exactly: each is on the dead-letter topic once, whatever is killed, and the table's
-topic has the rows that can be stored, as PostgreSQL has them now, and no other."""
+"""Changes that cannot be stored exactly: each is a dead letter once, whatever is killed.
+
+The table's topic has exactly the rows that can be stored, as PostgreSQL has them now.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ mask = { "public.price.phone" = 2 }
 """
 _MORE = "[snapshot]\nchunk_bytes = 32768\n[delivery]\nmax_transaction_ms = 10\nmax_transaction_bytes = 65536\n"
 
-# What cannot be stored, in PostgreSQL's words, and the key.
+# Rows that cannot be stored, as an SQL condition, and the key.
 _BAD = {
     "price": ("id", "price = 'NaN'"),
     "moment": (
@@ -41,7 +43,7 @@ _BAD = {
 }
 _SHOWN = {"phone": "repeat('*', char_length(phone) - 2) || right(phone, 2)"}
 
-# Statements and the letters that they must give: table, operation, key, column.
+# Statements and the dead letters that they must produce: table, operation, key, column.
 _CHANGES: list[tuple[str, list[tuple[str, str, str, str]]]] = [
     ("INSERT INTO price (id, price) VALUES (90001, 'NaN')", [("price", "c", "90001", "price")]),
     ("INSERT INTO price (id, price) VALUES (90002, 1)", []),
@@ -50,17 +52,17 @@ _CHANGES: list[tuple[str, list[tuple[str, str, str, str]]]] = [
         "UPDATE price SET phone = 'call-him' WHERE id = 90002",
         [("price", "u", "90002", "price")],
     ),  # big is not in the WAL
-    ("UPDATE price SET price = 2 WHERE id = 90002", []),  # healed
+    ("UPDATE price SET price = 2 WHERE id = 90002", []),  # can be stored again
     ("INSERT INTO price (id, price) VALUES (90003, 1)", []),
     ("UPDATE price SET price = 'NaN', id = 90004 WHERE id = 90003", [("price", "u", "90004", "price")]),
     ("UPDATE price SET price = 3, id = 90003 WHERE id = 90004", []),
-    ("DELETE FROM price WHERE id = 90001", []),  # the WAL has nothing but its key
+    ("DELETE FROM price WHERE id = 90001", []),  # the WAL has only its key
     ("UPDATE price SET price = 'NaN' WHERE id = 1", [("price", "u", "1", "price")]),
     ("INSERT INTO moment VALUES (1, '294270-01-01', '{1}')", [("moment", "c", "1", "at")]),
     (
         "UPDATE moment SET at = '2024-01-02 03:04:05+00' WHERE id = 1",
         [("moment", "u", "1", "at")],
-    ),  # healed, without its old image
+    ),  # can be stored again, but its old image cannot
     ("UPDATE moment SET n = '{{1},{2}}' WHERE id = 1", [("moment", "u", "1", "n")]),
     ("INSERT INTO moment VALUES (2, 'infinity', '[2:3]={1,2}')", [("moment", "c", "2", "n")]),
     ("DELETE FROM moment WHERE id = 2", [("moment", "d", "2", "n")]),
@@ -109,7 +111,7 @@ def test_each_refused_change_is_a_dead_letter_once(
     expected += _change(connection, _CHANGES[:10])
     with running(path) as daemon:
         wait_for_state(config, connection)
-        assert events(daemon, "snapshot goes on in windows")
+        assert events(daemon, "snapshot resumed in windows")
         expected += _change(connection, _CHANGES[10:])
         connection.execute(
             "INSERT INTO price (id, price) SELECT g, CASE WHEN g % 5 = 0 THEN numeric 'NaN' ELSE 1 END"
@@ -134,7 +136,7 @@ def test_each_refused_change_is_a_dead_letter_once(
             assert_once_in_order(records)
             rows = {tuple(map(str, key)): row for key, row in latest(records).items()}
             assert {key: _shown(row) for key, row in rows.items()} == _rows(connection, table, key, f"NOT ({bad})")
-            # what the topic lacks is the newest letter of its row
+            # the newest letter of a row has the values that the topic lacks
             newest = {letter["new"][key]: letter for letter in letters if letter["table"] == table and letter["new"]}
             for (name,), row in _rows(connection, table, key, bad).items():
                 letter = newest[name]
@@ -156,7 +158,7 @@ def _change(
 
 
 def _letters(servers: Servers, config: Config) -> list[dict[str, Any]]:
-    """All dead letters, in order; no two have one position, and the header says the same as the value."""
+    """Return all dead letters in order; positions are unique, and headers agree with values."""
     letters = []
     before = Position(0, 0, 0)
     for message in read_raw(servers.bootstrap, f"{config.kafka.prefix}.tailrace.dead"):
@@ -178,7 +180,7 @@ def _named(letter: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _rows(connection: psycopg.Connection[Any], table: str, key: str, where: str) -> dict[tuple[str], dict[str, Any]]:
-    """The rows as PostgreSQL prints them."""
+    """Return the rows as PostgreSQL prints them."""
     with connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute(f"SELECT * FROM {table} LIMIT 0".encode())
         names = [column.name for column in cursor.description or () if column.name != "secret"]
@@ -188,7 +190,7 @@ def _rows(connection: psycopg.Connection[Any], table: str, key: str, where: str)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the topic in PostgreSQL's text; arrays and times are few."""
+    """Convert a row of the topic to PostgreSQL's text; it handles the few arrays and times of this test."""
 
     def text(value: Any) -> str | None:
         if isinstance(value, list):

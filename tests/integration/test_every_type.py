@@ -1,6 +1,6 @@
-"""Every type: what PostgreSQL itself says of a value is what fastavro reads from the topic, by snapshot and by stream.
+"""Every type: fastavro reads from the topic the value that PostgreSQL reports, by snapshot and stream.
 
-The server makes the expected side: numbers of units since an epoch, bytes of a float in hex, a type's own output.
+The server computes the expected values: units since an epoch, bytes of a float in hex, a type's own output.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _signed(raw: bytes) -> int:
     return int.from_bytes(raw, "big", signed=True)
 
 
-# type → (values, how the server is asked, what its answer means, what fastavro's value means)
+# type → (values, SQL expression, meaning of its result, meaning of fastavro's value)
 _Same = Callable[[Any], Any]
 _as_is: _Same = lambda value: value  # noqa: E731
 _TYPES: dict[str, tuple[list[str], str, _Same, _Same]] = {
@@ -181,7 +181,9 @@ _TYPES: dict[str, tuple[list[str], str, _Same, _Same]] = {
 }
 
 
-def test_every_type(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
+def test_every_type_reads_from_the_topic_as_the_server_reports_it(
+    servers: Servers, database: str, prefix: str, tmp_path: Path
+) -> None:
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     columns = {f"c{n}": kind for n, kind in enumerate(_TYPES)}
     with psycopg.connect(database, autocommit=True, options="-c timezone=UTC -c lc_monetary=C") as connection:
@@ -207,7 +209,7 @@ def test_every_type(servers: Servers, database: str, prefix: str, tmp_path: Path
 
 
 def write_rows(connection: psycopg.Connection[Any], columns: dict[str, str]) -> int:
-    """Every value of every type at least once, among others that are drawn; and a row of nulls."""
+    """Insert each value of each type at least once, besides random ones, and nulls; return the row count."""
     pick = random.Random(5)
     longest = max(len(values) for values, *_ in _TYPES.values())
     for n in range(1, longest + 10):
@@ -222,7 +224,7 @@ def write_rows(connection: psycopg.Connection[Any], columns: dict[str, str]) -> 
 
 
 def ask(connection: psycopg.Connection[Any], columns: dict[str, str]) -> dict[int, dict[str, Any]]:
-    """What the server says of each value."""
+    """Return the server's own description of each value."""
     questions = [
         f"CASE WHEN {name} IS NOT NULL THEN {_TYPES[kind][1].format(name)} END" for name, kind in columns.items()
     ]
@@ -237,7 +239,7 @@ def ask(connection: psycopg.Connection[Any], columns: dict[str, str]) -> dict[in
 
 
 def read(bootstrap: str, prefix: str, columns: dict[str, str]) -> dict[int, dict[str, Any]]:
-    """What fastavro reads, without logical types: it would turn units since an epoch into what Python can hold."""
+    """Read the topic with fastavro, without logical types: Python's dates cannot hold all values."""
     plain = {
         number: fastavro.parse_schema(without_logical_types(found))
         for number, found in schemas(bootstrap, prefix).items()

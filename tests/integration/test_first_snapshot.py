@@ -1,4 +1,4 @@
-"""The first copy: exact at its LSN whatever is written meanwhile, gone on with when cut short, patient with locks."""
+"""The first copy: exact at its LSN under load, resumed when interrupted, patient with locks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 class Watched(Session):
-    """A session that shows what its workers see before they begin to read."""
+    """A session that records the rows that its workers see before they begin to read."""
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
         super().__init__(config, stop)
@@ -54,10 +54,10 @@ class Watched(Session):
         super()._copy(pipeline, point, exported)
 
 
-def test_exact_at_its_lsn(
+def test_the_first_copy_is_exact_at_its_lsn_under_load(
     source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path
 ) -> None:
-    """The snapshot's records are what SELECT gives at its LSN, though rows are changed, deleted, added behind it."""
+    """The snapshot's records are those of SELECT at its LSN, although a writer changes rows meanwhile."""
     create_tables(source)
     more = "[snapshot]\nworkers = 3\nchunk_bytes = 65536\nmax_bytes_per_s = 500000\n"
     config = load(write_config(tmp_path, database, servers.bootstrap, prefix, more))
@@ -84,7 +84,7 @@ _ROWS = 4000
 
 
 def _make_wide(source: psycopg.Connection[Any]) -> dict[int, int]:
-    """Make a table of some hundred blocks; return the block of each row."""
+    """Create a table of some hundred blocks; return the block of each row."""
     source.execute(
         "CREATE TABLE wide (id int PRIMARY KEY, text text) WITH (autovacuum_enabled = false);"
         f"INSERT INTO wide SELECT g, repeat('x', 200) FROM generate_series(1, {_ROWS}) g"
@@ -115,16 +115,16 @@ def _cut_short(source: psycopg.Connection[Any], daemon: Daemon, how: str) -> Non
         assert daemon.stop() == 0
     else:
         source.execute("SELECT pg_terminate_backend(%s)", (_readers(source)[0],))
-        while not events(daemon, "snapshot goes on in windows"):
+        while not events(daemon, "snapshot resumed in windows"):
             time.sleep(0.05)
             assert daemon.process.poll() is None
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "disconnected"])
-def test_cut_short_at_half(
+def test_an_interrupted_copy_resumes_without_rereading_done_chunks(
     source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path, how: str
 ) -> None:
-    """What is read is not read again: only the chunks that were open are, one for each worker."""
+    """Only the open chunks are read again, one for each worker."""
     block = _make_wide(source)
     settings = "[snapshot]\nworkers = 2\nchunk_bytes = 32768\n{}[delivery]\nmax_transaction_ms = 20\n"
     slow = settings.format("max_bytes_per_s = 200000\n")
@@ -149,7 +149,7 @@ def test_cut_short_at_half(
     write_config(tmp_path, database, servers.bootstrap, prefix, settings.format(""))
     with running(path) as daemon:
         cut = wait_for_state(config, source)
-        assert events(daemon, "snapshot goes on in windows")
+        assert events(daemon, "snapshot resumed in windows")
         daemon.stop()
     records = read_topic(servers.bootstrap, prefix, "public.wide", cut.offsets[f"{prefix}.public.wide"])
     assert_once_in_order(records)
@@ -158,14 +158,14 @@ def test_cut_short_at_half(
     finished = {n for n, at in block.items() if any(c.first <= at and (c.end is None or at < c.end) for c in done)}
     assert len(finished) >= _ROWS / 2 - 200
     assert {times[n] for n in finished} == {1}
-    # those that the two workers had in hand, and those whose Kafka transaction was still open
+    # the chunks that the two workers had open, and those whose Kafka transaction was still open
     again = _tuples_read(source) - before - _ROWS
     assert 0 <= again <= 6 * max(Counter(at // 4 for at in block.values()).values())
 
 
 @pytest.mark.parametrize("mode", ["exported", "interleaved"])
 @pytest.mark.parametrize("rewritten", [False, True])
-def test_cut_short_before_the_first_record(
+def test_a_topic_with_early_changes_is_refilled_only_if_keys_changed(
     source: psycopg.Connection[Any],
     database: str,
     servers: Servers,
@@ -174,7 +174,7 @@ def test_cut_short_before_the_first_record(
     rewritten: bool,
     mode: str,
 ) -> None:
-    """A topic that has changes from before its table is read begins again only if the keys of these have changed."""
+    """A topic with changes from before the copy is emptied and refilled only if their keys have changed."""
     source.execute("CREATE TABLE t (id text PRIMARY KEY, n int)")
     source.execute("INSERT INTO t SELECT 'k' || g, g FROM generate_series(1, 9) g")
     path = write_config(tmp_path, database, servers.bootstrap, prefix, f'[snapshot]\nmode = "{mode}"\n')
@@ -195,10 +195,10 @@ def test_cut_short_before_the_first_record(
     assert latest(records) == source_rows(source, "t")
 
 
-def test_locked_tables(
+def test_waiting_for_a_locked_table_blocks_no_other_session(
     source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path
 ) -> None:
-    """While we wait for one table, nobody waits for us on another; in the end all are read."""
+    """While it waits for one table, no other session waits for it on another; finally all tables are read."""
     source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     config = load(path)
@@ -206,7 +206,7 @@ def test_locked_tables(
         holder.execute("LOCK TABLE b")
         pid = holder.info.backend_pid
         with running(path) as daemon:
-            while not (found := events(daemon, "starting again")):
+            while not (found := events(daemon, "session failed: restarting")):
                 time.sleep(0.02)
                 assert daemon.process.poll() is None
             assert found[0]["code"] == "TR-240"
@@ -242,10 +242,10 @@ def test_timeouts_of_the_database_do_not_end_a_copy(
     assert len(read_topic(servers.bootstrap, prefix, "public.slow", cut.offsets[f"{prefix}.public.slow"])) == 100
 
 
-def test_plan_and_conditions(
+def test_the_copy_reads_what_the_plan_and_the_conditions_say(
     source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path
 ) -> None:
-    """Partitions of partitions, children of children, conditions: what is planned is what is read."""
+    """Nested partitions, nested inheritance and conditions: the copy reads exactly the planned chunks."""
     source.execute(
         "CREATE TABLE part (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);"
         "CREATE TABLE part_25 PARTITION OF part FOR VALUES FROM ('2025-01-01') TO ('2026-01-01');"
@@ -304,7 +304,7 @@ def test_plan_and_conditions(
         ('"public.other" = "id > 1"', "TR-135", "public.t"),
     ],
 )
-def test_conditions_that_cannot_be_used(
+def test_snapshot_conditions_are_checked_before_anything_changes(
     source: psycopg.Connection[Any],
     database: str,
     servers: Servers,

@@ -1,4 +1,4 @@
-"""The source is a physical standby: its own slot, copied and streamed from it, and it is promoted."""
+"""A physical standby as the source: it has its own slot, is copied and streamed, and is promoted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.replicas import DATABASE, Replicas, replicas
 
 
 @pytest.mark.parametrize(("major", "mode"), [(18, "interleaved"), (16, "exported")])
-def test_copied_and_streamed_from_a_standby(
+def test_a_standby_as_source_is_copied_streamed_and_promoted(
     major: int, mode: str, tmp_path: Path, servers: Servers, prefix: str
 ) -> None:
     with replicas(major) as pair, psycopg.connect(pair.dsn, autocommit=True) as primary:
@@ -33,9 +33,9 @@ def test_copied_and_streamed_from_a_standby(
         pair.wait_replayed()
         with Writer(pair.dsn, 31, 200).writing(), _replay_paused(pair) as standby, running(path) as daemon:
             _make_known_what_runs(daemon, primary, standby)
-            wait_until(lambda: events(daemon, "first snapshot begins") or events(daemon, "table is read in windows"))
+            wait_until(lambda: events(daemon, "first snapshot started") or events(daemon, "table read started"))
             for _ in range(5):
-                # a standby's replay ends a reader that is in its way
+                # replay on a standby cancels the queries that conflict with it
                 with primary.transaction():
                     primary.execute("LOCK TABLE account, entry, document")
                 time.sleep(0.2)
@@ -52,10 +52,10 @@ def test_copied_and_streamed_from_a_standby(
 
 
 def _publish_as_the_hint_says(primary: psycopg.Connection, hint: str | None) -> None:
-    """What a standby cannot make itself, whoever owns the tables makes on the primary."""
+    """Create, as the hint says, the publications on the primary that a standby cannot create."""
     assert hint
     first, *lines = hint.splitlines()
-    assert first == "Have the owner of the tables run (what is there already can be left out):"
+    assert first == "Have the owner of the tables run (skip what exists already):"
     statements = [each for each in "\n".join(lines).split(";") if "CREATE PUBLICATION" in each]
     assert len(statements) == 2
     for statement in statements:
@@ -71,7 +71,7 @@ def _replay_paused(pair: Replicas) -> Iterator[psycopg.Connection]:
 
 
 def _make_known_what_runs(daemon: Daemon, primary: psycopg.Connection, standby: psycopg.Connection) -> None:
-    """A standby in the dark about its primary's transactions makes no slot; the daemon says what to do."""
+    """Log a standby snapshot: without one the standby cannot create a slot, and the daemon says so."""
     wait_until(lambda: "SELECT pg_log_standby_snapshot()" in daemon.log.read_text())
     standby.execute("SELECT pg_wal_replay_resume()")
     made = "SELECT FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"

@@ -1,4 +1,4 @@
-"""A server still sends what has been recorded, and the recorder still works."""
+"""A server still sends the recorded messages, and the recorder still works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.golden.record import OPTIONS, embedded, record
 from tests.support.servers import fresh_database
 
 
-def test_a_new_recording_says_the_same() -> None:
+def test_a_new_recording_has_the_expected_messages() -> None:
     with embedded() as server_dsn:
         for protocol in OPTIONS:
             with fresh_database(server_dsn) as dsn:

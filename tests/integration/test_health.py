@@ -1,4 +1,4 @@
-"""What the daemon tells about itself while all goes well, and while it does not."""
+"""Health endpoints, metrics and log events of the daemon, in normal operation and under faults."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
-    # the port is not the default one: whoever is the next to start one elsewhere would take that and answer for ours
+    # not the default port: another daemon on this machine could use that one and answer in our place
     more = f'[health]\nlisten = "127.0.0.1:0"\nstall_s = {_STALL_S}\n'
     return write_config(tmp_path, database, servers.bootstrap, prefix, more, source="heartbeat_s = 1\n")
 
 
 def metrics(daemon: Daemon) -> dict[tuple[str, ...], float]:
-    """Return the samples by name and values of their labels."""
+    """Return the samples by name and label values."""
     code, text = ask(daemon, "/metrics")
     assert code == 200
     families = text_string_to_metric_families(text)
@@ -52,7 +52,7 @@ def ready(daemon: Daemon) -> tuple[int, dict[str, Any]]:
     return code, json.loads(body or "{}")
 
 
-def test_all_is_well(
+def test_health_and_metrics_while_all_is_well(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path, prefix: str, database: str
 ) -> None:
     config = load(config_path)
@@ -83,14 +83,14 @@ def test_all_is_well(
         assert not any(name.startswith("tailrace_errors_total") for name, *_ in found)
         assert daemon.stop() == 0
         assert ask(daemon, "/livez")[0] == 0
-    # of all that people see there, nothing is secret
+    # nothing that people see there is secret
     assert database not in daemon.log.read_text()
 
 
 STATES = ("starting", "copying", "streaming", "standby", "retrying")
 
 
-def test_an_address_that_is_taken(source: psycopg.Connection[Any], config_path: Path) -> None:
+def test_a_configured_address_that_is_taken_is_refused(source: psycopg.Connection[Any], config_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -103,22 +103,22 @@ def test_an_address_that_is_taken(source: psycopg.Connection[Any], config_path: 
     assert f"process {os.getpid()} (" in result.stderr
 
 
-def test_turned_off(source: psycopg.Connection[Any], config_path: Path) -> None:
+def test_an_empty_address_turns_the_health_server_off(source: psycopg.Connection[Any], config_path: Path) -> None:
     config_path.write_text(config_path.read_text().replace("127.0.0.1:0", ""))
     with running(config_path) as daemon:
         wait_for_state(load(config_path), source)
-        assert not events(daemon, "health and metrics")
+        assert not events(daemon, "health server started")
         assert daemon.stop() == 0
 
 
-def test_a_start_that_waits_for_an_open_transaction(
+def test_readyz_names_the_transaction_that_a_start_waits_for(
     source: psycopg.Connection[Any], database: str, config_path: Path
 ) -> None:
     source.execute("CREATE TABLE other (id int)")
     with psycopg.connect(database) as forgotten, running(config_path) as daemon:
         forgotten.execute("INSERT INTO other VALUES (1)")
         pid = forgotten.info.backend_pid
-        wait_until(lambda: ready(daemon)[1].get("reason") == "the slot is not attached yet")
+        wait_until(lambda: ready(daemon)[1].get("reason") == "the slot is not acquired yet")
         wait_until(lambda: "stalled_since" in ready(daemon)[1], 60)
         assert f"of process {pid} (idle in transaction), open since" in ready(daemon)[1]["reason"]
         assert ask(daemon, "/livez")[0] == 200
@@ -144,11 +144,11 @@ def test_a_heartbeat_moves_the_slot_of_a_quiet_database(
         end = parse_lsn(row[0])
         wait_until(lambda: metrics(daemon).get(("tailrace_slot_confirmed_flush_lsn_bytes",), 0) > end, 40)
         assert daemon.stop() == 0
-    # nobody else sees them
+    # heartbeats are not on the message topic
     assert not [record for record in read_topic(servers.bootstrap, prefix, "message") if record.key != ("test",)]
 
 
-def test_a_frozen_backend_does_not_hold_the_watch_up(source: psycopg.Connection[Any], config_path: Path) -> None:
+def test_a_frozen_backend_does_not_block_the_watch(source: psycopg.Connection[Any], config_path: Path) -> None:
     def backend() -> int | None:
         row = source.execute(
             "SELECT pid FROM pg_stat_activity WHERE application_name = 'tailrace watch'"
@@ -170,7 +170,7 @@ def test_a_frozen_backend_does_not_hold_the_watch_up(source: psycopg.Connection[
         assert daemon.stop() == 0
 
 
-def test_a_frozen_broker(
+def test_a_frozen_broker_is_reported_as_a_stall_until_it_answers(
     source: psycopg.Connection[Any], servers: Servers, state_dir: Path, config_path: Path, prefix: str
 ) -> None:
     config = load(config_path)
@@ -184,14 +184,14 @@ def test_a_frozen_broker(
         os.kill(kafka.pid, signal.SIGSTOP)
         try:
             source.execute("INSERT INTO t VALUES (2, 'meanwhile')")
-            # at the next look, the stall later
+            # visible at the daemon's next look; the stall is reported later
             wait_until(lambda: ready(daemon)[0] == 503, 10)
             assert "no answer from Kafka" in ready(daemon)[1]["reason"]
             wait_until(lambda: "stalled_since" in ready(daemon)[1], 40)
             code, body = ready(daemon)
             assert code == 503
             assert "no answer from Kafka" in body["reason"]
-            # a restart would not mend it
+            # a restart would not help
             assert ask(daemon, "/livez")[0] == 200
             during = metrics(daemon)
         finally:
@@ -201,18 +201,18 @@ def test_a_frozen_broker(
         lag = during["tailrace_looked_timestamp_seconds",] - during["tailrace_complete_timestamp_seconds",]
         assert lag > _STALL_S - 5
         assert during["tailrace_flushed_lsn_bytes",] >= before["tailrace_flushed_lsn_bytes",]
-        (said,) = events(daemon, "stalled: the position does not move although there is WAL")
+        (said,) = events(daemon, "position stalled although there is WAL")
         assert "no answer from Kafka" in said["cause"]
         wait_until(lambda: ready(daemon)[0] == 200)
         wait_for_state(config, source)
         assert daemon.stop() == 0
-    assert events(daemon, "the stall is over")
+    assert events(daemon, "stall ended")
     records = read_topic(servers.bootstrap, prefix, "public.t")
     assert_once_in_order(records)
     assert sorted(record.key for record in records) == [(0,), (1,), (2,)]
 
 
-def test_a_slot_that_fills(
+def test_a_slot_near_its_wal_limit_is_reported(
     source: psycopg.Connection[Any], servers: Servers, database: str, config_path: Path, prefix: str
 ) -> None:
     config = load(config_path)
@@ -221,13 +221,13 @@ def test_a_slot_that_fills(
     try:
         with psycopg.connect(database) as forgotten, running(config_path) as daemon:
             wait_for_state(config, source)
-            assert not events(daemon, "the slot nears the limit of the WAL kept for it")
+            assert not events(daemon, "slot close to its WAL limit")
             pid = forgotten.info.backend_pid
             forgotten.execute("INSERT INTO t VALUES (1, 'never committed')")
             for _ in range(4):
                 source.execute("SELECT pg_logical_emit_message(true, 'test', 'x'), pg_switch_wal()")
-            wait_until(lambda: events(daemon, "the slot nears the limit of the WAL kept for it"))
-            (said, *_) = events(daemon, "the slot nears the limit of the WAL kept for it")
+            wait_until(lambda: events(daemon, "slot close to its WAL limit"))
+            (said, *_) = events(daemon, "slot close to its WAL limit")
             assert said["retained_bytes"] > 48 * 2**20
             assert 0 < said["safe_wal_bytes"] < 64 * 2**20
             assert f"of process {pid} (idle in transaction)" in said["oldest"]
@@ -243,8 +243,8 @@ def test_a_slot_that_fills(
         source.execute("SELECT pg_reload_conf()")
 
 
-def test_the_usual_address_is_taken(source: psycopg.Connection[Any], config_path: Path) -> None:
-    """Then the next port, said aloud: whoever scrapes the usual one would get another daemon's numbers."""
+def test_another_port_is_used_if_the_usual_one_is_taken(source: psycopg.Connection[Any], config_path: Path) -> None:
+    """The daemon takes another port and warns: scrapers of the usual one would read another daemon."""
     config_path.write_text(config_path.read_text().replace('listen = "127.0.0.1:0"\n', ""))
     with ExitStack() as stack:
         other = stack.enter_context(socket.socket())
@@ -254,14 +254,14 @@ def test_the_usual_address_is_taken(source: psycopg.Connection[Any], config_path
             other.listen()
             held_by: str | None = f"process {os.getpid()}"
         except OSError:
-            held_by = None  # a daemon of somebody else's has it: that will do
+            held_by = None  # a daemon of someone else uses it: that is sufficient
         daemon = stack.enter_context(running(config_path))
         wait_for_state(load(config_path), source)
-        (said,) = events(daemon, "the usual health port is taken, another one is used")
+        (said,) = events(daemon, "default health port in use: another one chosen")
         assert said["level"] == "warning"
         assert said["usual"] == "127.0.0.1:9464"
         assert held_by is None or said["held_by"].startswith(held_by)
-        (listening,) = events(daemon, "health and metrics")
+        (listening,) = events(daemon, "health server started")
         assert listening["url"] == f"http://{said['used']}"
         assert ask(daemon, "/livez")[0] == 200
         assert daemon.stop() == 0

@@ -1,4 +1,4 @@
-"""TLS and logins to OpenSearch and to the registry, which a gateway asks for: good ones work, others are refused."""
+"""TLS and logins of OpenSearch and the registry, behind gateways: good ones work, others are refused."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ USER, PASSWORD = "tailrace", "Rowan-3-Kettle"
 
 @dataclass(frozen=True)
 class Gateways:
-    """Before one server, a gateway for each certificate, and one that takes nobody without a certificate of his own."""
+    """Gateways before one server: one per certificate, and one that requires a client certificate."""
 
     certificates: Certificates
     urls: dict[str, str]
 
     def settings(self, listener: str = "good", **changed: Any) -> dict[str, Any]:
-        """All that is right, but for what is `changed`; None takes a key out."""
+        """Return valid settings, changed by `changed`; None removes a key."""
         right = {"url": self.urls[listener], "user": USER, "password": PASSWORD, "ca_file": str(self.certificates.ca)}
         return {key: value for key, value in (right | changed).items() if value is not None}
 
@@ -78,7 +78,9 @@ SERVERS = pytest.mark.parametrize(
 
 
 @SERVERS
-def test_good_ones_work(request: pytest.FixtureRequest, section: str, ask: Ask, code: str) -> None:
+def test_good_credentials_and_certificates_work(
+    request: pytest.FixtureRequest, section: str, ask: Ask, code: str
+) -> None:
     gateways = request.getfixturevalue(section)
     ask(gateways.settings())
     own = gateways.certificates.issue(f"{section}-client", common_name="tailrace")
@@ -100,11 +102,11 @@ _VERIFY, _LOGIN = "certificate verify failed", "401"
         ("expired", {}, "certificate has expired", "openssl s_client"),
         ("elsewhere", {}, "localhost", "openssl s_client"),
         ("good", {"url": "http", "ca_file": None}, "", "curl http://"),
-        ("mutual", {}, "", ""),  # the server's word may come too late to be read
+        ("mutual", {}, "", ""),  # the connection may end before the server's reason can be read
     ],
     ids=["password", "nobody", "unknown CA", "no CA", "expired", "another host", "no TLS", "no client certificate"],
 )
-def test_others_are_refused(
+def test_wrong_credentials_and_certificates_are_refused(
     request: pytest.FixtureRequest,
     section: str,
     ask: Ask,
@@ -127,7 +129,7 @@ def test_others_are_refused(
 
 
 @SERVERS
-def test_files_that_cannot_be_used(
+def test_unusable_certificate_files_are_refused(
     request: pytest.FixtureRequest, section: str, ask: Ask, code: str, tmp_path: Path
 ) -> None:
     gateways = request.getfixturevalue(section)
@@ -142,10 +144,10 @@ def test_files_that_cannot_be_used(
         assert refused.value.code == "TR-349"
 
 
-def test_the_daemon_tells_no_secret(
+def test_no_output_of_the_daemon_has_a_secret(
     registry: Gateways, servers: Servers, database: str, prefix: str, tmp_path: Path
 ) -> None:
-    """Neither when all is well nor when the registry goes away and lets nobody in: log, `ps`, config show, errors."""
+    """Log, `ps`, config show and errors; in normal operation and when the registry refuses the login."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE item (id int PRIMARY KEY); INSERT INTO item VALUES (1)")
         (tmp_path / "password").write_text(PASSWORD)
@@ -155,7 +157,7 @@ def test_the_daemon_tells_no_secret(
             command = Path(f"/proc/{daemon.process.pid}/cmdline").read_text()
             assert str(config) in command
         shown = tailrace("config", "show", "--config", str(config))
-        # from now on it does not get in
+        # from now on the registry's certificate is not trusted
         config = _write(tmp_path, database, servers, prefix, registry, ca_file=str(registry.certificates.unknown_ca))
         with running(config) as daemon:
             connection.execute("ALTER TABLE item ADD n int; INSERT INTO item VALUES (2, 7)")

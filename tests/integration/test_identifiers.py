@@ -1,6 +1,6 @@
-"""Names as PostgreSQL allows them: quotes, dots, backslashes, per cent signs, keywords, 63 bytes, no ASCII.
+"""Names that PostgreSQL allows: quotes, dots, backslashes, percent signs, keywords, 63 bytes, Unicode.
 
-By the first snapshot, by windows over the stream, by the stream, and by rereads of large values that the WAL left out.
+Tested in the first snapshot, in windows, in the stream, and in rereads of large values that the WAL lacks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COLUMNS = [
     (_KEY[0], "int"),
     ("large % \\", "text"),
     ("a.b", "text"),
-    # as Avro names, all three are one
+    # all three have the same Avro name
     ("a_x2Eb", "text"),
     ("a_x2Eb_2", "text"),
     (_KEY[1], "text"),
@@ -75,7 +75,7 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 
 
 def _run(connection: psycopg.Connection[Any], table: tuple[str, str], statement: str) -> None:
-    """Run a statement with the names of the table and of some columns put in."""
+    """Run a statement with the names of the table and some columns filled in."""
     key, where, large = (sql.Identifier(name) for name in (*_KEY, "large % \\"))
     names = {"t": sql.Identifier(*table), "key": key, "where": where, "large": large}
     connection.execute(sql.SQL(statement).format(**names))
@@ -106,7 +106,9 @@ def _assert_equal(connection: psycopg.Connection[Any], servers: Servers, config:
         assert {key: tuple(row.values()) for key, row in latest(records).items()} == rows, table
 
 
-def test_odd_names(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+def test_unusual_names_work_in_snapshots_windows_and_the_stream(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
     for table in _TABLES:
         _create(source, table)
     with config_path.open("a") as file:
@@ -116,7 +118,7 @@ def test_odd_names(source: psycopg.Connection[Any], servers: Servers, config_pat
         wait_for(config, lambda record: 0 < len(record.incomplete_tables) < len(_TABLES))
         daemon.kill()
     with running(config_path) as daemon:
-        # meanwhile, so that windows have keys to leave to the stream
+        # during the copy, so that windows have keys to leave to the stream
         for table in _TABLES:
             _run(source, table, "UPDATE {t} SET {key} = {key} + 1000 WHERE {key} % 9 = 0")
             _run(source, table, "UPDATE {t} SET {where} = 'other' WHERE {key} % 7 = 0")
@@ -131,7 +133,7 @@ def test_odd_names(source: psycopg.Connection[Any], servers: Servers, config_pat
         _run(source, _TABLES[0], "TRUNCATE {t}")
         _assert_equal(source, servers, config)
         assert daemon.stop() == 0
-    assert events(daemon, "snapshot goes on in windows")
+    assert events(daemon, "snapshot resumed in windows")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_odd_names(source: psycopg.Connection[Any], servers: Servers, config_pat
         ([("public", "." * 63)], "TR-126"),
     ],
 )
-def test_names_that_give_no_topic_of_their_own(
+def test_names_without_a_topic_of_their_own_are_refused(
     source: psycopg.Connection[Any], config_path: Path, tables: list[tuple[str, str]], code: str
 ) -> None:
     for schema, table in tables:

@@ -1,4 +1,4 @@
-"""Large transactions that are sent before their commit: on the topics they are what they are when sent whole."""
+"""Large transactions that are streamed before their commit give the same topics as those sent whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.daemon import running, wait_for, wait_for_state, write_config
 
 
 def large_transaction(connection: psycopg.Connection[Any], first: int) -> None:
-    """Write much, roll parts of it back, and touch the same rows again."""
+    """Write many rows, roll parts of them back, and change the same rows again."""
     with connection.transaction():
         connection.execute("UPDATE account SET version = version + 1")
         with connection.transaction(force_rollback=True):
@@ -37,7 +37,7 @@ def large_transaction(connection: psycopg.Connection[Any], first: int) -> None:
 
 
 @pytest.mark.parametrize("streaming", ["true", "false"])
-def test_large_transactions(
+def test_large_transactions_equal_the_source_streamed_or_whole(
     servers: Servers,
     database: str,
     prefix: str,

@@ -1,4 +1,4 @@
-"""Tables without a key: a log of events, from the first snapshot and from a publication that their updates do not mind.
+"""Tables without a key become logs of events; their publication lets the source update them.
 
 Debezium's TablesWithoutPrimaryKeyIT has the same subject.
 """
@@ -64,7 +64,9 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
     return write_config(tmp_path, database, servers.bootstrap, prefix, _CONFIG)
 
 
-def test_every_replica_identity(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+def test_tables_of_every_replica_identity_are_captured(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
     """The four identities, with and without a key, by snapshot and stream, over a kill and a restart."""
     config = load(config_path)
     with running(config_path) as daemon:
@@ -105,7 +107,7 @@ def _change_rows(connection: psycopg.Connection[Any]) -> None:
         connection.execute(f"UPDATE {table} SET {column} = {column} + 1000 WHERE {column} < 4".encode())
         connection.execute(f"UPDATE {table} SET b = 'other' WHERE {column} = 5".encode())
         connection.execute(f"DELETE FROM {table} WHERE {column} BETWEEN 10 AND 20".encode())
-        # down, so that no row meets another's key on the way
+        # downwards, so that no row takes another's key on the way
         connection.execute(f"UPDATE {table} SET {column} = {column} - 1 WHERE {column} = 6 - 1 + 16".encode())
     connection.execute("UPDATE by_primary SET c = 'included' WHERE id = 30")
 
@@ -135,7 +137,7 @@ def _assert_inserts_only(connection: psycopg.Connection[Any], servers: Servers, 
 
 
 def _assert_updates_as_events(servers: Servers, config: Config) -> None:
-    """What the table holds is what is left of all the rows that its events bring and take away."""
+    """The table has exactly the rows that remain when the events are added and subtracted."""
     records = _records(servers, config, "whole")
     assert_once_in_order(records)
     assert all(each.key == (None,) and not each.tombstone for each in records)
@@ -160,7 +162,7 @@ def _assert_settings(servers: Servers, config: Config) -> None:
 
 
 def _assert_no_views(config_path: Path) -> None:
-    """Neither kept nor verified, and both say why."""
+    """A view and a verification of such a table are refused, each with its reason."""
     with config_path.open("a") as file:
         file.write('[views.log]\ntable = "public.plain"\n[warehouse]\nuri = "jdbc:sqlite:x"\nlocation = "x"\n')
     for arguments, code in ((("views", "follow"), "TR-508"), (("verify", "log"), "TR-344")):
@@ -175,8 +177,10 @@ def _records(servers: Servers, config: Config, table: str) -> list[TopicRecord]:
     return read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}")
 
 
-def test_snapshot_cut_short_without_a_key(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """Never twice, never missing: a person must begin anew. Tables without a key come first, to make that rare."""
+def test_an_interrupted_copy_without_a_key_is_not_resumed(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """No row is doubled or lost: the operator must start again. Keyless tables are first, to make it rare."""
     with config_path.open("a") as file:
         file.write("[delivery]\nmax_transaction_ms = 1\n")
     config = load(config_path)
@@ -200,7 +204,9 @@ def test_snapshot_cut_short_without_a_key(source: psycopg.Connection[Any], serve
         ('"public.whole" = ["a"]', "TR-124"),
     ],
 )
-def test_keys_that_would_not_be_exact(source: psycopg.Connection[Any], config_path: Path, keys: str, code: str) -> None:
+def test_keys_that_would_not_be_exact_are_refused(
+    source: psycopg.Connection[Any], config_path: Path, keys: str, code: str
+) -> None:
     config_path.write_text(config_path.read_text().replace('"public.named" = ["b", "a"]', keys))
     daemon = tailrace("run", "--config", str(config_path))
     assert daemon.returncode == 3
@@ -210,7 +216,7 @@ def test_keys_that_would_not_be_exact(source: psycopg.Connection[Any], config_pa
 def test_a_table_that_gets_a_key_begins_again_with_another_prefix(
     tmp_path: Path, servers: Servers, database: str, prefix: str
 ) -> None:
-    """Its old topic cannot hold both forms; each step is what an error says, and other tables continue."""
+    """The old topic cannot hold both forms; errors name each step, and other tables continue."""
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     with psycopg.connect(database, autocommit=True) as source, ExitStack() as stack:
         source.execute("CREATE TABLE log (a int NOT NULL, b text); CREATE TABLE item (id int PRIMARY KEY, b text)")

@@ -1,4 +1,4 @@
-"""Lag in each place that shows it: 0 while nothing is missing, and the true delay while something is."""
+"""Lag in each place that reports it: 0 while no change is missing, else the age of the oldest one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def metric(daemon: Daemon, name: str = "tailrace_lag_seconds") -> float | None:
 
 
 def places(daemon: Daemon, config: Config) -> dict[str, Any]:
-    """Return the lag in each place: status of the topics and of a view, /metrics and /readyz."""
+    """Return the lag in each place: status of topics and view, /metrics and /readyz."""
     now = time.time()
     complete = metric(daemon, "tailrace_complete_timestamp_seconds")
     found = read_status(config)
@@ -57,7 +57,7 @@ def places(daemon: Daemon, config: Config) -> dict[str, Any]:
         "topics": found.topics.lag_seconds,
         "view": found.views[0].lag_seconds,
         "metric": metric(daemon),
-        # asked for before the scrape: what that takes is no lag
+        # `now` is from before the scrape, so that its duration does not count as lag
         "old metric": max(0.0, round(now - (complete or 0), 1)),
         "ready": json.loads(ask(daemon, "/readyz")[1]).get("lag_seconds"),
     }
@@ -68,7 +68,7 @@ def show(config: Config) -> str:
 
 
 def apply_all(config: Config) -> None:
-    """Say that the view has all there is, as `views follow` would."""
+    """Publish that the view has applied everything, as `views follow` would."""
     topics = Topics(config.kafka.prefix)
     record = read_position(config.kafka, topics, config.source.slot)
     assert record is not None
@@ -84,7 +84,7 @@ def test_an_idle_system_has_no_lag(source: psycopg.Connection[Any], config_path:
         began = time.monotonic()
         samples = []
         while time.monotonic() - began < _IDLE_S:
-            # WAL that brings no change
+            # WAL without a captured change
             source.execute("INSERT INTO other SELECT coalesce(max(id), 0) + 1 FROM other")
             samples.append(places(daemon, config))
             time.sleep(_EVERY_S)
@@ -100,7 +100,7 @@ def test_an_idle_system_has_no_lag(source: psycopg.Connection[Any], config_path:
         assert daemon.stop() == 0
 
 
-def test_the_lag_is_the_delay(
+def test_the_lag_is_the_age_of_the_missing_change(
     source: psycopg.Connection[Any], servers: Servers, state_dir: Path, config_path: Path
 ) -> None:
     config = load(config_path)
@@ -123,7 +123,7 @@ def test_the_lag_is_the_delay(
         finally:
             os.kill(kafka.pid, signal.SIGCONT)
         wait_until(lambda: metric(daemon) == 0)
-        # the topics have it, the view does not
+        # the topics have the change, the view does not
         shown = read_status(config)
         assert shown.topics.lag_seconds == 0
         lag = shown.views[0].lag_seconds
@@ -134,8 +134,10 @@ def test_the_lag_is_the_delay(
         assert daemon.stop() == 0
 
 
-def test_a_daemon_elsewhere(source: psycopg.Connection[Any], config_path: Path) -> None:
-    """Its HTTP cannot be asked; the server knows how far it is."""
+def test_the_lag_is_known_without_the_daemon_s_http_endpoint(
+    source: psycopg.Connection[Any], config_path: Path
+) -> None:
+    """The daemon has no HTTP endpoint; the server knows its position."""
     config_path.write_text(config_path.read_text().replace('"127.0.0.1:0"', '""'))
     config = load(config_path)
     with running(config_path) as daemon:
@@ -147,7 +149,7 @@ def test_a_daemon_elsewhere(source: psycopg.Connection[Any], config_path: Path) 
         assert daemon.stop() == 0
 
 
-def test_a_daemon_that_was_stopped(source: psycopg.Connection[Any], config_path: Path) -> None:
+def test_a_stopped_daemon_is_reported_with_the_true_lag(source: psycopg.Connection[Any], config_path: Path) -> None:
     config = load(config_path)
     with running(config_path) as daemon:
         wait_for_state(config, source)
@@ -166,7 +168,7 @@ def test_a_daemon_that_was_stopped(source: psycopg.Connection[Any], config_path:
         lag = read_status(config).topics.lag_seconds
         assert lag is not None
         assert abs(lag - (time.time() - committed)) < 0.5
-    # looking has moved nothing
+    # reading the status has not moved the slot
     with running(config_path) as daemon:
         wait_for_state(config, source)
         wait_until(lambda: f"(process {daemon.process.pid})" in show(config))
@@ -174,7 +176,9 @@ def test_a_daemon_that_was_stopped(source: psycopg.Connection[Any], config_path:
     wait_until(lambda: "it ended without a word (killed?)" in show(config))
 
 
-def test_a_daemon_that_failed(source: psycopg.Connection[Any], config_path: Path, prefix: str) -> None:
+def test_a_failed_daemon_is_reported_with_its_error_code(
+    source: psycopg.Connection[Any], config_path: Path, prefix: str
+) -> None:
     config = load(config_path)
     with running(config_path) as daemon:
         wait_for_state(config, source)

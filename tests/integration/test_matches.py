@@ -61,7 +61,7 @@ END = Position(99, 0, 0)
 
 
 def matches(total: int) -> list[Match]:
-    """Some queries match each change, and each LSN has several changes."""
+    """Return matches: several queries match each change, and each LSN has several changes."""
     return [
         Match(f"[{query}]", "0:0/64:0", f"[{n % 7}]", Position(n // 20, 100 + n // 4, n % 4), 10_000)
         for n in range(total // 3)
@@ -70,7 +70,7 @@ def matches(total: int) -> list[Match]:
 
 
 def pages(total: int) -> Pages:
-    """Stand for the table of matches: what it gives behind a mark is tried with a real one in tests/spark."""
+    """Replace the table of matches; tests/spark tests with a real one which matches come after a mark."""
     found = sorted(matches(total), key=lambda match: match.mark)
     return lambda mark, page: [match for match in found if mark is None or match.mark > mark][:page]
 
@@ -80,8 +80,8 @@ def forward_and_die(servers: Servers, prefix: str, point: str, page: int, total:
     return subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode
 
 
-def test_each_match_once_whatever_is_killed(servers: Servers, prefix: str, tmp_path: Path) -> None:
-    """In all of its transactions, with more matches each time: some pages end within a change."""
+def test_each_match_is_published_once_whatever_is_killed(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    """The topic is compared after all kills; some pages of matches end within a change."""
     codes = [forward_and_die(servers, prefix, point, 17, 60 * (n + 1)) for n, point in enumerate(_POINTS)]
     assert codes == [9, 9, 9, 0]
     topic = Topics(prefix).matches("alerts")

@@ -1,4 +1,4 @@
-"""The ceiling of memory, with the real process: rows that are huge, too large for Kafka, or of very many tables."""
+"""The memory limit of the real process: rows that are huge or too large for Kafka, and many tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TABLES = 100
 @pytest.fixture
 def connection(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
-        # 32 random digits each, so that neither PostgreSQL nor librdkafka makes them small
+        # random digits, so that neither PostgreSQL nor librdkafka can compress them
         connection.execute(
             "CREATE TABLE doc (id int PRIMARY KEY, body text); ALTER TABLE doc ALTER body SET STORAGE EXTERNAL;"
             "CREATE FUNCTION noise(mib numeric) RETURNS text LANGUAGE sql VOLATILE AS"
@@ -33,10 +33,10 @@ def connection(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.mark.parametrize("streaming", ["false", "true"])
-def test_huge_rows_in_one_transaction(
+def test_huge_rows_in_one_transaction_stay_below_the_memory_limit(
     connection: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path, streaming: str
 ) -> None:
-    """Rows as large as Kafka takes, far more of them than there is memory."""
+    """The rows are as large as Kafka accepts, and together much larger than the memory limit."""
     source = f'streaming = {streaming}\nspool_dir = "{tmp_path}"\n'
     path = write_config(tmp_path, database, servers.bootstrap, prefix, source=source)
     config = load(path)
@@ -83,7 +83,7 @@ def test_rows_too_large_for_kafka_are_diverted(
     assert all(letter["position"]["commit_lsn"] for letter in letters)
 
 
-def test_a_row_too_large_for_kafka_stops(
+def test_a_row_too_large_for_kafka_stops_the_daemon(
     connection: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path
 ) -> None:
     path = write_config(tmp_path, database, servers.bootstrap, prefix, source="on_table_error = 'stop'\n")
@@ -98,7 +98,7 @@ def test_a_row_too_large_for_kafka_stops(
         assert 'exclude = [\\"public.doc.body\\"]' in said
 
 
-def test_many_tables(
+def test_a_hundred_tables_stay_below_the_memory_limit(
     connection: psycopg.Connection[Any], servers: Servers, database: str, prefix: str, tmp_path: Path
 ) -> None:
     for n in range(_TABLES):

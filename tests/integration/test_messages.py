@@ -1,4 +1,4 @@
-"""Logical messages on their topic: within their transaction or alone, once each, our own never.
+"""Logical messages are on their topic once each, in transactions or not; the daemon's own are not.
 
 Names in docstrings are those of Debezium's LogicalDecodingMessageIT.
 """
@@ -38,7 +38,7 @@ def _emit(connection: psycopg.Connection[Any], prefix: str, content: bytes, *, t
 
 
 def _messages(servers: Servers, config: Config) -> list[TopicRecord]:
-    """All but those with which tests mark where they wait for the stream."""
+    """Return all messages but those that tests emit to wait for the stream."""
     records = read_topic(servers.bootstrap, config.kafka.prefix, "message")
     assert_once_in_order(records)
     return sorted((each for each in records if each.key != ("test",)), key=lambda each: each.position)
@@ -48,9 +48,14 @@ def _contents(servers: Servers, config: Config) -> list[bytes]:
     return [each.value["message"]["content"] for each in _messages(servers, config) if each.value]
 
 
-def test_within_a_transaction_and_alone(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """shouldConsumeTransactionalLogicalDecodingMessages, shouldConsumeNonTransactionalLogicalDecodingMessages,
-    shouldNotConsumeLogicalDecodingMessagesWhenExcluded."""
+def test_messages_in_and_outside_of_transactions_are_captured(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """Transactional, non-transactional and excluded messages.
+
+    shouldConsumeTransactionalLogicalDecodingMessages, shouldConsumeNonTransactionalLogicalDecodingMessages,
+    shouldNotConsumeLogicalDecodingMessagesWhenExcluded.
+    """
     config_path.write_text(config_path.read_text().replace("[kafka]", 'messages = ["*", "!secret*"]\n[kafka]'))
     config = load(config_path)
     with running(config_path) as daemon:
@@ -95,8 +100,13 @@ def test_within_a_transaction_and_alone(source: psycopg.Connection[Any], servers
     assert first["source"]["sequence"] == f'["{first["source"]["commit_lsn"]}","{first["source"]["lsn"]}"]'
 
 
-def test_once_over_restarts(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """shouldResumeStreamingAfterRestartWhenLastEventWasNonTransactionalMessage, and with kills in between."""
+def test_messages_come_once_over_restarts_and_kills(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """A stop and kills, also right after a non-transactional message.
+
+    shouldResumeStreamingAfterRestartWhenLastEventWasNonTransactionalMessage, and with kills in between.
+    """
     config = load(config_path)
     expected = []
     daemon = Daemon(config_path)
@@ -111,7 +121,7 @@ def test_once_over_restarts(source: psycopg.Connection[Any], servers: Servers, c
                 _emit(source, "outbox", expected[-1])
             daemon.kill()
         else:
-            # the message that stands alone is the last that the topics hold
+            # the non-transactional message is the last record on the topics
             wait_for(config, lambda _: len(_messages(servers, config)) == len(expected))
             if n % 4:
                 assert daemon.stop() == 0
@@ -125,8 +135,10 @@ def test_once_over_restarts(source: psycopg.Connection[Any], servers: Servers, c
     assert len(read_topic(servers.bootstrap, config.kafka.prefix, "public.t")) == 5
 
 
-def test_in_progress_and_split(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """Transactions that come before their commit, and in several Kafka transactions; a part that is rolled back."""
+def test_messages_of_streamed_and_split_transactions_come_once(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """Transactions streamed in progress and split over several Kafka transactions; a part is rolled back."""
     text = config_path.read_text().replace("[kafka]", "streaming = true\n[kafka]")
     config_path.write_text(text + "[delivery]\nmax_transaction_bytes = 65536\n")
     config = load(config_path)
@@ -141,7 +153,7 @@ def test_in_progress_and_split(source: psycopg.Connection[Any], servers: Servers
         daemon.kill()
     with running(config_path) as daemon:
         wait_for_state(config, source)
-        assert not events(daemon, "going on without source.streaming")
+        assert "source.streaming turned off" not in daemon.log.read_text()
         with source.transaction():
             source.execute(insert.format(10_000, 12_000).encode())
             _emit(source, "outbox", b"kept")
@@ -155,4 +167,4 @@ def test_in_progress_and_split(source: psycopg.Connection[Any], servers: Servers
     rows = read_topic(servers.bootstrap, config.kafka.prefix, "public.t")
     assert_once_in_order(rows)
     assert len(rows) == 4000 + 2 * 2001
-    assert [each["code"] for each in events(daemon, "starting again")] == ["TR-212"]
+    assert [each["code"] for each in events(daemon, "session failed: restarting")] == ["TR-212"]

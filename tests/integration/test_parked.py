@@ -1,4 +1,4 @@
-"""A table that cannot continue is parked: all others flow, people are told, and once it is mended it is read again."""
+"""A table that cannot continue is parked and reported, others flow; once repaired, it is read again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 
 
 def equal(servers: Servers, config: Config, shop: psycopg.Connection[Any], table: str, columns: str) -> None:
-    """Wait until a cut is a state of one table that has everything committed by now; compare topic and table."""
+    """Wait for a cut that is a state of one table with all present commits; compare topic and table."""
     row = shop.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None
     target = parse_lsn(row[0])
@@ -69,7 +69,7 @@ def is_parked(config: Config, table: str) -> str:
     return record.parked[f"public.{table}"]
 
 
-def test_a_refused_value_parks_its_table_only(
+def test_a_refused_value_parks_only_its_table(
     servers: Servers, shop: psycopg.Connection[Any], config_path: Path
 ) -> None:
     config = load(config_path)
@@ -84,7 +84,7 @@ def test_a_refused_value_parks_its_table_only(
         assert "NaN" in parked["detail"]
         assert 'as_text = ["public.prices.price"]' in parked["hint"]
         _is_told(config_path, daemon)
-        # it holds no WAL back
+        # the parked table retains no WAL
         confirmed = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
         row = shop.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert row is not None
@@ -99,7 +99,7 @@ def test_a_refused_value_parks_its_table_only(
         assert is_parked(config, "prices") == "TR-220"
         resumed = tailrace("table", "resume", "prices", "--config", str(config_path))
         assert resumed.returncode == 0, resumed.stderr
-        wait_until(lambda: len(events(daemon, "table parked")) == 2, 30)  # not mended yet
+        wait_until(lambda: len(events(daemon, "table parked")) == 2, 30)  # not repaired yet
         shop.execute("UPDATE prices SET price = 1 WHERE id = 1")
         assert tailrace("table", "resume", "prices", "--config", str(config_path)).returncode == 0
         equal(servers, config, shop, "prices", "id, note")
@@ -123,7 +123,9 @@ def _is_told(config_path: Path, daemon: Daemon) -> None:
     assert 'tailrace_parked_tables{code="TR-220",table="public.prices"} 1.0' in ask(daemon, "/metrics")[1]
 
 
-def test_one_that_the_first_copy_finds(servers: Servers, shop: psycopg.Connection[Any], config_path: Path) -> None:
+def test_a_value_refused_in_the_first_copy_parks_its_table(
+    servers: Servers, shop: psycopg.Connection[Any], config_path: Path
+) -> None:
     shop.execute(POISON)
     config = load(config_path)
     with running(config_path) as daemon:
@@ -135,7 +137,9 @@ def test_one_that_the_first_copy_finds(servers: Servers, shop: psycopg.Connectio
         assert daemon.stop() == 0
 
 
-def test_a_record_too_large(servers: Servers, shop: psycopg.Connection[Any], config_path: Path) -> None:
+def test_a_record_too_large_for_kafka_parks_its_table(
+    servers: Servers, shop: psycopg.Connection[Any], config_path: Path
+) -> None:
     config_path.write_text(config_path.read_text().replace("[kafka]", "[kafka]\nmax_message_bytes = 1048576"))
     config = load(config_path)
     with running(config_path):
@@ -148,7 +152,7 @@ def test_a_record_too_large(servers: Servers, shop: psycopg.Connection[Any], con
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_table_that_has_lost_its_key_and_is_left_out(
+def test_a_table_that_lost_its_key_is_parked_left_out_and_resumed(
     servers: Servers, shop: psycopg.Connection[Any], config_path: Path, stopped: bool
 ) -> None:
     config = load(config_path)
@@ -173,7 +177,9 @@ def test_a_table_that_has_lost_its_key_and_is_left_out(
         assert daemon.stop() == 0
 
 
-def test_parked_by_a_person_until_resumed(servers: Servers, shop: psycopg.Connection[Any], config_path: Path) -> None:
+def test_a_table_parked_by_an_operator_stays_so_until_resumed(
+    servers: Servers, shop: psycopg.Connection[Any], config_path: Path
+) -> None:
     config = load(config_path)
     with running(config_path) as daemon:
         equal(servers, config, shop, "prices", "id, note")

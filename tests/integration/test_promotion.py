@@ -1,4 +1,4 @@
-"""A standby is promoted: the daemon goes on with it if it has all that is on the topics, else it says what is lost."""
+"""A promoted standby: the daemon continues if it has all that the topics have; else it names the loss."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _configure(folder: Path, pair: Replicas, servers: Servers, prefix: str) -> t
 
 
 def _only(path: Path, server: Server, servers: Servers, prefix: str) -> Config:
-    """Write a configuration that names one of the two servers."""
+    """Write a configuration that names only one of the two servers."""
     write_config(path.parent, postgres.dsn(server, DATABASE), servers.bootstrap, prefix)
     return load(path)
 
 
-def test_goes_on_with_the_promoted_standby(tmp_path: Path, servers: Servers, prefix: str) -> None:
-    """By itself, with what the topics lacked at the promotion, and nothing twice. Then the old primary comes back."""
-    # so that the topics never have what the standby has not
+def test_the_daemon_continues_with_the_promoted_standby(tmp_path: Path, servers: Servers, prefix: str) -> None:
+    """By itself, with the changes that the topics lacked, none twice. The old primary is then refused."""
+    # so that the topics never have changes that the standby lacks
     with replicas(primary_settings={"synchronized_standby_slots": "standby"}) as pair:
         path, config = _configure(tmp_path, pair, servers, prefix)
         with Writer(pair.dsn, 21, 200).writing() as writer, running(path) as daemon:
@@ -48,7 +48,7 @@ def test_goes_on_with_the_promoted_standby(tmp_path: Path, servers: Servers, pre
             standby = _only(path, pair.standby, servers, prefix)
             error = refusal(standby)
             assert (error.code, error.exit_code) == ("TR-232", 4)
-            # behind at the promotion
+            # the daemon is not up to date at the promotion
             os.kill(daemon.process.pid, signal.SIGSTOP)
             before = writer.transactions
             while writer.transactions < before + 20:
@@ -59,23 +59,23 @@ def test_goes_on_with_the_promoted_standby(tmp_path: Path, servers: Servers, pre
             pair.promote()
             os.kill(daemon.process.pid, signal.SIGCONT)
             writer = Writer(pair.dsn, 22, 200)
-            writer.transactions = 1_000_000  # keys of its own
+            writer.transactions = 1_000_000  # so that it uses keys of its own
             with writer.writing():
                 wait_for(config, lambda record: record.here.timeline == 2 and writer.transactions > 1_000_050)
             with psycopg.connect(pair.dsn, autocommit=True) as connection:
                 assert_equal(servers.bootstrap, config, connection)
             assert daemon.stop() == 0
         assert any("The server was promoted at" in line for line in daemon.log.read_text().splitlines())
-        # a second start must not measure by the first timeline again
+        # a second start must not use the first timeline again
         start_and_stop(standby)
         pair.start_primary()
         former = _only(path, pair.primary, servers, prefix)
         error = refusal(former)
         assert (error.code, error.exit_code) == ("TR-421", 6)
-        assert "timeline 1 does not come from timeline 2" in error.message
+        assert "timeline 1 does not descend from timeline 2" in error.message
 
 
-def test_topics_hold_what_the_promoted_standby_lacks(tmp_path: Path, servers: Servers, prefix: str) -> None:
+def test_a_promoted_standby_that_lacks_changes_is_refused(tmp_path: Path, servers: Servers, prefix: str) -> None:
     with replicas() as pair:
         path, config = _configure(tmp_path, pair, servers, prefix)
         with psycopg.connect(pair.dsn, autocommit=True) as connection, running(path) as daemon:
@@ -89,12 +89,12 @@ def test_topics_hold_what_the_promoted_standby_lacks(tmp_path: Path, servers: Se
             pair.promote()
             assert daemon.process.wait(30) != 0
         text = daemon.log.read_text()
-        for word in ('"code": "TR-421"', "It has not their newest transaction", "snapshot start --all --reconcile"):
+        for word in ('"code": "TR-421"', "server lacks their newest transaction", "snapshot start --all --reconcile"):
             assert word in text
         assert_refused(path, "TR-421", 6, "bytes of WAL further")
 
 
-def test_promoted_before_the_slot_was_synchronized(tmp_path: Path, servers: Servers, prefix: str) -> None:
+def test_a_standby_promoted_without_the_slot_is_refused(tmp_path: Path, servers: Servers, prefix: str) -> None:
     with replicas() as pair:
         path, config = _configure(tmp_path, pair, servers, prefix)
         start_and_stop(config)
@@ -115,4 +115,4 @@ def test_before_17_a_promoted_standby_has_no_slot(tmp_path: Path, servers: Serve
         pair.wait_replayed()
         pair.kill_primary()
         pair.promote()
-        assert_refused(path, "TR-402", 6, "Before PostgreSQL 17", "is not on the topics")
+        assert_refused(path, "TR-402", 6, "Before PostgreSQL 17", "are not on the topics")

@@ -1,4 +1,4 @@
-"""What publications say, for the first snapshot as for the stream: parts of tables, partitions, generated columns."""
+"""Publications limit snapshot and stream alike: parts of tables, partitions, generated columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 def _assert_equal(
     connection: psycopg.Connection[Any], servers: Servers, config: Config, table: str, query: str = ""
 ) -> int:
-    """Compare a topic with what the query says, by `id`; return how many rows there are."""
+    """Compare a topic with the query's rows, by `id`; return the number of rows."""
     records = read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}")
     assert_once_in_order(records)
     cursor = connection.cursor(row_factory=dict_row)
@@ -55,15 +55,17 @@ INSERT INTO visit SELECT g, 'page ' || g, repeat('body' || g, 1000) FROM generat
 
 def _change_partitions(connection: psycopg.Connection[Any]) -> None:
     connection.execute("INSERT INTO visit SELECT g, 'streamed', NULL FROM generate_series(1, 299, 10) g")
-    # the body stays where it is: unchanged TOAST, in a partition with its columns in another order, too
+    # the body does not change: unchanged TOAST, also in a partition with another order of columns
     connection.execute("UPDATE visit SET page = 'updated' WHERE id % 20 = 0")
     connection.execute("UPDATE visit SET id = id + 153 WHERE id IN (10, 30)")
     connection.execute("UPDATE visit SET id = id + 5 WHERE id IN (210, 230)")
     connection.execute("DELETE FROM visit WHERE id % 100 = 51")
 
 
-def test_partitions_by_root(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """Nested roots; PeerDB's Partitioned_Table_With_Different_Column_Ordering; attached and detached while running."""
+def test_partitions_published_by_their_root_share_its_topic(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """Nested roots; PeerDB's Partitioned_Table_With_Different_Column_Ordering; ATTACH and DETACH at work."""
     source.execute(_PARTITIONED.encode())
     config = load(config_path)
     with running(config_path) as daemon:
@@ -81,7 +83,7 @@ def test_partitions_by_root(source: psycopg.Connection[Any], servers: Servers, c
         everything = "SELECT * FROM visit"
         rows = source.execute(f"{everything} WHERE id >= 300".encode()).fetchall()
         source.execute("ALTER TABLE visit DETACH PARTITION visit_high")
-        # what leaves with a partition is no change to the WAL: it stays on the topic
+        # rows that leave with a partition are no change in the WAL: they stay on the topic
         source.execute("DELETE FROM visit_high WHERE id < 305; INSERT INTO visit VALUES (2, 'behind', NULL)")
         wait_for_state(config, source)
         _assert_equal(source, servers, config, "visit", f"{everything} UNION ALL VALUES {_values(rows)}")
@@ -95,8 +97,10 @@ def _values(rows: list[tuple[Any, ...]]) -> str:
     return ", ".join(f"({number}, '{page}', '{body}')" for number, page, body in rows)
 
 
-def test_partitions_by_leaf(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """A publication of the user's own, without publish_via_partition_root: each partition is a table."""
+def test_partitions_published_by_their_own_names_are_tables(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """The owner's publication has no publish_via_partition_root, so each partition is a table."""
     source.execute(_PARTITIONED.encode())
     source.execute("CREATE PUBLICATION tailrace FOR TABLE visit WITH (publish_via_partition_root = false)")
     config = load(config_path)
@@ -128,10 +132,10 @@ def test_partitions_by_leaf(source: psycopg.Connection[Any], servers: Servers, c
         assert daemon.stop() == 0
 
 
-def test_a_partition_that_leaves_and_comes_back_begins_again(
+def test_a_partition_that_leaves_and_returns_is_read_again(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
-    """Where each partition is a table: what it was in between is not in the stream; so it is with its root's entry."""
+    """The stream lacks the changes of the meantime; the same holds if its root leaves the publication."""
     source.execute(_PARTITIONED.encode())
     source.execute("CREATE PUBLICATION tailrace FOR TABLE visit WITH (publish_via_partition_root = false)")
     config = load(config_path)
@@ -151,7 +155,7 @@ def test_a_partition_that_leaves_and_comes_back_begins_again(
         assert daemon.stop() == 0
 
 
-def test_column_lists_row_filters_and_generated_columns(
+def test_column_lists_and_row_filters_limit_what_is_captured(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
     source.execute(
@@ -172,7 +176,7 @@ def test_column_lists_row_filters_and_generated_columns(
         wait_for(config, lambda record: record.is_state)
         source.execute("INSERT INTO part (id, a, n) SELECT g, 'b', -g FROM generate_series(51, 60) g")
         source.execute("UPDATE part SET n = 1000 WHERE id < 5; DELETE FROM part WHERE id = 60")
-        # into the filter's rows and out of them
+        # rows that enter the filter, and rows that leave it
         source.execute("UPDATE filtered SET n = (n + 1) % 3 WHERE id <= 30; DELETE FROM filtered WHERE id > 45")
         source.execute("INSERT INTO events SELECT g, g % 3, 'e' FROM generate_series(51, 59) g")
         source.execute("UPDATE events SET t = 'in place' WHERE id = 3")
@@ -189,8 +193,10 @@ def test_column_lists_row_filters_and_generated_columns(
     assert [each and each["after"] for each in inserted] == [{"id": g, "t": "e"} for g in range(1, 60) if g % 3 != 1]
 
 
-def test_generated_columns(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """Stored ones are there by snapshot and stream; virtual ones are not in the WAL, which is said once."""
+def test_stored_generated_columns_are_captured_and_virtual_ones_reported(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """The topic has stored ones by snapshot and stream; the WAL lacks virtual ones, which is logged once."""
     source.execute(
         "CREATE TABLE made (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED,"
         " thrice int GENERATED ALWAYS AS (n * 3) VIRTUAL,"
@@ -207,11 +213,13 @@ def test_generated_columns(source: psycopg.Connection[Any], servers: Servers, co
         wait_for_state(config, source)
         assert _assert_equal(source, servers, config, "made", "SELECT id, n, twice, large FROM made") == 40
         assert daemon.stop() == 0
-    (said,) = events(daemon, "generated columns that are not published")
+    (said,) = events(daemon, "generated columns not published")
     assert said["columns"] == ["public.made.thrice"]
 
 
-def test_part_of_a_key(source: psycopg.Connection[Any], config_path: Path) -> None:
+def test_a_column_list_with_only_a_part_of_the_key_is_refused(
+    source: psycopg.Connection[Any], config_path: Path
+) -> None:
     source.execute(
         "CREATE TABLE t (a int, b int, c int, PRIMARY KEY (a, b));CREATE PUBLICATION tailrace FOR TABLE t (a, c)"
     )
@@ -223,12 +231,14 @@ def test_part_of_a_key(source: psycopg.Connection[Any], config_path: Path) -> No
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("DROP PUBLICATION tailrace; CREATE PUBLICATION tailrace FOR TABLE t", "was dropped and made again"),
-        ("DROP PUBLICATION tailrace_nokey", '"tailrace_nokey" is gone'),
+        ("DROP PUBLICATION tailrace; CREATE PUBLICATION tailrace FOR TABLE t", "was dropped and recreated"),
+        ("DROP PUBLICATION tailrace_nokey", '"tailrace_nokey" is missing'),
     ],
 )
-def test_publication_made_again(source: psycopg.Connection[Any], config_path: Path, statement: str, said: str) -> None:
-    """What came between is not in the stream, and nothing else would say so."""
+def test_a_dropped_or_recreated_publication_is_refused(
+    source: psycopg.Connection[Any], config_path: Path, statement: str, said: str
+) -> None:
+    """The stream lacks the changes of the meantime, and nothing else would reveal that."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     config = load(config_path)
     with running(config_path) as daemon:
@@ -242,10 +252,10 @@ def test_publication_made_again(source: psycopg.Connection[Any], config_path: Pa
     assert said in refused.stderr
 
 
-def test_a_table_whose_updates_are_not_published_any_more(
+def test_a_table_moved_to_the_keyless_publication_is_refused(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
-    """It was moved to the publication of tables without a key: its topic would stay as it is, and call that a state."""
+    """It was moved to the keyless publication: its topic would never change again, and be called a state."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1), (2, 2)")
     config = load(config_path)
     with running(config_path) as daemon:
@@ -264,7 +274,7 @@ def test_a_table_whose_updates_are_not_published_any_more(
         assert daemon.stop() == 0
 
 
-def test_a_table_that_comes_into_the_second_publication_is_a_log(
+def test_a_table_added_to_the_keyless_publication_is_a_log(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
     """Also with a primary key, and while the daemon runs: a topic by key would lack its updates."""
@@ -282,10 +292,10 @@ def test_a_table_that_comes_into_the_second_publication_is_a_log(
         assert daemon.stop() == 0
 
 
-def test_changes_while_a_publication_had_another_name(
+def test_changes_under_a_renamed_publication_are_recovered_by_the_hint(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
-    """The server leaves them out, with a warning (from PostgreSQL 18 on); by the time we look all is as it was."""
+    """The server omits them, with a warning from PostgreSQL 18 on; the daemon finds the old name again."""
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     config = load(config_path)
     with running(config_path) as daemon:

@@ -1,4 +1,4 @@
-"""``source.publish = "insert"``: topics are logs of inserts, by declaration, and nothing takes them for more."""
+"""``source.publish = "insert"``: topics are declared logs of inserts; nothing treats them as tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Write
 
 
 def _events(servers: Servers, prefix: str, table: str) -> Counter[tuple[str, str]]:
-    """Return operations and notes of a topic, none of whose records has a key."""
+    """Return the counts of operation and note on a topic; its records must have no key."""
     records = read_topic(servers.bootstrap, prefix, f"public.{table}")
     assert_once_in_order(records)
     assert {each.key for each in records} == {(None,)}
@@ -63,7 +63,7 @@ def _events(servers: Servers, prefix: str, table: str) -> Counter[tuple[str, str
 def test_topics_are_logs_of_inserts(
     write: Write, servers: Servers, prefix: str, source: psycopg.Connection[Any]
 ) -> None:
-    """Of tables with a key and without, of partitions and of tables to come; a move between partitions is an insert."""
+    """With and without keys, of partitions and later tables; a move between partitions is an insert."""
     path = write(f'publish = "insert"\n{_VIEWS}')
     config = load(path)
     with running(path) as daemon:
@@ -76,7 +76,7 @@ def test_topics_are_logs_of_inserts(
         source.execute("INSERT INTO item VALUES (1, 'third') ON CONFLICT (id) DO UPDATE SET note = 'merged'")
         source.execute("DELETE FROM item WHERE id = 2; INSERT INTO event VALUES ('second'); DELETE FROM event")
         source.execute("TRUNCATE item; INSERT INTO item VALUES (1, 'after the truncate')")
-        # the WAL has the first as a delete and an insert, in two partitions
+        # in the WAL, the first one is a delete and an insert, in two partitions
         source.execute("UPDATE visit SET id = 150, note = 'moved' WHERE id = 1; UPDATE visit SET note = 'updated'")
         source.execute("CREATE TABLE late (id int PRIMARY KEY, note text)")
         added = tailrace("table", "add", "late", "--config", str(path))
@@ -115,7 +115,7 @@ def _assert_nothing_takes_them_for_rows(path: Path) -> None:
     assert ["source.publish", '"insert"'] in [line.split()[:2] for line in shown]
 
 
-def test_a_publication_of_more_or_less_than_was_declared(
+def test_a_publication_must_publish_what_the_configuration_declares(
     write: Write, servers: Servers, prefix: str, source: psycopg.Connection[Any]
 ) -> None:
     source.execute("CREATE PUBLICATION tailrace FOR ALL TABLES WITH (publish = 'insert')")
@@ -140,7 +140,7 @@ def test_a_publication_of_more_or_less_than_was_declared(
 
 
 def test_topics_with_keys_do_not_become_logs(write: Write, source: psycopg.Connection[Any]) -> None:
-    """A pipeline keeps the form that it began with."""
+    """A pipeline retains the form that it started with."""
     path = write("")
     with running(path) as daemon:
         wait_for_state(load(path), source)

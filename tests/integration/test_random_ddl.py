@@ -1,6 +1,6 @@
-"""Schema changes of all kinds drawn at random, with kills and restarts: each state cut is what the tables were then.
+"""Random schema changes of all kinds, with kills and restarts: each state cut equals the tables then.
 
-A short set; `python -m tests.ddl` plays as many rounds as asked for.
+A small number of rounds; `python -m tests.ddl` plays as many as requested.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SEEDS = range(4 * int(os.environ.get("TAILRACE_TEST_SEEDS", "1")))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_altered_at_random(servers: Servers, seed: int) -> None:
+def test_random_schema_changes_leave_only_true_states(servers: Servers, seed: int) -> None:
     """The oracle is the source itself: its contents between any two statements, with the LSNs in between."""
     result = play(servers, seed)
     assert not result.findings, str(result)

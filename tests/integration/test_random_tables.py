@@ -1,6 +1,6 @@
-"""Random tables of all types: PostgreSQL's own text is what fastavro and Java read, by snapshot and by stream.
+"""Random tables of all types: fastavro and Java read PostgreSQL's own text, by snapshot and stream.
 
-The seed is printed; `TAILRACE_SEED` takes another.
+The seed is printed; `TAILRACE_SEED` sets another.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ALTER DATABASE {name} SET datestyle = 'SQL, DMY'; ALTER DATABASE {name} SET inte
 ALTER DATABASE {name} SET timezone = 'Asia/Kathmandu'; ALTER DATABASE {name} SET extra_float_digits = -15;
 ALTER DATABASE {name} SET bytea_output = 'escape'
 """
-"""What a database may have set must not change what is read (Materialize's session-guc-change)."""
+"""Settings of a database must not change the values (Materialize's session-guc-change)."""
 
 Rows = dict[int, Row]
 
@@ -55,7 +55,7 @@ def java() -> Iterator[JavaAvro]:
 def topics(
     servers: Servers, java: JavaAvro, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[_Topics, dict[str, tuple[Plan, Rows, Rows]]]]:
-    """What one daemon has made of all tables; and each with its rows as of the snapshot and as of the end."""
+    """One daemon's topics of all tables, and each table with its rows at the snapshot and at the end."""
     print(f"TAILRACE_SEED={_SEED}")
     prefix = f"t{uuid.uuid4().hex[:10]}"
     drawn = [*plans(_TABLES, _SEED), *map(literals.plan, literals.LITERALS)]
@@ -80,13 +80,17 @@ def topics(
 
 
 @pytest.mark.parametrize("name", [f"t{n}" for n in range(_TABLES)])
-def test_random_table(topics: tuple[_Topics, dict[str, tuple[Plan, Rows, Rows]]], name: str) -> None:
+def test_a_random_table_reads_as_postgresql_prints_it(
+    topics: tuple[_Topics, dict[str, tuple[Plan, Rows, Rows]]], name: str
+) -> None:
     plan, before, after = topics[1][name]
     topics[0].compare(plan.table, before, after)
 
 
 @pytest.mark.parametrize("statement", literals.LITERALS)
-def test_literals_of_others(topics: tuple[_Topics, dict[str, tuple[Plan, Rows, Rows]]], statement: str) -> None:
+def test_literals_of_other_projects_read_as_postgresql_prints_them(
+    topics: tuple[_Topics, dict[str, tuple[Plan, Rows, Rows]]], statement: str
+) -> None:
     plan, before, after = topics[1][f"literal_{statement.lower()}"]
     assert (len(before), len(after)) == (1, 3)
     topics[0].compare(plan.table, before, after)
@@ -99,7 +103,7 @@ def _insert(connection: psycopg.Connection[Any], table: Table, rows: Sequence[Ro
 
 
 def _change(connection: psycopg.Connection[Any], plan: Plan) -> None:
-    """Insert as many again, change single columns, also the key's, move one row and delete one."""
+    """Insert as many rows again, change single columns and keys, move one row and delete one."""
     name = plan.table.name
     _insert(connection, plan.table, plan.after)
     for number, column, literal in plan.updates:
@@ -109,9 +113,10 @@ def _change(connection: psycopg.Connection[Any], plan: Plan) -> None:
 
 
 def _printed(connection: psycopg.Connection[Any], table: Table) -> Rows:
-    """Return what the types' own output functions say of each row, under the pinned settings, and of arrays' items.
+    """Return each row, and the items of its arrays, as the types' output functions print them.
 
-    Asked by subscript, so that the test need not split an array's text as the product does.
+    The settings are pinned. Items are queried by subscript, so that the test need not split an array's text as the
+    product does.
     """
     asked = [
         f"(SELECT json_agg(CASE WHEN {quote(name)}[i] IS NOT NULL THEN format('%s', {quote(name)}[i]) END ORDER BY i)"
@@ -166,7 +171,7 @@ class _Topics:
             self._same(table, fields, row, after)
 
     def _decoded(self, framed: bytes) -> Any:
-        """Return what fastavro reads; Java must read the same, bit by bit."""
+        """Decode with fastavro; Java must read the same, bit by bit."""
         schema = self._plain[int.from_bytes(framed[1:5], "big")]
         ours: Any = fastavro.schemaless_reader(io.BytesIO(framed[5:]), schema, None)
         assert _comparable(self._java.read(framed)) == _comparable(ours)
@@ -186,5 +191,5 @@ class _Topics:
 
 
 def _comparable(value: Any) -> str:
-    """Return a text that tells NaN, −0 and every other value apart, and knows no order of a map's entries."""
+    """Return a text that differs for NaN, −0 and every other value, and ignores the order of a map."""
     return json.dumps(value, sort_keys=True, default=bytes.hex)

@@ -1,4 +1,4 @@
-"""Schemas in a real registry: their ids, what another reader makes of them, and what happens without it."""
+"""Schemas in a real registry: their ids, decoding by another reader, and work without the registry."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path, database: str, servers: Servers, prefix: str) -> Write:
-    """Write a configuration with the registry at a URL, or with none."""
+    """Return a function that writes a configuration with or without a registry's URL."""
 
     def write(url: str | None, source: str = "") -> Path:
         more = f'[registry]\nurl = "{url}"\n' if url else ""
@@ -47,14 +47,14 @@ def write(tmp_path: Path, database: str, servers: Servers, prefix: str) -> Write
 
 @pytest.fixture
 def connection(database: str) -> Any:
-    """A connection to a database with a table."""
+    """A connection to a database with one table."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE item (id int PRIMARY KEY, \"a b\" text); INSERT INTO item VALUES (1, 'x')")
         yield connection
 
 
 def _ids(config: Config, part: str) -> list[int]:
-    """Return the ids of the schemas of values or keys in the order in which the topic has them."""
+    """Return the ids of the value or key schemas in the topic's order."""
     stored = read_schemas(config.kafka, Topics(config.kafka.prefix))
     return [each.id for each in stored if each.subject == f"{config.kafka.prefix}.public.item-{part}"]
 
@@ -72,7 +72,7 @@ def test_another_reader_decodes_by_the_registry_and_ours_by_the_topic(
         connection.execute("ALTER TABLE item ADD n int; INSERT INTO item VALUES (2, 'y', 7)")
         wait_for_state(config, connection)
         (first, second), (key,) = _ids(config, "value"), _ids(config, "key")
-        # a shape that comes back has its old id, and is the newest again
+        # a shape that returns has its old id and is the newest again
         connection.execute("ALTER TABLE item DROP n; INSERT INTO item VALUES (3, 'z')")
         wait_for_state(config, connection)
         assert _ids(config, "value") == [second, first]
@@ -92,7 +92,7 @@ def test_another_reader_decodes_by_the_registry_and_ours_by_the_topic(
     assert {key: row["a_x20b"] for (key,), row in rows.items()} == {1: "x", 2: "y", 3: "z"}
 
 
-def test_without_an_answer_known_shapes_go_on_and_new_ones_wait(
+def test_without_the_registry_known_shapes_continue_and_new_ones_wait(
     write: Write, connection: psycopg.Connection, registry_url: str, servers: Servers, prefix: str
 ) -> None:
     (port,) = free_ports([None])
@@ -101,13 +101,13 @@ def test_without_an_answer_known_shapes_go_on_and_new_ones_wait(
         config = load(path)
         with running(path):
             wait_for_state(config, connection)
-            # logical messages, which `wait_for_state` sends, have a schema, too
+            # `wait_for_state` sends logical messages, which have a schema, too
             connection.execute("INSERT INTO item VALUES (9, 'behind its message')")
             wait_for_state(config, connection)
     with running(path) as daemon:
         connection.execute("INSERT INTO item VALUES (2, 'known')")
         wait_for_state(config, connection)
-        (told,) = events(daemon, "no schema registry: going on until a schema is new")
+        (told,) = events(daemon, "schema registry unavailable: continuing until a new schema appears")
         assert told["code"] == "TR-340"
         connection.execute("ALTER TABLE item ADD n int; INSERT INTO item VALUES (3, 'new', 7)")
         behind = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
@@ -125,7 +125,7 @@ def test_without_an_answer_known_shapes_go_on_and_new_ones_wait(
     assert latest(records)[(3,)] == {"id": 3, "a_x20b": "new", "n": 7}
 
 
-def test_a_shape_that_the_registry_refuses_needs_a_person(
+def test_a_shape_that_the_registry_refuses_stops_the_daemon(
     write: Write, connection: psycopg.Connection, registry_url: str, servers: Servers, prefix: str
 ) -> None:
     client, subject = SchemaRegistryClient({"url": registry_url}), f"{prefix}.public.item-value"
@@ -166,7 +166,7 @@ def test_a_parked_table_continues_when_the_rule_is_lifted(
     row: dict[str, object],
     rule_of: str,
 ) -> None:
-    """Line by line as `table list` says; afterwards the rule is what it was."""
+    """Run each line of `table list`; afterwards the compatibility rule is as before."""
     client = SchemaRegistryClient({"url": registry_url})
     subjects = [f"{prefix}.public.item-{part}" for part in parts]
     path = write(registry_url)
@@ -204,7 +204,7 @@ def _do(line: str) -> None:
     assert done.returncode == 0, (line, comment, done.stderr)
 
 
-def test_nothing_is_made_if_the_registry_does_not_answer_the_first_start(
+def test_a_first_start_without_the_registry_creates_nothing(
     write: Write, connection: psycopg.Connection, prefix: str
 ) -> None:
     (port,) = free_ports([None])
@@ -226,7 +226,7 @@ def test_ids_of_another_origin_are_refused(
         wait_for_state(load(path), connection)
     _assert_refused(write(registry_url), "TR-347", "registry.url is set, but the ids")
 
-    # as if a registry had given one
+    # as if a registry had assigned the id
     _store(servers, Topics(prefix), StoredSchema(900_000, f"{prefix}.x-value", '"long"', registered=True))
     _assert_refused(write(None), "TR-347", "registry.url is not set, but the ids")
 
@@ -238,10 +238,10 @@ def test_another_registry_is_refused(
     with running(path):
         wait_for_state(load(path), connection)
     _store(servers, Topics(prefix), StoredSchema(900_000, f"{prefix}.x-value", '"long"', registered=True))
-    _assert_refused(path, "TR-346", "does not have our schema 900000")
+    _assert_refused(path, "TR-346", "does not have schema 900000")
     (value,) = _ids(load(path), "value")
     _store(servers, Topics(prefix), StoredSchema(value, f"{prefix}.x-value", '"long"', registered=True))
-    _assert_refused(path, "TR-346", "It has another under that id")
+    _assert_refused(path, "TR-346", "It has another schema under this id")
 
 
 def test_an_id_that_another_schema_has_is_refused(registry_url: str, servers: Servers, prefix: str) -> None:
@@ -250,7 +250,7 @@ def test_an_id_that_another_schema_has_is_refused(registry_url: str, servers: Se
     stored = StoredSchema(registry.register(subject, schema), f"{prefix}.other-value", schema, registered=True)
     sink = KafkaSink(Kafka(bootstrap=servers.bootstrap), None, f"{prefix}.progress")
     ids = SchemaIds(sink, f"{prefix}.schemas", [stored], registry)
-    with pytest.raises(StateError, match=f"the id {stored.id}, which another one has") as refused:
+    with pytest.raises(StateError, match=f"assigns id {stored.id} to a schema of subject") as refused:
         ids.id_of(subject, schema)
     assert refused.value.code == "TR-346"
     sink.abandon()

@@ -1,4 +1,4 @@
-"""The README's least rights on the source: a role with exactly those works, one right less is named."""
+"""The README's least rights on the source: a role with them works, and a missing right is named."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _readme() -> list[str]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     block = re.search(r"\*\*Least rights\*\*(?:.+\n)+\n((?: {4}.*\n)+)", readme)
     assert block is not None
-    # what is indented deeper goes on with the line before
+    # deeper indentation continues the line before
     return re.sub(r"\n {5,}", " ", block[1]).replace("    ", "").splitlines()
 
 
 def _grant(database: str, role: str, without: str | None = None, tables: str = _TABLES) -> str:
-    """Run the README's statements but the one right; return the role's DSN."""
+    """Run the README's statements without one right; return the role's DSN."""
     statements = _readme()
     with psycopg.connect(database, autocommit=True) as connection:
         if connection.info.server_version < 180000:
@@ -56,7 +56,7 @@ def _grant(database: str, role: str, without: str | None = None, tables: str = _
                 for statement in statements
                 if without.startswith(" ") or without not in statement
             ]
-        # what older versions, and who upgraded from them, let everybody do
+        # older versions, and servers upgraded from them, grant these rights to everybody
         connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
         connection.execute(tables.encode())
         owner = connection.info.user
@@ -76,7 +76,7 @@ def test_the_readme_has_the_recipe_that_errors_print() -> None:
 
 
 @pytest.mark.parametrize("without", [None, "GRANT pg_monitor"])
-def test_a_role_with_these_rights_works(
+def test_a_role_with_the_least_rights_works(
     tmp_path: Path, servers: Servers, database: str, prefix: str, without: str | None
 ) -> None:
     dsn = _grant(database, prefix, without)
@@ -90,7 +90,7 @@ def test_a_role_with_these_rights_works(
 
 
 @pytest.mark.parametrize("without", _REFUSED)
-def test_one_right_less_is_named(tmp_path: Path, servers: Servers, database: str, prefix: str, without: str) -> None:
+def test_a_missing_right_is_named(tmp_path: Path, servers: Servers, database: str, prefix: str, without: str) -> None:
     dsn = _grant(database, prefix, without)
     config = write_config(tmp_path, dsn, servers.bootstrap, prefix, source=f'publication = "{prefix}"\n')
     refused = tailrace("run", "--config", str(config))
@@ -100,8 +100,10 @@ def test_one_right_less_is_named(tmp_path: Path, servers: Servers, database: str
     assert said.format(role=prefix) in refused.stderr
 
 
-def test_what_an_error_prints_is_enough(tmp_path: Path, servers: Servers, database: str, prefix: str) -> None:
-    """A role without any rights on tables: after the statements of the hint, the daemon runs."""
+def test_the_statements_of_the_error_are_sufficient(
+    tmp_path: Path, servers: Servers, database: str, prefix: str
+) -> None:
+    """For a role without rights on tables: after the statements of the hint, the daemon runs."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
         connection.execute(_TABLES.encode())
@@ -124,8 +126,10 @@ CREATE TABLE log (id int)
 """
 
 
-def test_a_partition_that_comes_later(tmp_path: Path, servers: Servers, database: str, prefix: str) -> None:
-    """By default privileges it may be read. Without, its table waits for the GRANT, and all others go on."""
+def test_a_later_partition_needs_default_privileges_or_a_grant(
+    tmp_path: Path, servers: Servers, database: str, prefix: str
+) -> None:
+    """Default privileges allow to read it. Without them, its table waits for the GRANT, others continue."""
     dsn = _grant(database, prefix, tables=_PARTITIONED)
     config = write_config(tmp_path, dsn, servers.bootstrap, prefix, source=f'publication = "{prefix}"\n')
 
@@ -142,8 +146,8 @@ def test_a_partition_that_comes_later(tmp_path: Path, servers: Servers, database
             "INSERT INTO items_3 VALUES (22)".encode()
         )
         connection.execute("ALTER TABLE order_items ATTACH PARTITION items_3 FOR VALUES FROM (20) TO (30)")
-        wait_until(lambda: events(daemon, "table cannot be read, the role lacks rights"))
-        (said,) = events(daemon, "table cannot be read, the role lacks rights")
+        wait_until(lambda: events(daemon, "table not readable: the role lacks privileges"))
+        (said,) = events(daemon, "table not readable: the role lacks privileges")
         assert said["table"] == "public.order_items"
         connection.execute("INSERT INTO orders VALUES (5); INSERT INTO order_items VALUES (25), (5)")
         wait_until(lambda: (5,) in latest(read_topic(servers.bootstrap, prefix, "public.orders")))
@@ -154,6 +158,6 @@ def test_a_partition_that_comes_later(tmp_path: Path, servers: Servers, database
             connection.execute(statement.encode())
         wait_for_state(load(config), connection)
         assert daemon.stop() == 0
-    assert len(events(daemon, "going on")) == 1
+    assert len(events(daemon, "stream resumed")) == 1
     rows = latest(read_topic(servers.bootstrap, prefix, "public.order_items"))
     assert set(rows) == {(1,), (12,), (22,), (25,), (5,)}

@@ -1,4 +1,4 @@
-"""Scenarios that others have found worth a test, each named after its source; one daemon runs through all of them."""
+"""Test scenarios of other projects, each named after its source; one daemon runs through all of them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _MANY = 12_000
 
 @dataclass
 class World:
-    """What is left when all scenarios have been played."""
+    """Topics and tables after all scenarios."""
 
     bootstrap: str
     config: Config
@@ -153,7 +153,7 @@ def _prepare(connection: psycopg.Connection[Any]) -> None:
 
 
 def _from_elsewhere(connection: psycopg.Connection[Any], origin: str) -> None:
-    """A large transaction that was replicated from somewhere else, with the time that it had there."""
+    """Run a large transaction that was replicated from another server, with its time there."""
     connection.execute("SELECT pg_replication_origin_session_setup(%s)", (origin,))
     connection.execute("BEGIN")
     connection.execute("SELECT pg_replication_origin_xact_setup('0/ABCDEF', '1999-01-01 00:00:00+00')")
@@ -176,7 +176,7 @@ def _kill_in_mid_transaction(config: Config, daemon: Daemon) -> None:
 
 
 def _rows(connection: psycopg.Connection[Any]) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
-    """Return what each table holds, by the key that its topic has."""
+    """Return the rows of each table by the key that its topic has."""
     keys = {name: ["id"] for name in re.findall(r"CREATE TABLE (\w+)", _TABLES)} | {"identity_key": ["a", "b"]}
     found = {}
     for table, key in keys.items():
@@ -193,7 +193,7 @@ def test_debezium_exported_snapshot_should_not_skip_record_of_parallel_tx(world:
 
 
 def test_debezium_should_not_lose_events_when_multiple_dml_events_share_same_lsn(world: World) -> None:
-    """COPY writes many rows with one WAL record; killed in their midst, each comes once."""
+    """COPY writes many rows with one WAL record; after a kill in their midst, each comes once."""
     records = world.hold("copied")
     assert len(records) == _MANY
     lsns = {record.value["source"]["lsn"] for record in records if record.value}
@@ -201,7 +201,7 @@ def test_debezium_should_not_lose_events_when_multiple_dml_events_share_same_lsn
 
 
 def test_debezium_should_rewrite_identity_key(world: World) -> None:
-    """The key is that of the identity's index; a change elsewhere leaves it, a change in it moves the row."""
+    """The key is the identity index; other changes leave it as it is, a change of it moves the row."""
     records = world.hold("identity_key")
     assert [(record.key, record.value and record.value["op"]) for record in records if record.key == (1, "x")] == [
         ((1, "x"), "r"),
@@ -228,7 +228,7 @@ def test_peerdb_update_pkey(world: World) -> None:
 
 
 def test_peerdb_ctid_multi_level_inherited(world: World) -> None:
-    """A parent's topic has the parent's own rows only, by snapshot and by stream."""
+    """A parent's topic has only the parent's own rows, by snapshot and by stream."""
     dsn = world.config.source.dsn.get_secret_value()
     names = [("public", table) for table in ("parent", "child", "grandchild")]
     with source_at(conninfo_for(dsn, replication=True), conninfo_for(dsn), names, 30) as source:
@@ -250,7 +250,7 @@ def test_materialize_types_array_of_more_dimensions_as_text(world: World) -> Non
 
 
 def test_two_phase_transactions_come_whole_at_their_commit(world: World) -> None:
-    """Of slots without two_phase; also when the daemon has been started anew since the PREPARE."""
+    """With slots without two_phase; also if the daemon has restarted since the PREPARE."""
     records = world.hold("prepared")
     assert [record.key for record in sorted(records, key=lambda record: record.position)] == [(0,), (2,)]
 

@@ -1,7 +1,7 @@
-"""Tables altered while the daemon runs, or does not: each topic, read with its newest schema, is the table row by row.
+"""Tables altered while the daemon runs or is stopped: topics equal them, row by row.
 
-Where a statement changes rows that no change in the WAL speaks of, they are read again; what readers cannot follow
-stops the daemon before anything of it is written. Named after the cases of others where there is one.
+Topics are read with their newest schema. If a statement changes rows without a change in the WAL, they are read again;
+changes that readers cannot follow stop the daemon before it writes any of it. Names refer to other projects' cases.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEEDS = range(int(os.environ.get("TAILRACE_TEST_SEEDS", "1")))
 
 
 class Topics:
-    """The topics of one pipeline beside the tables that they are of."""
+    """The topics of one pipeline and their tables."""
 
     def __init__(self, servers: Servers, config: Config, connection: psycopg.Connection[Any]) -> None:
         self.bootstrap = servers.bootstrap
@@ -43,7 +43,7 @@ class Topics:
         self.connection = connection
 
     def equal(self, *tables: str) -> dict[Any, dict[str, Any]]:
-        """Wait for a state, compare tables with their topics row by row; return the last one's rows by `id`."""
+        """Wait for a state, compare tables and topics row by row; return the last table's rows by `id`."""
         cut = wait_for_state(self.config, self.connection)
         rows: dict[Any, dict[str, Any]] = {}
         for table in tables:
@@ -71,7 +71,7 @@ class Topics:
         return {row[next(iter(row))]: row for row in cursor}
 
     def _latest(self, topic: str, end: list[int]) -> dict[Any, dict[str, Any]]:
-        """Return the newest record of each key, read with the topic's newest schema as Avro has it."""
+        """Return the newest record of each key, resolved by Avro to the topic's newest schema."""
         writers = schemas(self.bootstrap, self.prefix)
         stored = [
             json.loads(message.value()) for message in read_raw(self.bootstrap, f"{self.prefix}.tailrace.schemas")
@@ -118,7 +118,7 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 
 
 STEPS = [
-    # what changes, and whether all rows are read again for it (None: depends on who is faster)
+    # name, statements, and whether all rows are read again (None: depends on timing)
     ("a column added: rows read as null", "ALTER TABLE t ADD a int", False),
     ("added with a default", "ALTER TABLE t ADD b int DEFAULT 7", True),
     ("added with a volatile default", "ALTER TABLE t ADD c float8 DEFAULT random()", True),
@@ -148,7 +148,9 @@ STEPS = [
 ]  # fmt: skip
 
 
-def test_altered_while_it_runs(shop: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+def test_a_table_altered_while_the_daemon_runs_equals_its_topic(
+    shop: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
     topics = Topics(servers, load(config_path), shop)
     with running(config_path) as daemon:
         assert len(topics.equal("t")) == ROWS
@@ -169,7 +171,7 @@ def test_altered_while_it_runs(shop: psycopg.Connection[Any], servers: Servers, 
 
 
 class Random:
-    """Statements drawn from a seed: a table altered in every way, with and without changes of rows in between."""
+    """Random statements from a seed: alterations of every kind, with and without row changes in between."""
 
     _TYPES = ("int", "bigint", "real", "float8", "varchar(20)", "text", "numeric(8,2)", "numeric(12,2)", "mood")
     _VALUES = ("7", "8", "0.5", "0.25", "'a'", "'b'", "1.25", "99.5", "'sad'")
@@ -195,7 +197,7 @@ class Random:
                         self._try()
 
     def _try(self) -> None:
-        """Run a statement; what PostgreSQL refuses has not been."""
+        """Run a statement; one that PostgreSQL refuses leaves no trace."""
         statement = self._pick.choice((self._alter, self._change))()
         with suppress(psycopg.Error):
             if self._shop.info.transaction_status == TransactionStatus.IDLE:
@@ -247,9 +249,11 @@ class Random:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_altered_at_random(shop: psycopg.Connection[Any], servers: Servers, config_path: Path, seed: int) -> None:
-    """Killed and altered at any moment, the topic is the table whenever a cut says that it is a state."""
-    _choose(config_path, 'on_schema_change = "truncate"')  # its former name
+def test_a_table_altered_at_random_equals_its_topic_at_every_state(
+    shop: psycopg.Connection[Any], servers: Servers, config_path: Path, seed: int
+) -> None:
+    """Kills and alterations come at any moment; at each cut called a state the topic equals the table."""
+    _choose(config_path, 'on_schema_change = "truncate"')  # the former name of "refill"
     topics = Topics(servers, load(config_path), shop)
     chance = random.Random(-seed)
     statements = Random(shop, seed)
@@ -275,7 +279,7 @@ def test_altered_at_random(shop: psycopg.Connection[Any], servers: Servers, conf
 
 
 def alter_and_write(shop: psycopg.Connection[Any], *statements: str) -> None:
-    """Run statements, each followed by changes of rows, so that every shape comes by in the WAL."""
+    """Run statements, each followed by row changes, so that the WAL shows every shape."""
     for n, statement in enumerate(statements):
         shop.execute(statement.encode())
         shop.execute("UPDATE t SET n = n + 1 WHERE id BETWEEN %s AND %s", (10 * n, 10 * n + 12))
@@ -283,8 +287,10 @@ def alter_and_write(shop: psycopg.Connection[Any], *statements: str) -> None:
         shop.execute("DELETE FROM t WHERE id = %s", (250 + n,))
 
 
-def test_altered_while_it_does_not_run(shop: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """The WAL shows shapes that the catalog has forgotten, of tables that are others by now."""
+def test_tables_altered_while_the_daemon_is_stopped_equal_their_topics(
+    shop: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """The WAL shows shapes that the catalog no longer has, and names that other tables have by now."""
     topics = Topics(servers, load(config_path), shop)
     shop.execute("ALTER TABLE t REPLICA IDENTITY FULL")
     with running(config_path) as daemon:
@@ -299,7 +305,7 @@ def test_altered_while_it_does_not_run(shop: psycopg.Connection[Any], servers: S
         "DROP TYPE mood",
         "ALTER TABLE t ADD a int, ALTER n TYPE bigint USING n + 1",
     )
-    # another table takes over the name, and then the first comes back to it
+    # another table takes the name, and later the first one takes it back
     shop.execute("INSERT INTO other VALUES (2, 2)")
     shop.execute("ALTER TABLE other RENAME TO former")
     shop.execute("CREATE TABLE other (id text PRIMARY KEY, y int[])")
@@ -319,8 +325,10 @@ def test_altered_while_it_does_not_run(shop: psycopg.Connection[Any], servers: S
     assert_once_in_order(read_topic(servers.bootstrap, topics.prefix, "public.other"))
 
 
-def test_altered_without_a_change_of_a_row(shop: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
-    """Nothing of it comes through the WAL; a table is published that nobody writes to."""
+def test_alterations_without_a_row_change_reach_the_topics(
+    shop: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
+    """The WAL shows none of it; one table is published that nobody writes to."""
     topics = Topics(servers, load(config_path), shop)
     shop.execute(
         "CREATE TABLE part (id int PRIMARY KEY, x int) PARTITION BY RANGE (id);"
@@ -348,7 +356,9 @@ def test_altered_without_a_change_of_a_row(shop: psycopg.Connection[Any], server
         assert daemon.stop() == 0
 
 
-def test_stopped_for_a_person_and_gone_on(shop: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+def test_a_change_that_readers_cannot_follow_stops_the_daemon(
+    shop: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
     topics = Topics(servers, load(config_path), shop)
     _choose(config_path, 'on_schema_change = "stop"')
     with running(config_path) as daemon:
@@ -388,8 +398,8 @@ def _choose(config_path: Path, line: str) -> None:
     config_path.write_text(config_path.read_text().replace("[source]", f"[source]\n{line}"))
 
 
-def test_killed_in_mid_reread(servers: Servers, database: str, config_path: Path) -> None:
-    """Under load, altered again while it reads: what is left to read is known to whoever comes next."""
+def test_a_reread_that_is_killed_midway_is_resumed(servers: Servers, database: str, config_path: Path) -> None:
+    """Under load, and altered again meanwhile: each next daemon knows the remaining chunks."""
     config = load(config_path)
     with psycopg.connect(database, autocommit=True) as bank:
         create_tables(bank, 1000)
@@ -397,15 +407,15 @@ def test_killed_in_mid_reread(servers: Servers, database: str, config_path: Path
             with running(config_path) as daemon:
                 wait_for(config, lambda record: record.is_state)
                 bank.execute("ALTER TABLE entry ADD note text DEFAULT 'note'")
-                newest = wait_for(config, lambda record: events(daemon, "table is read in windows"))
+                newest = wait_for(config, lambda record: events(daemon, "table read started"))
                 for _ in range(8):
                     before = newest.here.position
                     newest = wait_for(config, lambda record, before=before: record.here.position > before)
                 daemon.kill()
             with running(config_path) as daemon:
-                wait_for(config, lambda record: events(daemon, "snapshot goes on in windows"))
-                (left,) = events(daemon, "snapshot goes on in windows")
-                (planned,) = events(daemon, "table is read in windows")
+                wait_for(config, lambda record: events(daemon, "snapshot resumed in windows"))
+                (left,) = events(daemon, "snapshot resumed in windows")
+                (planned,) = events(daemon, "table read started")
                 assert 0 < left["chunks"] < planned["chunks"]
                 bank.execute("ALTER TABLE entry RENAME note TO remark")
                 bank.execute("VACUUM FULL account")

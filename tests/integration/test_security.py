@@ -1,4 +1,4 @@
-"""TLS and credentials to PostgreSQL and Kafka: good ones work, others are refused clearly, and no secret gets out."""
+"""TLS and credentials of PostgreSQL and Kafka: good ones work, others are refused, no secret leaks."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_good_credentials_work_and_stay_secret(all_secured: Secured) -> None:
         command = Path(f"/proc/{daemon.process.pid}/cmdline").read_text()
         assert str(config) in command
         shown = [tailrace(*words, "--config", str(config)) for words in (["config", "show"], ["status", "--json"])]
-        # a fault in mid-run, said in the log and on /readyz
+        # a fault at run time, reported in the log and on /readyz
         connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
-        wait_until(lambda: "starting again" in daemon.log.read_text())
+        wait_until(lambda: "session failed: restarting" in daemon.log.read_text())
         answers.append(ask(daemon, "/readyz")[1])
         in_tls = connection.execute(
             "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'tailrace'"
@@ -73,7 +73,7 @@ def test_good_credentials_work_and_stay_secret(all_secured: Secured) -> None:
 
 
 def test_views_are_filled_over_tls(all_secured: Secured) -> None:
-    """Spark reads by the Java client, whose options are others."""
+    """Spark reads with the Java client, which has other options."""
     config = all_secured.config()
     views = f'{sections(all_secured.folder)}[views.item]\ntable = "public.item"\n'
     config.write_text(config.read_text() + views)
@@ -85,7 +85,7 @@ def test_views_are_filled_over_tls(all_secured: Secured) -> None:
     with process(log, "tailrace.cdc.cli.main", "views", "rebuild", "item", "--config", str(config)) as rebuild:
         while rebuild.poll() is None:
             for each in [psutil.Process(rebuild.pid), *psutil.Process(rebuild.pid).children(recursive=True)]:
-                # each by itself: a zombie that Spark's script leaves has no command, but lasts as long as the JVM
+                # per process: a zombie of Spark's script has no command line, but exists as long as the JVM
                 with suppress(psutil.Error):
                     seen.add(" ".join(each.cmdline()))
             time.sleep(0.2)
@@ -98,7 +98,7 @@ def test_views_are_filled_over_tls(all_secured: Secured) -> None:
     assert [secret for secret in SECRETS if secret in everything] == []
 
 
-def test_client_certificate_in_place_of_a_password(all_secured: Secured) -> None:
+def test_a_client_certificate_replaces_the_password(all_secured: Secured) -> None:
     own = all_secured.certificates.issue("certified", common_name="certified")
     config = all_secured.config(all_secured.dsn("certified", sslcert=own.chain, sslkey=own.key))
     with running(config), psycopg.connect(all_secured.database, autocommit=True) as connection:
@@ -120,7 +120,7 @@ _VERIFY = "certificate verify failed"
     ],
     ids=["wrong password", "unknown CA", "expired", "another host", "no TLS", "no client certificate"],
 )
-def test_postgres_refused(
+def test_bad_credentials_for_postgresql_are_refused(
     all_secured: Secured, user: str, certificate: str, options: dict[str, str], reason: str
 ) -> None:
     if "sslrootcert" in options:
@@ -139,7 +139,7 @@ def test_postgres_refused(
     ],
     ids=["wrong password", "unknown CA", "expired", "another host"],
 )
-def test_kafka_refused(
+def test_bad_credentials_for_kafka_are_refused(
     all_secured: Secured, listener: str, password: str, options: dict[str, str], reason: str
 ) -> None:
     if options:
@@ -147,13 +147,13 @@ def test_kafka_refused(
     _assert_refused(all_secured.config("", listener, password, **options), 5, "TR-330", reason)
 
 
-def test_option_that_the_client_cannot_take(all_secured: Secured) -> None:
+def test_an_unusable_kafka_option_is_refused(all_secured: Secured) -> None:
     nowhere = all_secured.folder / "nowhere.pem"
     _assert_refused(all_secured.config(**{"ssl.ca.location": str(nowhere)}), 3, "TR-306", "ssl.ca.location failed")
 
 
 def _assert_refused(config: Path, exit_code: int, error: str, reason: str) -> None:
-    """See a start fail, with the reason and without a secret; nothing goes on by other means."""
+    """Assert that the start fails with the reason, and that no secret is printed."""
     refused = tailrace("run", "--config", str(config), timeout=60)
     assert refused.returncode == exit_code, refused.stderr
     assert f"ERROR  {error}" in refused.stderr

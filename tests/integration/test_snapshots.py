@@ -1,4 +1,4 @@
-"""`tailrace snapshot start`, `pause`, `resume`, `cancel`, `status`: tables read again beside the stream, and mended."""
+"""`tailrace snapshot` start, pause, resume, cancel and status: tables are reread and repaired."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROWS = 3000
 
 
 class Pipeline:
-    """One table and its topic, and the command beside the daemon."""
+    """One table and its topic, with the daemon's `snapshot` command."""
 
     def __init__(self, servers: Servers, path: Path, connection: psycopg.Connection[Any]) -> None:
         self.bootstrap = servers.bootstrap
@@ -51,7 +51,7 @@ class Pipeline:
         self.connection = connection
 
     def snapshot(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """Run `tailrace snapshot`; return what it prints as JSON."""
+        """Run `tailrace snapshot`; return its JSON output."""
         done = tailrace("snapshot", *arguments, "--json", "--config", str(self.path))
         assert done.returncode == code, (done.stdout, done.stderr)
         found = json.loads(done.stdout)
@@ -83,16 +83,16 @@ class Pipeline:
         cut = wait_for_state(self.config, self.connection)
         topic = f"{self.config.kafka.prefix}.public.{table}"
         records = read_topic(self.bootstrap, self.config.kafka.prefix, f"public.{table}", cut.offsets[topic])
-        assert_once_in_order([record for record in records if record.position.epoch])  # less those of `spoil`
+        assert_once_in_order([record for record in records if record.position.epoch])  # without those of `spoil`
         cursor = self.connection.cursor(row_factory=dict_row)
         cursor.execute(f"SELECT * FROM {table}".encode())
         rows = {(row["id"],): row for row in cursor}
-        # what an older record lacks reads as null
+        # columns that an older record lacks read as null
         empty = dict.fromkeys(next(iter(rows.values())))
         assert {key: empty | row for key, row in latest(records).items()} == rows
 
     def spoil(self, table: str, keys: range, into: range) -> None:
-        """Put records of keys that the source does not have on the topic: copies of others, under other keys."""
+        """Write records with keys that the source lacks to the topic: copies of others under other keys."""
         topic = f"{self.config.kafka.prefix}.public.{table}"
         by_key = {message.key(): message for message in read_raw(self.bootstrap, topic) if message.value()}
         producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random"})
@@ -121,7 +121,7 @@ def pipeline(tmp_path: Path, servers: Servers, database: str, prefix: str) -> It
         yield Pipeline(servers, write_config(tmp_path, database, servers.bootstrap, prefix, more), connection)
 
 
-def test_read_again_while_cuts_stay_states(pipeline: Pipeline) -> None:
+def test_cuts_stay_states_while_a_table_is_read_again(pipeline: Pipeline) -> None:
     with running(pipeline.path) as daemon:
         wait_for(pipeline.config, lambda record: record.is_state)
         assert pipeline.outcomes("start", "t", "--rate", "400") == {"public.t": "started"}
@@ -139,8 +139,8 @@ def test_read_again_while_cuts_stay_states(pipeline: Pipeline) -> None:
         assert daemon.stop() == 0
 
 
-def test_not_read_faster_beside_the_stream_than_allowed(pipeline: Pipeline) -> None:
-    """Beyond half a second's worth, and what the last window brings."""
+def test_windows_are_not_read_faster_than_the_limit(pipeline: Pipeline) -> None:
+    """The limit allows half a second's worth more, and the last window."""
     allowed, copied = 20_000, sum(len(f"{g}\t{g}\trow {g}\n") for g in range(1, ROWS + 1))
     text = pipeline.path.read_text()
     pipeline.path.write_text(
@@ -149,23 +149,23 @@ def test_not_read_faster_beside_the_stream_than_allowed(pipeline: Pipeline) -> N
     with running(pipeline.path) as daemon:
         wait_for(pipeline.config, lambda record: record.is_state)
         pipeline.equal("t")
-        (begin,), (end,) = (events(daemon, name) for name in ("table is read in windows", "table copied"))
+        (begin,), (end,) = (events(daemon, name) for name in ("table read started", "table copied"))
         took = datetime.fromisoformat(end["timestamp"]) - datetime.fromisoformat(begin["timestamp"])
         last = copied / begin["chunks"] * 1.5
         assert took.total_seconds() > (copied - last) / allowed - 0.5
         assert daemon.stop() == 0
 
 
-def test_only_some_rows(pipeline: Pipeline) -> None:
+def test_a_snapshot_with_a_condition_reads_only_its_rows(pipeline: Pipeline) -> None:
     with running(pipeline.path) as daemon:
         wait_for(pipeline.config, lambda record: record.is_state)
         refused = tailrace("snapshot", "start", "t", "--where", "n = = 1", "--config", str(pipeline.path))
         assert refused.returncode == 3, refused.stderr
         assert "TR-130" in refused.stderr
         assert "syntax error" in refused.stderr
-        # true for the planner, an error at the first row
+        # valid for the planner, an error at the first row
         assert pipeline.outcomes("start", "t", "--where", "1 / (n - n) = 1") == {"public.t": "started"}
-        wait_for(pipeline.config, lambda _: events(daemon, "rows cannot be selected, the read ends"))
+        wait_for(pipeline.config, lambda _: events(daemon, "table read failed: cannot select rows"))
         wait_for(pipeline.config, lambda _: pipeline.status("t").state == "failed")
         assert pipeline.status("t").where == "1 / (n - n) = 1"
         assert pipeline.outcomes("start", "t", "--where", "n % 10 = 0 -- a comment") == {"public.t": "started"}
@@ -181,7 +181,7 @@ def test_only_some_rows(pipeline: Pipeline) -> None:
         assert daemon.stop() == 0
 
 
-def test_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipeline) -> None:
+def test_a_snapshot_is_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipeline) -> None:
     with running(pipeline.path) as daemon:
         wait_for(pipeline.config, lambda record: record.is_state)
         assert pipeline.outcomes("cancel") == {}
@@ -195,7 +195,7 @@ def test_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipeline) -> None:
     assert paused.state == "paused"
     assert 0 < (paused.chunks_done or 0) < (paused.chunks or 0)
     assert 0 < (paused.rows or 0) < ROWS
-    # 400 are asked for; the first chunk counts from the plan
+    # the rate is 400, but the first chunk has the planned size
     assert 0 < (paused.rows_per_s or 0) < 2000
     assert paused.lsn is not None
     assert paused.seconds_left is None
@@ -212,7 +212,7 @@ def test_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipeline) -> None:
         wait_for(pipeline.config, lambda _: pipeline.status("t").chunks_done)
         now = pipeline.status("t")
         assert (now.seconds_left or 0) > 0
-        # 400 are asked for, not what a chunk alone comes to
+        # at most the rate of 400, not that of a single chunk
         assert 0 < (now.rows_per_s or 0) <= 400
         assert pipeline.outcomes("cancel", "t") == {"public.t": "cancelled"}
         assert pipeline.outcomes("cancel", "t") == {"public.t": "not being read"}
@@ -224,13 +224,13 @@ def test_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipeline) -> None:
         assert daemon.stop() == 0
 
 
-def test_keys_that_are_gone_get_their_delete(pipeline: Pipeline) -> None:
+def test_reconcile_deletes_the_keys_that_the_table_lacks(pipeline: Pipeline) -> None:
     ghosts = range(ROWS + 1, ROWS + 5001)
     with running(pipeline.path) as daemon:
         wait_for(pipeline.config, lambda record: record.is_state)
         wait_for_state(pipeline.config, pipeline.connection)
         pipeline.spoil("t", range(1, ROWS + 1), ghosts)
-        # the daemon knows where its own records end, so something of its own must lie behind
+        # the daemon knows the end of its own records, so one of them must come after the spoiled ones
         pipeline.connection.execute("UPDATE t SET n = n + 1")
         wait_for_state(pipeline.config, pipeline.connection)
         pipeline.connection.execute("INSERT INTO t VALUES (%s, 0, 'not gone')", (ghosts[0],))
@@ -250,7 +250,7 @@ def test_keys_that_are_gone_get_their_delete(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "dropped"])
-def test_a_gap_is_mended_by_what_the_hint_says(how: str, servers: Servers, tmp_path: Path, prefix: str) -> None:
+def test_a_gap_is_repaired_by_the_commands_of_the_hint(how: str, servers: Servers, tmp_path: Path, prefix: str) -> None:
     with own_postgres({"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"}) as server:
         dsn = postgres.dsn(server)
         path = write_config(tmp_path, dsn, servers.bootstrap, prefix, "[snapshot]\nchunk_bytes = 65536\n")
@@ -269,7 +269,7 @@ def test_a_gap_is_mended_by_what_the_hint_says(how: str, servers: Servers, tmp_p
                     first = wait_for(config, lambda record: record.generation == 2)
                     assert {f"public.{table}" for table in TABLES} <= set(first.incomplete_tables)
                     wait_for(config, lambda record: record.is_state and record.generation == 2)
-                    # the value kept before the gap is not what the row has now
+                    # the value in the cache from before the gap is not the row's any more
                     connection.execute("UPDATE document SET title = 'after' WHERE id % 3 = 0")
                     writer.stop()
                     assert_equal(servers.bootstrap, config, connection)
@@ -284,7 +284,7 @@ def test_a_gap_is_mended_by_what_the_hint_says(how: str, servers: Servers, tmp_p
 
 
 def _gap(connection: psycopg.Connection[Any], slot: str, how: str) -> None:
-    """Change what nobody will see in the WAL, and make sure that nobody will."""
+    """Make changes, then make sure that the slot never delivers them."""
     connection.execute("INSERT INTO event (what) SELECT 'in the gap' FROM generate_series(1, 10)")
     connection.execute("DELETE FROM account WHERE id % 5 = 0")
     connection.execute("UPDATE document SET body = 'changed in the gap' WHERE id % 3 = 0")

@@ -1,4 +1,4 @@
-"""Two daemons for one slot: one works, the other waits, and takes over whatever becomes of the first."""
+"""Two daemons for one slot: one works, the other waits and takes over if the first fails."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def waits(daemon: Daemon) -> bool:
 
 
 def goes_on(daemon: Daemon) -> bool:
-    return bool(events(daemon, "going on"))
+    return bool(events(daemon, "stream resumed"))
 
 
 def flushed(config: Config) -> int:
     return wait_for(config, lambda record: True).here.flushed_lsn
 
 
-def test_killed_one_is_replaced(
+def test_a_killed_daemon_is_replaced_by_the_standby(
     bank: psycopg.Connection[Any], servers: Servers, database: str, paths: list[Path]
 ) -> None:
     config = load(paths[0])
@@ -71,7 +71,7 @@ def test_killed_one_is_replaced(
             assert second.stop() == 0
 
 
-def test_paused_one_is_replaced_and_fenced(
+def test_a_paused_daemon_is_replaced_and_fenced(
     bank: psycopg.Connection[Any], servers: Servers, database: str, paths: list[Path]
 ) -> None:
     config = load(paths[0])
@@ -90,17 +90,17 @@ def test_paused_one_is_replaced_and_fenced(
             time.sleep(3)
             writer.stop()
             assert_equal(servers.bootstrap, config, bank)
-            # the revived one has not fenced the other in its turn
-            assert not events(second, "starting again")
-            assert len(events(second, "going on")) == 1
-            assert len(events(first, "going on")) == 1
+            # the resumed daemon has not fenced the other one in return
+            assert not events(second, "session failed: restarting")
+            assert len(events(second, "stream resumed")) == 1
+            assert len(events(first, "stream resumed")) == 1
             second.kill()
-            wait_until(lambda: len(events(first, "going on")) == 2)
+            wait_until(lambda: len(events(first, "stream resumed")) == 2)
             bank.execute("UPDATE account SET version = version + 1")
             assert_equal(servers.bootstrap, config, bank)
 
 
-def test_both_started_at_once(
+def test_of_two_daemons_started_at_once_one_waits(
     bank: psycopg.Connection[Any], servers: Servers, database: str, paths: list[Path]
 ) -> None:
     config = load(paths[0])
@@ -108,8 +108,8 @@ def test_both_started_at_once(
         daemons = [stack.enter_context(running(path)) for path in paths]
         wait_for(config, lambda record: record.is_state)
         wait_until(lambda: sum(map(waits, daemons)) == 1)
-        assert sum(len(events(daemon, "first snapshot begins")) for daemon in daemons) == 1
-        assert not any(events(daemon, "starting again") for daemon in daemons)
+        assert sum(len(events(daemon, "first snapshot started")) for daemon in daemons) == 1
+        assert not any(events(daemon, "session failed: restarting") for daemon in daemons)
         bank.execute("UPDATE account SET version = version + 1")
         assert_equal(servers.bootstrap, config, bank)
         assert [daemon.stop() for daemon in daemons] == [0, 0]

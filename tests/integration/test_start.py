@@ -1,6 +1,6 @@
-"""The truth table of `cdc.startup.decide` against real servers: what is found, and that a refusal changes nothing.
+"""The truth table of `cdc.startup.decide` against real servers; a refusal changes nothing.
 
-Rows that `tests.unit.test_start` has are here once more where it matters how PostgreSQL or Kafka show them. Those of a
+Rows of `tests.unit.test_start` are repeated here if it matters how PostgreSQL or Kafka report the facts. Those of a
 promotion are in `test_promotion`; more exit codes of the process in `test_bad_input` and `test_publications`.
 """
 
@@ -50,7 +50,7 @@ INSERT INTO u VALUES (1);
 
 
 def start_and_stop(config: Config) -> None:
-    """Run the daemon, in this process, until it is told to stop; it begins the stream."""
+    """Run the daemon in this process; stop it once it has started the stream."""
     stop_it = threading.Event()
     session = Session(config, stop_it)
     try:
@@ -62,7 +62,7 @@ def start_and_stop(config: Config) -> None:
 
 
 def refusal(config: Config) -> TailraceError:
-    """Start the daemon, which must refuse."""
+    """Start the daemon, which must refuse; return its error."""
     with pytest.raises(TailraceError) as refused:
         start_and_stop(config)
     assert refused.value.hint
@@ -71,7 +71,7 @@ def refusal(config: Config) -> TailraceError:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One that has run and was stopped."""
+    """A pipeline's configuration, and connections to its servers."""
 
     path: Path
     config: Config
@@ -80,14 +80,14 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """Of the slot and of the prefix."""
+        """Name of the slot and prefix of the topics."""
         return self.config.source.slot
 
     def execute(self, statement: str) -> None:
         self.connection.execute(statement.encode())
 
     def refused(self, code: str, exit_code: int, *words: str) -> None:
-        """Start it: it must refuse, and leave slot and position as they were."""
+        """Assert that the start is refused and leaves slot, position and topics as they were."""
         before = self._state()
         error = refusal(self.config)
         assert (error.code, error.exit_code) == (code, exit_code), str(error)
@@ -122,7 +122,7 @@ class Pipeline:
 
 @pytest.fixture
 def fresh(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Iterator[Pipeline]:
-    """One that has never run."""
+    """A pipeline that has never run."""
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(_TABLES)
@@ -136,7 +136,7 @@ def stopped(fresh: Pipeline) -> Pipeline:
 
 
 def assert_topic_equals(pipeline: Pipeline, table: str) -> Daemon:
-    """Run it until it has everything, and compare a topic with its table."""
+    """Run the daemon until it has everything, and compare a topic with its table."""
     with running(pipeline.path) as daemon:
         wait_for_state(pipeline.config, pipeline.connection)
     records = read_topic(pipeline.config.kafka.bootstrap, pipeline.name, f"public.{table}")
@@ -146,10 +146,10 @@ def assert_topic_equals(pipeline: Pipeline, table: str) -> Daemon:
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_of_several_brokers_one_may_not_know_the_topics_yet(
+def test_a_broker_that_does_not_know_the_topics_yet_is_asked_again(
     stopped: Pipeline, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
-    """As the first of the answers: a broker that is behind for just so long cannot be had."""
+    """It is simulated in the first answers: a real broker cannot be slow for a fixed time."""
     answers = iter([True] if comes_back else repeat(True))
 
     def behind(*arguments: Any, **options: Any) -> Found:
@@ -175,14 +175,14 @@ _SLOTS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("made", "word"), _SLOTS.values(), ids=_SLOTS)
-def test_slot_of_another_kind(stopped: Pipeline, made: str, word: str) -> None:
+def test_a_slot_of_another_kind_is_refused(stopped: Pipeline, made: str, word: str) -> None:
     stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
     stopped.execute(made.format(stopped.name))
     stopped.refused("TR-208", 4, word)
     stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
 
 
-def test_slot_of_another_database(stopped: Pipeline, servers: Servers) -> None:
+def test_a_slot_of_another_database_is_refused(stopped: Pipeline, servers: Servers) -> None:
     stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
     with psycopg.connect(servers.dsn, autocommit=True) as other:
         other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (stopped.name,))
@@ -191,7 +191,7 @@ def test_slot_of_another_database(stopped: Pipeline, servers: Servers) -> None:
 
 
 def _invalidate(pipeline: Pipeline, setting: str, value: str, make: Callable[[], None]) -> None:
-    """Have the server invalidate the slot by one of its limits."""
+    """Make the server invalidate the slot by one of its limits."""
     pipeline.execute(f"ALTER SYSTEM SET {setting} = '{value}'")
     try:
         pipeline.execute("SELECT pg_reload_conf()")
@@ -206,17 +206,17 @@ def _invalidate(pipeline: Pipeline, setting: str, value: str, make: Callable[[],
         pipeline.execute("SELECT pg_reload_conf()")
 
 
-def test_slot_whose_wal_was_removed(stopped: Pipeline) -> None:
+def test_a_slot_whose_wal_was_removed_is_refused(stopped: Pipeline) -> None:
     def write() -> None:
         stopped.execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t")
         stopped.execute("SELECT pg_switch_wal()")
 
     _invalidate(stopped, "max_slot_wal_keep_size", "16MB", write)
-    stopped.refused("TR-204", 6, "wal_removed", "is not on the topics", "snapshot start --all --reconcile")
+    stopped.refused("TR-204", 6, "wal_removed", "are not on the topics", "snapshot start --all --reconcile")
     assert_refused(stopped.path, "TR-204", 6, "snapshot start --all --reconcile")
 
 
-def test_slot_idle_for_too_long(stopped: Pipeline) -> None:
+def test_a_slot_invalidated_as_idle_is_refused(stopped: Pipeline) -> None:
     _invalidate(stopped, "idle_replication_slot_timeout", "1s", lambda: time.sleep(0.2))
     stopped.refused("TR-204", 6, "idle_timeout")
 
@@ -224,16 +224,16 @@ def test_slot_idle_for_too_long(stopped: Pipeline) -> None:
 # No position
 
 
-def test_slot_of_somebody_else(fresh: Pipeline) -> None:
-    """As when kafka.prefix was changed: the pipeline of the old one would lose what is taken from its slot."""
+def test_a_slot_without_our_position_is_refused(fresh: Pipeline) -> None:
+    """As after a change of kafka.prefix: the old pipeline would lose the changes read from its slot."""
     fresh.execute("CREATE PUBLICATION tailrace FOR TABLE t")
     fresh.execute(f"SELECT pg_create_logical_replication_slot('{fresh.name}', 'pgoutput')")
-    fresh.refused("TR-423", 6, "0 of 1 topics", "somebody else's")
+    fresh.refused("TR-423", 6, "0 of 1 topics", "a pipeline with another kafka.prefix")
     assert_refused(fresh.path, "TR-423", 6)
     assert not fresh.topics()
 
 
-def test_progress_topic_gone(stopped: Pipeline) -> None:
+def test_a_missing_progress_topic_is_refused_until_all_is_deleted(stopped: Pipeline) -> None:
     stopped.delete(f"{stopped.name}.tailrace.progress")
     stopped.refused("TR-423", 6, "2 of 2 topics", f"pg_drop_replication_slot('{stopped.name}')")
     stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
@@ -242,7 +242,7 @@ def test_progress_topic_gone(stopped: Pipeline) -> None:
     assert_topic_equals(stopped, "t")
 
 
-def test_first_start_killed_before_the_slot(fresh: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_start_killed_before_the_slot_is_repeated(fresh: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(recovery, "ExportedSnapshot", _killed)
         with pytest.raises(_Killed):
@@ -251,24 +251,26 @@ def test_first_start_killed_before_the_slot(fresh: Pipeline, monkeypatch: pytest
     assert_topic_equals(fresh, "t")
 
 
-def test_first_start_killed_behind_the_slot(fresh: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing changes in the tables any more: they must be read none the less, and once."""
+def test_a_first_start_killed_after_the_slot_reads_tables_once(
+    fresh: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing changes in the tables any more: they must be read all the same, and once."""
     _kill_behind_the_slot(fresh, monkeypatch)
     assert slots(fresh.config.source.dsn.get_secret_value(), fresh.name) == 1
     assert_topic_equals(fresh, "t")
     fresh.execute("INSERT INTO u VALUES (3)")
     daemon = assert_topic_equals(fresh, "u")
-    assert sorted(event["table"] for event in events(daemon, "table to be read")) == ["public.t", "public.u"]
-    assert not events(daemon, "topic begins anew: another table, or published anew")
+    assert sorted(event["table"] for event in events(daemon, "table read scheduled")) == ["public.t", "public.u"]
+    assert not events(daemon, "topic refilled: incompatible change")
 
 
-def test_first_start_killed_behind_the_slot_with_a_table_without_a_key(
+def test_a_first_start_killed_after_the_slot_refuses_keyless_tables(
     fresh: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh.execute("CREATE TABLE event (n int); INSERT INTO event VALUES (1)")
     _kill_behind_the_slot(fresh, monkeypatch)
     fresh.refused("TR-405", 6, "public.event", "snapshot start --all --reconcile")
-    # what the hint says
+    # as the hint says
     assert tailrace("snapshot", "start", "--all", "--reconcile", "--config", str(fresh.path)).returncode == 0
     assert_topic_equals(fresh, "t")
 
@@ -291,22 +293,22 @@ def _kill_behind_the_slot(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -
 # Publications
 
 
-def test_publication_that_leaves_out_deletes(fresh: Pipeline) -> None:
+def test_a_publication_that_omits_operations_is_refused(fresh: Pipeline) -> None:
     fresh.execute("CREATE PUBLICATION tailrace FOR TABLE t WITH (publish = 'insert, update')")
     fresh.refused("TR-233", 4, "delete, truncate", "ALTER PUBLICATION")
     fresh.execute("ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete, truncate')")
     start_and_stop(fresh.config)
     fresh.execute("ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete')")
-    fresh.refused("TR-426", 6, "does not publish: truncate", "copied anew")
+    fresh.refused("TR-426", 6, "does not publish: truncate", "copied again")
 
 
-def test_publication_gone(stopped: Pipeline) -> None:
+def test_a_missing_publication_is_refused_and_not_recreated(stopped: Pipeline) -> None:
     stopped.execute("DROP PUBLICATION tailrace, tailrace_nokey")
-    stopped.refused("TR-404", 6, '"tailrace" is gone')
+    stopped.refused("TR-404", 6, '"tailrace" is missing')
     assert not stopped.connection.execute("SELECT FROM pg_publication").rowcount
 
 
-def test_tables_added_and_taken_out_meanwhile(stopped: Pipeline) -> None:
+def test_tables_added_or_removed_while_stopped_are_followed(stopped: Pipeline) -> None:
     stopped.execute(
         "ALTER PUBLICATION tailrace DROP TABLE u; CREATE TABLE v (id int PRIMARY KEY); INSERT INTO v VALUES (7);"
         "ALTER PUBLICATION tailrace ADD TABLE v; INSERT INTO u VALUES (2); INSERT INTO t VALUES (100)"
@@ -329,7 +331,7 @@ def _change_topic(pipeline: Pipeline, how: str) -> None:
         for future in pipeline.admin.create_topics([new]).values():
             future.result()
     if how == "cut off":
-        # a while with another policy is enough
+        # another policy for a while is sufficient
         pipeline.alter(topic, cleanup_policy="delete")
         for each in pipeline.admin.delete_records(partitions).values():
             each.result()
@@ -351,14 +353,14 @@ def _change_topic(pipeline: Pipeline, how: str) -> None:
         ("without schemas", "tailrace.schemas"),
     ],
 )
-def test_topics_that_have_lost_records(stopped: Pipeline, how: str, word: str) -> None:
+def test_topics_that_have_lost_records_are_refused(stopped: Pipeline, how: str, word: str) -> None:
     _change_topic(stopped, how)
     stopped.refused("TR-424", 6, word)
     if how == "deleted":
         assert_refused(stopped.path, "TR-424", 6, f"{stopped.name}.public.t")
 
 
-def test_topic_of_a_table_that_is_not_captured_any_more(stopped: Pipeline) -> None:
+def test_a_missing_topic_of_an_uncaptured_table_is_ignored(stopped: Pipeline) -> None:
     stopped.execute("ALTER PUBLICATION tailrace DROP TABLE u")
     stopped.delete(f"{stopped.name}.public.u")
     start_and_stop(stopped.config)
@@ -375,7 +377,9 @@ def test_topic_of_a_table_that_is_not_captured_any_more(stopped: Pipeline) -> No
         ("tailrace.progress", "min.compaction.lag.ms", "1000"),
     ],
 )
-def test_topic_settings_that_break_a_promise(stopped: Pipeline, topic: str, setting: str, value: str) -> None:
+def test_topic_settings_that_break_a_promise_are_refused(
+    stopped: Pipeline, topic: str, setting: str, value: str
+) -> None:
     stopped.alter(f"{stopped.name}.{topic}", **{setting.replace(".", "_"): value})
     stopped.refused("TR-302", 5, f"{setting} = {value}", "kafka-configs.sh")
 
@@ -385,7 +389,7 @@ def test_topic_settings_that_break_a_promise(stopped: Pipeline, topic: str, sett
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Server]]]:
-    """A server whose data may be exchanged; the last of the list is the one that runs."""
+    """A server whose data may be replaced; the last one of the list runs."""
     folder = tmp_path_factory.mktemp("own") / "postgres"
     started: list[Server] = []
     postgres.start(folder, None, {"fsync": "off"}, started.append)
@@ -394,8 +398,8 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
         stop(each)
 
 
-def test_another_server(stopped: Pipeline, own_server: tuple[Path, list[Server]]) -> None:
-    """With a slot of the same name or without, its LSNs mean nothing here."""
+def test_another_server_is_refused(stopped: Pipeline, own_server: tuple[Path, list[Server]]) -> None:
+    """With a slot of the same name or without, its LSNs have no meaning here."""
     dsn = postgres.create_database(postgres.dsn(own_server[1][-1]), "other")
     write_config(stopped.path.parent, dsn, stopped.config.kafka.bootstrap, stopped.name)
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -408,8 +412,10 @@ def test_another_server(stopped: Pipeline, own_server: tuple[Path, list[Server]]
         connection.execute("SELECT pg_drop_replication_slot(%s)", (stopped.name,))
 
 
-def test_restored_backup(tmp_path: Path, servers: Servers, prefix: str, own_server: tuple[Path, list[Server]]) -> None:
-    """A copy of the files, slot and all, from before the topics were filled further."""
+def test_a_server_restored_from_a_backup_is_refused(
+    tmp_path: Path, servers: Servers, prefix: str, own_server: tuple[Path, list[Server]]
+) -> None:
+    """The data directory, with the slot, is a copy from before the topics received more."""
     folder, started = own_server
     dsn = postgres.create_database(postgres.dsn(started[-1]), prefix)
     path = write_config(tmp_path, dsn, servers.bootstrap, prefix)
@@ -434,5 +440,5 @@ def test_restored_backup(tmp_path: Path, servers: Servers, prefix: str, own_serv
 
 
 def _copy(data: Path, to: Path) -> None:
-    """Copy files with their owner, which is not ours."""
+    """Copy files with their owner, who is another user."""
     subprocess.run(["cp", "-a", str(data), str(to)], check=True)

@@ -1,8 +1,8 @@
-"""Transactions that stream while in progress and wait in the spool are those that protocol 1 sends whole.
+"""Transactions streamed in progress through the spool equal those that protocol 1 sends whole.
 
-Drawn at random: nested savepoints rolled back and released, tables that change their shape, commits in between. Also
-holds what nothing says in the manual: each row taken from the spool finds its relation, in the shape it was written in,
-though Relation messages in aborted parts are left out, too.
+Random: nested savepoints rolled back and released, tables that change their shape, commits in between. The test also
+checks a fact that the manual does not state: each row from the spool finds its relation in the shape that it was
+written in, although Relation messages in aborted parts are dropped, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STREAMING = {1: {}, 2: {"streaming": "on"}, 4: {"streaming": "parallel"}}
 
 
 class _Consumer:
-    """One walsender and what came of it: the rows of each committed transaction, in commit order."""
+    """One walsender and its result: the rows of each committed transaction, in commit order."""
 
     def __init__(self, connection: psycopg.Connection, dsn: str, protocol: int, folder: Path) -> None:
         slot = f"p{protocol}_{connection.info.dbname}"
@@ -46,7 +46,7 @@ class _Consumer:
         self.walsender.messages.clear()
 
     def not_empty(self) -> list[list[tuple[Relation, bytes]]]:
-        """A streamed transaction also commits when all that was in it has been rolled back."""
+        """Return the transactions with changes: a streamed one also commits if all of it was rolled back."""
         return [changes for changes in self.transactions if changes]
 
     def _feed(self, lsn: int, message: bytes) -> None:
@@ -59,7 +59,7 @@ class _Consumer:
         elif kind == pgoutput_stream.STREAM_START:
             self._block = pgoutput_stream.stream_start(message).xid
         elif kind == pgoutput_stream.STREAM_ABORT:
-            # 18 sends it to protocol 1 too, for parts of large transactions: nothing is streamed, and it is no error
+            # 18 sends it with protocol 1, too, for parts of large transactions: harmless, as nothing is streamed
             abort = pgoutput_stream.stream_abort(message, parallel=self._parallel)
             self.spool.abort(abort.xid, abort.sub_xid)
             self.aborted_parts += abort.xid != abort.sub_xid
@@ -90,7 +90,7 @@ def server_dsn() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_streamed_is_whole(server_dsn: str, seed: int, tmp_path: Path) -> None:
+def test_streamed_transactions_equal_those_sent_whole(server_dsn: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     with (
         fresh_database(server_dsn) as dsn,

@@ -1,4 +1,4 @@
-"""Type=notify: ready when changes flow, a watchdog that stops with the loop, and the unit itself."""
+"""systemd's Type=notify: ready when changes flow, a watchdog that stops with the loop; the unit file."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _address(supervisor: socket.socket, watchdog_s: float) -> dict[str, str]:
 
 
 def _received(supervisor: socket.socket, last: bytes) -> list[bytes]:
-    """Return what is said until `last`, and that."""
+    """Return the messages up to and including `last`."""
     said = [supervisor.recv(100)]
     while said[-1] != last:
         said.append(supervisor.recv(100))
     return said
 
 
-def test_the_daemon_says_when_it_is_ready_and_that_it_ends(
+def test_the_daemon_notifies_ready_watchdog_and_stopping(
     tmp_path: Path,
     servers: Servers,
     database: str,
@@ -59,13 +59,13 @@ def test_the_daemon_says_when_it_is_ready_and_that_it_ends(
         connection.execute("CREATE TABLE item (id int PRIMARY KEY)")
     with running(config) as daemon:
         _received(supervisor, b"READY=1")
-        assert events(daemon, "going on")
+        assert events(daemon, "stream resumed")
         _received(supervisor, b"WATCHDOG=1")
         assert daemon.stop() == 0
         _received(supervisor, b"STOPPING=1")
 
 
-def test_a_loop_that_hangs_is_no_more_vouched_for(supervisor: socket.socket) -> None:
+def test_a_hanging_loop_ends_the_watchdog_messages(supervisor: socket.socket) -> None:
     health = Health("slot")
     with notifying(health, _address(supervisor, watchdog_s=0.15)):
         assert supervisor.recv(100) == b"WATCHDOG=1"
@@ -73,17 +73,17 @@ def test_a_loop_that_hangs_is_no_more_vouched_for(supervisor: socket.socket) -> 
         _received(supervisor, b"READY=1")
         health.turned_at = time.monotonic() - 3600
         supervisor.settimeout(0.5)
-        # but for what was on its way
+        # messages already sent may still arrive
         with pytest.raises(TimeoutError):
             _received(supervisor, b"")
 
 
-def test_without_systemd_nothing_is_said() -> None:
+def test_notifying_works_without_systemd() -> None:
     with notifying(Health("slot"), {}):
         pass
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze here: apt-get install systemd")
     text = _UNIT.read_text(encoding="utf-8")

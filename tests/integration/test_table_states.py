@@ -1,4 +1,4 @@
-"""While one table is read again, the others' cuts are states: of them, and of them only."""
+"""While one table is read again, cuts are states of the other tables, and of them only."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 
 
 class _Topics:
-    """The rows of the source, and those of a topic up to a cut."""
+    """Compares the rows of topics up to a cut with those of the source."""
 
     def __init__(self, servers: Servers, config: Config, source: psycopg.Connection[Any]) -> None:
         self._bootstrap, self._config, self._source = servers.bootstrap, config, source
 
     def state(self, tables: Collection[str]) -> Cut:
-        """Return the state of some tables at the end of what is committed, after comparing each with the source."""
+        """Return the state of some tables with all present commits, after comparing them with the source."""
         cut = wait_for_state(self._config, self._source, tables=tables)
         for table in tables:
             topic = f"{self._config.kafka.prefix}.{table}"
@@ -56,15 +56,17 @@ class _Topics:
 
 
 def _alter(source: psycopg.Connection[Any], config: Config, daemon: Daemon) -> None:
-    """Have the rows of `big` read differently, and wait until a part of them is read again, and no more is."""
+    """Alter `big` so that its rows are reread; pause that read when a part of it is done."""
     source.execute("ALTER TABLE big ADD note text DEFAULT 'note'")
-    wait_for(config, lambda record: _BIG in record.incomplete_tables and events(daemon, "table is read in windows"))
+    wait_for(config, lambda record: _BIG in record.incomplete_tables and events(daemon, "table read started"))
     wait_for(config, lambda record: read_shares(config, record).get(_BIG))
     done = tailrace("snapshot", "pause", "big", "--config", f"{daemon.log.parent / 'tailrace.toml'}")
     assert done.returncode == 0, done.stderr
 
 
-def test_other_tables_states_move(source: psycopg.Connection[Any], servers: Servers, config_path: Path) -> None:
+def test_other_tables_states_advance_while_one_is_reread(
+    source: psycopg.Connection[Any], servers: Servers, config_path: Path
+) -> None:
     config = load(config_path)
     topics = _Topics(servers, config, source)
     with running(config_path) as daemon:
@@ -84,7 +86,7 @@ def test_other_tables_states_move(source: psycopg.Connection[Any], servers: Serv
         assert stuck == record.state_for([_BIG, _SMALL]) == record.state
         assert 0 < read_shares(config, record)[_BIG] < 1
 
-        # the daemon dies, and another one knows of it
+        # the daemon dies, and the next one knows the state
         daemon.kill()
     with running(config_path) as daemon:
         source.execute("INSERT INTO small VALUES (4)")

@@ -1,6 +1,6 @@
-"""Every command as a person sees it: on a terminal, narrow and wide, without colors if so wished, until Ctrl-C.
+"""Every command as a person sees it: on narrow and wide terminals, with NO_COLOR, until Ctrl-C.
 
-The commands are those of the app itself, so that a new one is tried without being named here.
+The commands are taken from the app itself, so that a new one is tested without being named here.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from tests.support.terminal import Seen, on_terminal
 
 _VALUES = {"TABLE": ["t"], "VIEW": ["v"]}
 _MORE = {"drop": ["--confirm", "v"], "start": ["t"], "dev up": ["--no-search"]}
-"""What a command needs beyond the arguments that it insists on."""
+"""Further arguments, besides the required ones."""
 
 _SERVICES = {("run",), ("views", "follow")}
-"""They run for ever, and are silent while nothing happens."""
+"""Commands that run until stopped, and are silent while nothing happens."""
 
 LEAVES = [path for path in commands() if path and not any(other[: len(path)] == path != other for other in commands())]
 
 
 def assert_nothing_raw(seen: Seen) -> None:
-    """Nothing that is meant for programs: no stack, no JSON."""
+    """Assert that there is no output meant for programs: no traceback, no JSON."""
     assert "Traceback" not in seen.text, seen.text
     assert "Exception" not in seen.text, seen.text
     assert not re.search(r'^\s*\{"', seen.text, re.MULTILINE), seen.text
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_help(width: int, tmp_path: Path) -> None:
+def test_help_of_every_command_fits_the_terminal(width: int, tmp_path: Path) -> None:
     seen = on_terminal([], width=width, cwd=tmp_path, module="tests.support.all_help", environment={"NO_COLOR": "1"})
     assert seen.code == 0, seen.text
     assert_nothing_raw(seen)
@@ -59,7 +59,7 @@ def test_help(width: int, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def started_s(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """How long a command takes on this machine, just now, before its first word."""
+    """Seconds until a command's first output on this machine, measured now."""
     began = time.monotonic()
     assert on_terminal(["version"], width=80, cwd=tmp_path_factory.mktemp("version")).code == 0
     return time.monotonic() - began
@@ -67,7 +67,7 @@ def started_s(tmp_path_factory: pytest.TempPathFactory) -> float:
 
 @pytest.fixture(scope="module")
 def folder(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A pipeline with a table on Kafka and a view that nobody maintains: whoever waits for it waits."""
+    """A pipeline with a table on Kafka, and a view that no job maintains, so that waits for it never end."""
     folder = tmp_path_factory.mktemp("terminal")
     prefix = f"t{os.getpid()}terminal"
     with fresh_database(servers.dsn) as dsn:
@@ -86,7 +86,7 @@ def folder(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def _arguments(path: tuple[str, ...]) -> list[str]:
-    """Return the command with a value for each argument that it insists on."""
+    """Return the command with a value for each required argument."""
     command: Any = typer.main.get_command(app)
     for name in path:
         command = command.commands[name]
@@ -96,7 +96,7 @@ def _arguments(path: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
-def test_every_command_until_ctrl_c(path: tuple[str, ...], folder: Path, started_s: float) -> None:
+def test_every_command_shows_nothing_raw_until_ctrl_c(path: tuple[str, ...], folder: Path, started_s: float) -> None:
     width = 80 if LEAVES.index(path) % 2 else 200
     try:
         seen = on_terminal(
@@ -109,20 +109,20 @@ def test_every_command_until_ctrl_c(path: tuple[str, ...], folder: Path, started
         )
     finally:
         if path[0] == "dev":
-            with suppress(ConfigError):  # it had not begun with any
+            with suppress(ConfigError):  # no servers had been started
                 stop_servers(folder / ".tailrace", purge=True)
-    # Python itself ends by the signal when Ctrl-C comes behind the last line
+    # Python itself ends by the signal if Ctrl-C comes after the last line
     assert seen.code in {0, 2, 3, 4, 5, 6, 7, 8, 130, -signal.SIGINT}, (seen.code, seen.text)
     assert seen.text.strip() or path == ("dev", "down")
     if path != ("config", "schema"):
         assert_nothing_raw(seen)
     assert seen.colors == []
     if path not in _SERVICES:
-        # a start is longer than that of `version`, which imports next to nothing
+        # commands start more slowly than `version`, which imports almost nothing
         assert seen.silent_s < 2 + 4 * started_s, (seen.silent_s, started_s, seen.text)
 
 
-def test_colors_unless_they_are_not_wanted(folder: Path, started_s: float) -> None:
+def test_colors_are_used_without_no_color(folder: Path, started_s: float) -> None:
     seen = on_terminal(
         ["wait"], width=80, cwd=folder, interrupt_after_s=4 + 4 * started_s, environment={"NO_COLOR": ""}
     )

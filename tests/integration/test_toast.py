@@ -1,4 +1,4 @@
-"""Large values that an update did not touch, and that the WAL therefore lacks: every version on the topic is exact."""
+"""Large values that the WAL lacks because an update left them as they are: all versions are exact."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _TABLE = (
 
 
 def noise(size: int, seed: int | None = None) -> str:
-    """Return text that does not compress, so that it is kept out of line."""
+    """Return text that does not compress, so that it is stored out of line."""
     return "".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=size))
 
 
 class Docs:
-    """Changes the table `docs` and writes down every version of every row, in their order."""
+    """Changes the table `docs` and records every version of every row in order."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -46,7 +46,7 @@ class Docs:
         return dict(zip(names, row, strict=True)) if row else None
 
     def insert(self, id: int, size: int | None = 5000) -> None:
-        """Insert a row whose values are all out of line, or small ones."""
+        """Insert a row with values that are out of line, or null ones if `size` is None."""
         text = noise(size, id) if size else None
         self.connection.execute(
             "INSERT INTO docs VALUES (%s, 0, %s, jsonb_build_object('a', %s::text), %s, ARRAY[%s, NULL, 'x,y'],"
@@ -67,7 +67,7 @@ class Docs:
 
 
 class Pipeline:
-    """A configuration, the daemon that runs with it, and what is on its topics."""
+    """A configuration, its daemon, and the records on its topics."""
 
     def __init__(self, path: Path, bootstrap: str, connection: psycopg.Connection[Any]) -> None:
         self.path = path
@@ -90,7 +90,7 @@ class Pipeline:
         return found
 
     def assert_versions(self, docs: Docs) -> None:
-        """Compare every version on the topic with the one that was written down."""
+        """Compare every version on the topic with the recorded one."""
         records = sorted(self.records(), key=lambda record: record.position)
         found = [
             (record.key[0], record.value["after"])
@@ -102,16 +102,16 @@ class Pipeline:
         assert len(found) == len(docs.versions)
 
     def assert_latest(self, docs: Docs) -> None:
-        """Compare the topic's state with the table."""
+        """Compare the topic's newest rows with the table."""
         rows = latest(self.records())
         ids = [id for (id,) in self.connection.execute("SELECT id FROM docs")]
         assert rows == {(id,): docs.row(id) for id in ids}
 
     def stopped(self, daemon: Daemon) -> tuple[int, int]:
-        """Stop the daemon; return how many values were in its cache, and how many rows it has read again."""
-        before = len(events(daemon, "unchanged large values"))
+        """Stop the daemon; return the number of values from its cache and of rows that it reread."""
+        before = len(events(daemon, "unchanged large values completed"))
         assert daemon.stop() == 0
-        counts = events(daemon, "unchanged large values")[before:] or [{"from_cache": 0, "reread": 0}]
+        counts = events(daemon, "unchanged large values completed")[before:] or [{"from_cache": 0, "reread": 0}]
         return counts[-1]["from_cache"], counts[-1]["reread"]
 
 
@@ -164,7 +164,7 @@ def change_docs(docs: Docs) -> None:
     docs.update(1, _SMALL)
     docs.update(1, f"body = '{noise(7000)}', tags = NULL")
     docs.update(1, _SMALL)
-    # a value that becomes null and comes again
+    # a value that becomes null and returns
     docs.update(2, "body = NULL, raw = NULL")
     docs.update(2, _SMALL)
     docs.update(2, f"body = '{noise(6000)}'")
@@ -182,7 +182,7 @@ def change_docs(docs: Docs) -> None:
         docs.insert(10, 3000)
         docs.update(110, _SMALL)
         docs.update(10, _SMALL)
-    # the same in a transaction that comes before its commit, with a part of it rolled back
+    # the same in a transaction streamed before its commit, with a part rolled back
     with connection.transaction():
         for id in range(20, 40):
             docs.insert(id)
@@ -194,7 +194,7 @@ def change_docs(docs: Docs) -> None:
     with connection.transaction(force_rollback=True):
         connection.execute(f"UPDATE docs SET body = '{noise(9000)}'".encode())
     docs.update(20, _SMALL)
-    # update, then delete; the key again with less, and grown by an update
+    # update, then delete; the same key again with smaller values, and enlarged by an update
     docs.update(21, _SMALL)
     docs.delete(21)
     docs.insert(21, None)
@@ -208,7 +208,7 @@ def change_docs(docs: Docs) -> None:
 
 
 def change_composite(connection: psycopg.Connection[Any]) -> None:
-    # PeerDB Composite_PKey_Toast_1 and _2, and with a part of the key that is out of line itself
+    # PeerDB Composite_PKey_Toast_1 and _2, and with a part of the key that is itself out of line
     for a in ("x", noise(2000)):
         with connection.transaction():
             connection.execute(
@@ -222,11 +222,11 @@ def change_composite(connection: psycopg.Connection[Any]) -> None:
         connection.execute("DELETE FROM composite WHERE b = 10")
 
 
-def test_every_version_is_exact(pipeline: Pipeline, connection: psycopg.Connection[Any]) -> None:
+def test_every_version_of_large_values_is_exact(pipeline: Pipeline, connection: psycopg.Connection[Any]) -> None:
     docs = Docs(connection)
     for id in (1, 2, 3):
         docs.insert(id)
-    docs.versions.clear()  # these come by the snapshot
+    docs.versions.clear()  # the snapshot brings these
     columns = ", ".join(f'"{name}" {kind}' for name, (kind, _) in DEBEZIUM.items())
     values = ", ".join(value for _, value in DEBEZIUM.values())
     connection.execute(f"CREATE TABLE kinds (id int PRIMARY KEY, not_toast int, {columns})".encode())
@@ -241,7 +241,7 @@ def test_every_version_is_exact(pipeline: Pipeline, connection: psycopg.Connecti
         change_docs(docs)
         change_composite(connection)
         connection.execute("UPDATE kinds SET not_toast = 2")
-        connection.execute("ANALYZE docs")  # a Relation message that says nothing new
+        connection.execute("ANALYZE docs")  # causes a Relation message without a change
         docs.update(30, _SMALL)
         pipeline.assert_versions(docs)
         pipeline.assert_latest(docs)
@@ -251,7 +251,7 @@ def test_every_version_is_exact(pipeline: Pipeline, connection: psycopg.Connecti
         kinds = latest(pipeline.records("kinds"))[1,]
         names = ", ".join(f'"{name}"{"::text[]" if kind == "json[]" else ""}' for name, (kind, _) in DEBEZIUM.items())
         assert (*kinds.values(),) == connection.execute(f"SELECT id, 2, {names} FROM kinds".encode()).fetchone()
-        # emptied, and the same keys again
+        # truncated, and the same keys again
         connection.execute("TRUNCATE docs")
         docs.insert(1, None)
         docs.update(1, _SMALL)
@@ -262,10 +262,10 @@ def test_every_version_is_exact(pipeline: Pipeline, connection: psycopg.Connecti
         assert (from_cache > 200, reread) == (True, 0)
 
 
-def test_files_of_other_moments(
+def test_versions_are_exact_whatever_the_cache_file_is(
     pipeline: Pipeline, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the file is when the daemon starts: from just now, gone, from long ago, damaged, or not kept up."""
+    """The daemon may find the file current, missing, old, damaged or not updated."""
     docs = Docs(connection)
     backup = pipeline.path.parent / "backup"
     with running(pipeline.path) as daemon:
@@ -277,7 +277,7 @@ def test_files_of_other_moments(
     shutil.copytree(pipeline.cache, backup)
 
     def behind() -> None:
-        """Every version at its time, although the source has moved on."""
+        """Update every row several times: when the daemon reads the versions, the source is ahead."""
         for id in range(1, 6):
             docs.update(id, _SMALL)
             docs.update(id, f"body = '{noise(4000)}'")
@@ -296,7 +296,7 @@ def test_files_of_other_moments(
         behind()
         with running(pipeline.path) as daemon:
             pipeline.assert_latest(docs)
-            docs.update(1, _SMALL)  # beyond the moment at which the catalog was asked
+            docs.update(1, _SMALL)  # after the moment at which the catalog was read
             pipeline.assert_latest(docs)
             return pipeline.stopped(daemon)
 
@@ -305,7 +305,7 @@ def test_files_of_other_moments(
     shutil.rmtree(pipeline.cache)
     shutil.copytree(backup, pipeline.cache)
     assert run()[1] > 0
-    assert '"toast cache has caught up"' in (pipeline.path.parent / "run.log").read_text()
+    assert '"toast cache caught up"' in (pipeline.path.parent / "run.log").read_text()
     (pipeline.cache / "toast.db").write_bytes(b"\1" * 100_000)
     assert run()[1] > 0
     monkeypatch.setenv("WAY", "reread")
@@ -315,7 +315,7 @@ def test_files_of_other_moments(
     assert run()[1] == 0
 
 
-def test_rows_gone_when_they_are_read_again(
+def test_rows_that_are_gone_at_their_reread_stay_exact(
     pipeline: Pipeline, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docs = Docs(connection)
@@ -329,7 +329,7 @@ def test_rows_gone_when_they_are_read_again(
     docs.delete(101)
     docs.update(2, _SMALL)
     docs.delete(2)
-    # two rows change their keys with each other
+    # two rows exchange their keys
     docs.update(3, "id = 103", 103)
     docs.update(4, "id = 3", 3)
     docs.update(103, "id = 4", 4)
@@ -351,8 +351,10 @@ def test_rows_gone_when_they_are_read_again(
         pipeline.assert_latest(docs)
 
 
-def test_altered_tables(pipeline: Pipeline, connection: psycopg.Connection[Any]) -> None:
-    """Values that a table had before are never given for those that it has now."""
+def test_values_from_before_an_alteration_are_never_used(
+    pipeline: Pipeline, connection: psycopg.Connection[Any]
+) -> None:
+    """Values from before an alteration are never used for the present columns."""
     docs = Docs(connection)
     for id in range(1, 10):
         docs.insert(id)
@@ -389,14 +391,14 @@ def test_altered_tables(pipeline: Pipeline, connection: psycopg.Connection[Any])
             touch(1)
             touch(2)
             assert_same(1, 2)
-        # a value that is out of line although it is smaller than what we took for the least
+        # a value that is out of line although it is smaller than the usual threshold
         touch(5)
         assert_same(5)
         connection.execute("ALTER TABLE docs SET (toast_tuple_target = 128)")
         connection.execute("UPDATE docs SET body = %s WHERE id = 5", (noise(100),))
         touch(5)
         assert_same(5)
-    # the same while the daemon is not there: the catalog is ahead of the stream then
+    # the same while the daemon is stopped: then the catalog is ahead of the stream
     for alter in (rewrite, again, elsewhere, unpublished):
         touch(3)
         alter()
@@ -406,7 +408,9 @@ def test_altered_tables(pipeline: Pipeline, connection: psycopg.Connection[Any])
             assert_same(3, 4)
 
 
-def test_killed_at_any_moment(pipeline: Pipeline, connection: psycopg.Connection[Any], database: str) -> None:
+def test_kills_leave_the_topic_and_the_cache_exact(
+    pipeline: Pipeline, connection: psycopg.Connection[Any], database: str
+) -> None:
     docs = Docs(connection)
     count = 60
     for id in range(count):
@@ -449,7 +453,7 @@ def test_killed_at_any_moment(pipeline: Pipeline, connection: psycopg.Connection
         for record in pipeline.records():
             after = record.value and record.value["after"]
             assert not after or after["body"].startswith(f"{record.key[0]}:")
-        # a kill between Kafka's commit and the cache's has it forget what the topics have had since: all are known anew
+        # after a kill between Kafka's commit and the cache's, the cache lacks the newest values: fill it again
         for id in range(count):
             docs.update(id, _SMALL)
         pipeline.assert_latest(docs)
@@ -461,7 +465,9 @@ def test_killed_at_any_moment(pipeline: Pipeline, connection: psycopg.Connection
         assert pipeline.stopped(daemon) == (count, 0)
 
 
-def test_cap(pipeline: Pipeline, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_cache_stays_below_its_limit_and_rows_are_reread(
+    pipeline: Pipeline, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TAILRACE__SOURCE__TOAST_CACHE_BYTES", str(2**20))
     docs = Docs(connection)
     with running(pipeline.path) as daemon:
@@ -476,5 +482,5 @@ def test_cap(pipeline: Pipeline, connection: psycopg.Connection[Any], monkeypatc
         from_cache, reread = pipeline.stopped(daemon)
         assert from_cache >= 20
         assert reread > 50
-        assert '"toast cache is full: ' in daemon.log.read_text()
+        assert '"toast cache full: ' in daemon.log.read_text()
     assert (pipeline.cache / "toast.db").stat().st_size < 1.5 * 2**20

@@ -1,4 +1,4 @@
-"""`tailrace verify --log` on the topics of a daemon, and on copies of them with one thing wrong."""
+"""`tailrace verify --log` on the topics of a daemon, and on copies with one planted fault."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOPICS = ("message", *(f"public.{table}" for table in TABLES))
 
 @dataclass
 class Pipeline:
-    """The topics of a daemon that has ended: the messages of each partition, and the position records."""
+    """Topics of a daemon that has ended: messages by partition, and position records."""
 
     config: Config
     path: Path
@@ -66,7 +66,7 @@ def pipeline(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield Pipeline(config, path, lines, positions)
 
 
-def test_what_the_daemon_wrote_is_whole(pipeline: Pipeline) -> None:
+def test_the_log_of_the_daemon_has_no_findings(pipeline: Pipeline) -> None:
     proof = verify_log(pipeline.config)
     assert proof.tally.findings == []
     assert proof.tally.records == sum(map(len, pipeline.lines.values()))
@@ -74,15 +74,15 @@ def test_what_the_daemon_wrote_is_whole(pipeline: Pipeline) -> None:
     assert proof.tally.compacted == proof.tally.uncounted == 0
 
 
-def test_by_small_blocks(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_read_in_small_blocks_has_no_findings(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailrace.cdc.operations.verify_log._BLOCK_RECORDS", 7)
     assert verify_log(pipeline.config).tally.findings == []
 
 
-def test_whole_after_all_that_writes_beside_the_tables(
+def test_the_log_is_whole_with_records_of_every_other_kind(
     servers: Servers, database: str, prefix: str, tmp_path: Path
 ) -> None:
-    """Snapshots of each kind, dead letters, matches, messages, and topics of the same prefix that are not ours."""
+    """Snapshots of each kind, dead letters, matches, messages, and other topics with the same prefix."""
     more = "[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 20\n"
     path = write_config(tmp_path, database, servers.bootstrap, prefix, more, 'on_error = "divert"\n')
     config = load(path)
@@ -146,7 +146,7 @@ def _double(lines: Lines, at: tuple[str, int], middle: int) -> None:
 
 
 def _swap(lines: Lines, at: tuple[str, int], middle: int) -> None:
-    """The offsets stay where they are, which is what the cuts are translated by."""
+    """Exchange two messages; offsets stay, because the cuts are translated by them."""
     line = lines[at]
     line[middle], line[middle + 1] = line[middle + 1], line[middle]
 
@@ -169,20 +169,22 @@ def _nothing(lines: Lines, at: tuple[str, int], middle: int) -> None:
         (_add, {"unaccounted"}),
     ],
 )
-def test_planted(pipeline: Pipeline, plant: Callable[[Lines, tuple[str, int], int], None], kinds: set[str]) -> None:
+def test_each_planted_fault_is_found(
+    pipeline: Pipeline, plant: Callable[[Lines, tuple[str, int], int], None], kinds: set[str]
+) -> None:
     proof = verify_log(_copy(pipeline, plant))
     assert kinds <= {finding.kind for finding in proof.tally.findings}
     assert proof.holds == (not kinds)
 
 
-def test_a_position_record_that_is_gone(pipeline: Pipeline) -> None:
-    """What it counted is on no record's account."""
+def test_a_missing_position_record_is_found(pipeline: Pipeline) -> None:
+    """No other position record counts its records."""
     middle = next(i for i in range(len(pipeline.positions) // 2, 10**6) if pipeline.positions[i].counts)
     left = replace(pipeline, positions=[r for i, r in enumerate(pipeline.positions) if i != middle])
     assert "unaccounted" in {finding.kind for finding in verify_log(_copy(left, _nothing)).tally.findings}
 
 
-def test_a_torn_transaction(pipeline: Pipeline) -> None:
+def test_a_torn_transaction_is_found(pipeline: Pipeline) -> None:
     """The cut of a Kafka transaction ends one record too early in one partition."""
     positions = list(pipeline.positions)
     index, topic, partition = next(
@@ -201,8 +203,8 @@ def test_a_torn_transaction(pipeline: Pipeline) -> None:
     assert {"missing", "unaccounted", "torn"} <= {finding.kind for finding in findings}
 
 
-def test_older_than_the_compaction_lag(pipeline: Pipeline) -> None:
-    """What compaction may have taken is said, and no finding; what it cannot have added still is."""
+def test_past_the_compaction_lag_missing_records_are_no_finding(pipeline: Pipeline) -> None:
+    """Records that compaction may have removed are reported, but no finding; extra records still are."""
     for plant, compacted in ((_drop, 1), (_double, 0)):
         config = _copy(pipeline, plant)
         old = config.model_copy(update={"kafka": config.kafka.model_copy(update={"min_compaction_lag_ms": 0})})
@@ -217,7 +219,7 @@ def test_at_least_once_is_refused(pipeline: Pipeline) -> None:
         verify_log(pipeline.config.model_copy(update={"delivery": delivery}))
 
 
-def test_the_command(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_command_reports_findings_by_its_exit_code(pipeline: Pipeline, tmp_path: Path) -> None:
     done = tailrace("verify", "--log", "--json", "--config", str(pipeline.path))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["holds"] is True
@@ -232,9 +234,9 @@ def test_the_command(pipeline: Pipeline, tmp_path: Path) -> None:
 
 
 def _copy(pipeline: Pipeline, plant: Callable[[Lines, tuple[str, int], int], None]) -> Config:
-    """Write the topics once more, under another prefix, with one thing wrong; return the configuration for it.
+    """Write the topics again under another prefix with one fault; return the configuration for it.
 
-    Offsets are dense there, so the cuts are translated: each to how many records lie before it.
+    Offsets are dense there, so each cut is translated to the number of records before it.
     """
     kafka = pipeline.config.kafka
     old, new = kafka.prefix, f"t{uuid.uuid4().hex[:10]}"

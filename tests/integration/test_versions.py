@@ -1,6 +1,6 @@
-"""The core that holds on PostgreSQL 14 to 18: a first snapshot under load, every kind of change, and kill -9.
+"""The core features on PostgreSQL 14 to 18: first snapshot under load, every kind of change, kill -9.
 
-All the other tests run on 18 only.
+All other tests run on 18 only.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def config_path(tmp_path: Path, servers: Servers, old_database: str, prefix: str
     return write_config(tmp_path, old_database, servers.bootstrap, prefix)
 
 
-def test_snapshot_and_stream_and_every_kind_of_change(
+def test_snapshot_stream_and_every_kind_of_change_equal_the_source(
     bank: psycopg.Connection[Any], servers: Servers, old_database: str, config_path: Path
 ) -> None:
     config = load(config_path)
@@ -103,7 +103,7 @@ def test_snapshot_and_stream_and_every_kind_of_change(
 
 
 def _publish(connection: psycopg.Connection[Any]) -> None:
-    """Make the publication as an owner does: a partitioned table as its root and, from 15 on, a part of it."""
+    """Create the publication as an owner does; from 15 on with a column list and a row filter."""
     part = "(id, page) WHERE (id < 250)" if connection.info.server_version >= 150000 else ""
     connection.execute(
         "CREATE TABLE visit (id int PRIMARY KEY, page text, secret text) PARTITION BY RANGE (id);"
@@ -127,7 +127,7 @@ def _published_visits(connection: psycopg.Connection[Any]) -> dict[tuple[Any, ..
 
 
 def _large_transaction(connection: psycopg.Connection[Any]) -> None:
-    """More than `logical_decoding_work_mem`, with a part rolled back, and beside it one that is rolled back whole."""
+    """Exceed `logical_decoding_work_mem` with a part rolled back; roll another transaction back whole."""
     insert = "INSERT INTO entry (account, n) SELECT 1, g FROM generate_series(%s::int, %s::int) g"
     with connection.transaction(force_rollback=True):
         connection.execute(insert, (500_001, 503_000))
@@ -142,16 +142,16 @@ def _records(servers: Servers, config: Config, table: str) -> list[TopicRecord]:
     return read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}")
 
 
-def test_killed_in_mid_snapshot_and_mid_stream(
+def test_kills_in_mid_snapshot_and_mid_stream_lose_nothing(
     bank: psycopg.Connection[Any],
     servers: Servers,
     old_database: str,
     config_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # large transactions come in progress here, and whole in the other test
+    # large transactions are streamed in progress here, and sent whole in the other test
     monkeypatch.setenv("TAILRACE__SOURCE__STREAMING", "true")
-    # many chunks and many commits, so that there is time to kill it in between
+    # many chunks and commits, so that there is time to kill the daemon in between
     with config_path.open("a") as file:
         file.write("[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 10\n")
     config = load(config_path)
@@ -159,13 +159,13 @@ def test_killed_in_mid_snapshot_and_mid_stream(
         with running(config_path) as daemon:
             wait_for(config, lambda record: record.incomplete_tables and record.counts)
             daemon.kill()
-        (begins,) = events(daemon, "first snapshot begins")
+        (begins,) = events(daemon, "first snapshot started")
         with running(config_path) as daemon:
             wait_for(config, lambda record: not record.incomplete_tables)
             wait_for_state(config, bank)
             _large_transaction(bank)
             daemon.kill()
-        assert 0 < events(daemon, "snapshot goes on in windows")[0]["chunks"] < begins["chunks"]
+        assert 0 < events(daemon, "snapshot resumed in windows")[0]["chunks"] < begins["chunks"]
         assert writer.transactions > 100
     with running(config_path) as daemon:
         assert_equal(servers.bootstrap, config, bank)

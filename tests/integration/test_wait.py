@@ -1,4 +1,4 @@
-"""`tailrace wait`, `tailrace.wait` and `/wait`: they return when a view has applied an LSN, and not before."""
+"""`tailrace wait`, `tailrace.wait` and `/wait` return when a view has applied an LSN, and not before."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 
 
 class Follow:
-    """What `views follow` tells the topic, by the same code; a batch is nothing but its record here."""
+    """Publishes what `views follow` would, by the same code; a batch here is only its record."""
 
     def __init__(self, config: Config) -> None:
         self._topic = ViewsTopic(config.kafka, Topics(config.kafka.prefix))
@@ -50,7 +50,9 @@ class Follow:
         self._topic.publish(ViewRecord(view, "warehouse", 1, cut, now_ms(), 1, error))
 
 
-def test_wait(source: psycopg.Connection[Any], config_path: Path) -> None:
+def test_a_wait_returns_when_the_views_have_the_lsn_and_not_before(
+    source: psycopg.Connection[Any], config_path: Path
+) -> None:
     config = load(config_path)
     with running(config_path) as daemon:
         first = wait_for_state(config, source)
@@ -58,7 +60,7 @@ def test_wait(source: psycopg.Connection[Any], config_path: Path) -> None:
         second = wait_for_state(config, source)
         between, wanted = format_lsn(first.flushed_lsn + 1), format_lsn(second.flushed_lsn)
         url = f"/wait?lsn={wanted}&view=a&view=b&timeout=0.3"
-        assert _code(ask(daemon, url)) == (504, "TR-570")  # there is no topic yet
+        assert _code(ask(daemon, url)) == (504, "TR-570")  # the topic does not exist yet
 
         follow = Follow(config)
         follow.applied("a", second)
@@ -66,7 +68,7 @@ def test_wait(source: psycopg.Connection[Any], config_path: Path) -> None:
         late = tailrace("wait", "--lsn", between, "--timeout", "0.3", "--config", str(config_path))
         assert (late.returncode, late.stdout) == (8, "")
         assert "ERROR  TR-570" in late.stderr
-        assert f'"b" {format_lsn(first.flushed_lsn)}. It stands still: ERROR  TR-531  refused' in late.stderr
+        assert f'"b" {format_lsn(first.flushed_lsn)}. Reason: ERROR  TR-531  refused' in late.stderr
         assert '"a"' not in late.stderr
         assert _code(ask(daemon, url)) == (504, "TR-570")
         with pytest.raises(TailraceError, match="TR-570"):
@@ -99,11 +101,11 @@ def test_wait(source: psycopg.Connection[Any], config_path: Path) -> None:
 
         assert _code(ask(daemon, f"/wait?lsn={wanted}&view=c")) == (404, "TR-107")
         assert _code(ask(daemon, "/wait?view=a")) == (400, "TR-578")
-        # now is later than all that was applied
+        # the present LSN is after all that was applied
         source.execute("INSERT INTO t VALUES (2)")
         assert tailrace("wait", "--timeout", "0", "--config", str(config_path)).returncode == 8
 
-        # a wait that goes on does not hold the daemon's end up
+        # a pending wait does not delay the daemon's stop
         ended: list[object] = []
         last = threading.Thread(target=lambda: ended.append(ask(daemon, "/wait?lsn=FFFFFFFF/0&view=a&timeout=60")))
         last.start()

@@ -1,4 +1,4 @@
-"""`tailrace.table`: which state of a view in the warehouse stands for an LSN. The table is pyiceberg's own work."""
+"""`tailrace.table` selects the state of a warehouse view for an LSN; pyiceberg itself reads the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cut(lsn: int) -> Cut:
     return Cut(Position(0, lsn - 5, 0), lsn, 0, "1", 1)
 
 
-def test_as_of_an_lsn(servers: Servers, prefix: str, tmp_path: Path) -> None:
+def test_a_table_as_of_an_lsn_is_its_newest_state_up_to_it(servers: Servers, prefix: str, tmp_path: Path) -> None:
     views = '[views.v]\ntable = "public.t"\n[views.s]\ntable = "public.t"\ntarget = "search"\n'
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "file://{tmp_path}/data"\n'
     file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + views)
@@ -56,18 +56,18 @@ def test_as_of_an_lsn(servers: Servers, prefix: str, tmp_path: Path) -> None:
     add([4], 0x40, 2)
     carries = table.refresh().current_snapshot()
     assert carries is not None
-    add([], None, 2)  # as a rewrite of its files by another tool
+    add([], None, 2)  # as if another tool had rewritten its files
     assert rows() == ("0/40", [1, 2, 3, 4])
     assert rows("0/40") == rows(0x40) == rows()
     assert rows("0/3F") == ("0/30", [1, 2, 3])
     assert rows("0/30") == ("0/30", [1, 2, 3])
     assert rows("0/2F") == ("0/20", [1, 2])
-    for early in ("0/1F", "0/10", "0/1"):  # of another generation, or before all
+    for early in ("0/1F", "0/10", "0/1"):  # of another generation, or before all states
         with pytest.raises(TailraceError, match="TR-561"):
             rows(early)
     with pytest.raises(TailraceError, match="TR-562"):
         rows("0/41")
-    # a later cut that changed no row is on the topic alone
+    # a later cut that changed no row is only on the topic
     config = load(file)
     record = ViewRecord("v", "warehouse", 2, cut(0x50), now_ms(), carries.snapshot_id)
     ViewsTopic(config.kafka, Topics(config.kafka.prefix)).publish(record)
@@ -75,8 +75,8 @@ def test_as_of_an_lsn(servers: Servers, prefix: str, tmp_path: Path) -> None:
     assert rows("0/45") == ("0/45", [1, 2, 3, 4])
 
 
-def test_views_that_keep_what_was(servers: Servers, prefix: str, tmp_path: Path) -> None:
-    """Of a history its state or its versions, of a log and of matches the changes, all as of an LSN."""
+def test_histories_logs_and_matches_are_read_as_of_an_lsn(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    """A history gives its state or its versions, a log and matches their changes, all as of an LSN."""
     views = "".join(
         f'[views.{name}]\ntable = "public.t"\nshape = "{shape}"\n{more}'
         for name, shape, more in (("h", "history", ""), ("l", "log", ""), ("p", "percolate", 'queries_index = "q"\n'))
@@ -125,7 +125,7 @@ def test_views_that_keep_what_was(servers: Servers, prefix: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("wrong", ["zz", "", "0/", "0/123456789", -1, 1 << 64, True, 1.5])
-def test_what_is_no_lsn(tmp_path: Path, wrong: str | int) -> None:
+def test_a_malformed_lsn_is_refused(tmp_path: Path, wrong: str | int) -> None:
     file = write_config(tmp_path, "host=127.0.0.1", "127.0.0.1:1", "t", '[views.v]\ntable = "public.t"\n')
     with pytest.raises(TailraceError, match="TR-516"):
         tailrace.table("v", wrong, config=file)
@@ -133,8 +133,8 @@ def test_what_is_no_lsn(tmp_path: Path, wrong: str | int) -> None:
         tailrace.wait(wrong, "v", config=file, timeout=0)
 
 
-def test_a_catalog_that_cannot_be_read(servers: Servers, prefix: str, tmp_path: Path) -> None:
-    """What is wrong, as an error of ours, and none of its secrets; a catalog in PostgreSQL is read without Spark."""
+def test_an_unreadable_catalog_is_an_error_without_secrets(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    """The error is ours and has no secret; a catalog in PostgreSQL is read without Spark."""
     views = '[views.v]\ntable = "public.t"\n'
     (tmp_path / "file").write_text("no database")
     away = "postgresql://127.0.0.1:1/x?user=me&password=hunter2"
@@ -152,10 +152,10 @@ def test_a_catalog_that_cannot_be_read(servers: Servers, prefix: str, tmp_path: 
             assert "does not exist" in failed.value.detail
 
 
-def test_a_command_without_its_generation(
+def test_commands_refuse_a_missing_generation_without_spark(
     servers: Servers, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says so before it starts Spark, which is not installed here."""
+    """The refusal comes before Spark starts: pyspark cannot be imported here."""
     monkeypatch.setitem(sys.modules, "pyspark", None)
     views = '[views.v]\ntable = "public.t"\n'
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "file://{tmp_path}/data"\n'
@@ -180,5 +180,5 @@ def test_a_command_without_its_generation(
     for command, code in (("compare", "TR-571"), ("swap", "TR-571"), ("rollback", "TR-572"), ("drop", "TR-575")):
         assert "Generations: 3 (live) at 0/50." in refused(command, code)
     refused("drop", "TR-571", generation=2)
-    with pytest.raises(TailraceError, match="TR-110"):  # there is something to drop, so Spark is wanted
+    with pytest.raises(TailraceError, match="TR-110"):  # there is something to drop, so Spark is needed
         cli.drop("v", file, confirm="v")

@@ -1,6 +1,6 @@
-"""Tables read while they change, before, between and after the marks of every window: the topics are the tables.
+"""Tables that change before, between and after the marks of every window: topics equal the tables.
 
-The changes come from seeds; `TAILRACE_TEST_SEEDS` says how many.
+The changes come from seeds; `TAILRACE_TEST_SEEDS` sets their number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MORE = '[snapshot]\nchunk_bytes = 8192\nmode = "interleaved"\n[delivery]\nmax_tr
 
 @pytest.fixture(scope="module")
 def waiting_dsn() -> Iterator[str]:
-    """A server on which a commit waits for a standby that is not there, if it asks for it."""
+    """A server where a commit, on request, waits for a standby that does not exist."""
     settings = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
     with own_postgres(settings) as server:
         yield postgres.dsn(server)
@@ -68,7 +68,9 @@ def _equal(servers: Servers, config: Config, connection: psycopg.Connection[Any]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_changed_while_read(seed: int, servers: Servers, tmp_path: Path, waiting_dsn: str, prefix: str) -> None:
+def test_topics_equal_tables_that_change_around_every_mark(
+    seed: int, servers: Servers, tmp_path: Path, waiting_dsn: str, prefix: str
+) -> None:
     dsn = postgres.create_database(waiting_dsn, f"w{prefix}")
     path = write_config(tmp_path, dsn, servers.bootstrap, prefix, MORE)
     config = load(path)
@@ -81,7 +83,9 @@ def test_changed_while_read(seed: int, servers: Servers, tmp_path: Path, waiting
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_killed_at_each_step(seed: int, servers: Servers, tmp_path: Path, database: str, prefix: str) -> None:
+def test_a_kill_at_each_step_of_a_window_loses_nothing(
+    seed: int, servers: Servers, tmp_path: Path, database: str, prefix: str
+) -> None:
     path = write_config(tmp_path, database, servers.bootstrap, prefix, MORE)
     config = load(path)
     with psycopg.connect(database, autocommit=True) as connection:
@@ -93,11 +97,11 @@ def test_killed_at_each_step(seed: int, servers: Servers, tmp_path: Path, databa
             _equal(servers, config, connection)
 
 
-def test_source_that_cannot_be_written_to(servers: Servers, tmp_path: Path, database: str, prefix: str) -> None:
+def test_a_read_only_source_is_read_in_windows(servers: Servers, tmp_path: Path, database: str, prefix: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         create(connection, 300)
         connection.execute("CREATE PUBLICATION tailrace FOR ALL TABLES; CREATE PUBLICATION tailrace_nokey")
-        # neither a mark nor anything else
+        # neither marks nor anything else can be written
         read_only = f"{database}?options=-c%20default_transaction_read_only%3Don"
         path = write_config(tmp_path, read_only, servers.bootstrap, prefix, MORE)
         with _changing(path, database, 5):

@@ -1,4 +1,4 @@
-"""One Spark session and one warehouse for all tests of the jobs; topics and views are each test's own."""
+"""One Spark session and one warehouse for all tests of the jobs; each test has its topics and views."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.spark.pipeline import Pipeline
 from tests.support.daemon import ROOT
 
 ROUNDS = int(os.environ.get("TAILRACE_TEST_ROUNDS", "1"))
-"""How often is repeated what finds more each time; a batch of many views is seconds of Spark."""
+"""Repetitions of tests that find more each time; a batch of many views takes seconds of Spark."""
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""With few rows, to compile a query takes longer than to run it; `test_end_to_end.py` and a local cluster compile."""
+"""With few rows, compiling a query takes longer than running it; end-to-end and cluster tests compile."""
 
 REVISION_BEFORE = "f5781bfc92bbe59e88031f178aaa5b2d610c6b19"
-"""The last one with another tree of modules; what it leaves behind is taken up by this one."""
+"""The last revision with another module tree; this one must continue its work."""
 
 _HAS_HISTORY = (
     subprocess.run(
@@ -55,9 +55,9 @@ def pytest_report_header() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.nodeid:
-            # For a machine on which much else runs: a test that is cut off leaves the session of all others broken.
+            # For a busy machine: a test that times out would break the session of all other tests.
             item.add_marker(pytest.mark.timeout(1200))
-            # PySpark leaves the sockets that it collects through to the garbage collector.
+            # PySpark leaves the sockets that it uses for collect() to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
@@ -76,7 +76,7 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
     settings = {
         "spark.driver.extraClassPath": connectors,
         "spark.driver.memory": "1500m",
-        # of its full size from the start: a heap that grows by and by is collected much more often
+        # full size from the start: a heap that grows is collected much more often
         "spark.driver.extraJavaOptions": f"{SMALL_SPARK} -Xms1500m -Xmn600m",
         **INTERPRETED,
     }
@@ -88,7 +88,7 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
 
 @dataclass
 class Bench:
-    """A pipeline, its configuration, and the job's parts on top of it."""
+    """A pipeline, its configuration, and the job's parts for it."""
 
     config: Config
     pipeline: Pipeline
@@ -98,7 +98,7 @@ class Bench:
         return open_view(self.shared, name)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the view's rows after checking that they are the tables' at the cut that it names."""
+        """Return the view's rows."""
         return list(read_view(self.config, name).rows)
 
     def agrees(self, name: str, table: str) -> int:
@@ -124,13 +124,13 @@ def _comparable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hashable(value: Any) -> Any:
-    """NaN is equal to itself here, and -0.0 is not 0.0."""
+    """Convert floats so that NaN equals itself and -0.0 differs from 0.0."""
     return repr(value) if isinstance(value, float) else value
 
 
 @pytest.fixture
 def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: str) -> Iterator[Callable[..., Bench]]:
-    """Make a bench: `views` as in the config, `search` a URL if there are search views."""
+    """Return a function that makes a bench: `views` as in the config, `search` a URL for search views."""
     opened: list[Cuts] = []
 
     def make(views: dict[str, View], search: str | None = None, **kafka: Any) -> Bench:

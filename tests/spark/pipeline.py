@@ -1,7 +1,7 @@
-"""A stand-in for the daemon's *output* only: real topics, real transactions, the real schemas, a model of the tables.
+"""Stand-in for the daemon's *output*: real topics, transactions, schemas; and a model of the tables.
 
-It keeps each table's rows in a dict, in the form that the topic has them (days, microseconds, unscaled bytes), so
-what a view holds at a cut can be compared with what the tables held at that cut.
+It has each table's rows in a dict, in the topic's form (days, microseconds, unscaled bytes), so that a view at a cut
+can be compared with the tables at that cut.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Pipeline:
             future.result()
 
     def table(self, name: str, columns: list[Column], key: tuple[str, ...], **settings: str) -> Table:
-        """Make a table with its topic and schemas."""
+        """Create a table with its topic and schemas."""
         topic = self.topics.table("public", name)
         self.make_topic(topic, self.partitions, **settings)
         relation = Relation(len(self.tables) + 1, "public", name, ReplicaIdentity.DEFAULT, tuple(columns))
@@ -117,7 +117,7 @@ class Pipeline:
         return table
 
     def reshape(self, name: str, columns: list[Column]) -> None:
-        """Give a table other columns, as ALTER TABLE does: rows that are not written again stay as they were."""
+        """Give a table other columns, as ALTER TABLE does; rows that are not written again stay unchanged."""
         table = self.tables[name]
         table.relation = Relation(table.relation.oid, "public", name, table.relation.replica_identity, tuple(columns))
         key_columns = [next(c for c in columns if c.name == part) for part in table.key]
@@ -140,9 +140,9 @@ class Pipeline:
     def transaction(
         self, *, op: str = "c", state: bool = True, incomplete: tuple[str, ...] = ()
     ) -> Iterator[Transaction]:
-        """Write a source transaction and its position record; with an exception inside, abort it.
+        """Write a source transaction and its position record; abort it if the block raises `Aborted`.
 
-        It is split if it is no `state`; the tables in `incomplete` are being read.
+        It is split unless `state`; the tables in `incomplete` are being read.
         """
         self.lsn += 10
         before = {name: copy.copy(table.rows) for name, table in self.tables.items()}
@@ -160,7 +160,7 @@ class Pipeline:
         self._end(state=state, incomplete=incomplete)
 
     def idle(self) -> None:
-        """Move on without a change, as keepalives do."""
+        """Advance without a change, as keepalives do."""
         self.lsn += 10
         self.producer.begin_transaction()
         self._end(state=True)
@@ -180,7 +180,7 @@ class Pipeline:
         )
         self.producer.flush()
         self.producer.commit_transaction()
-        # a transaction can be read some time after the answer that it is committed
+        # a transaction becomes readable some time after its commit is acknowledged
         partition = TopicPartition(self.topics.progress, 0)
         (offset,) = placed
         assert offset is not None

@@ -1,4 +1,4 @@
-"""The tables of `tests.support.shop_model` on topics, and views of its queries; DuckDB says what each must hold."""
+"""Tables of `tests.support.shop_model` on topics and views of its queries; DuckDB gives expected rows."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Shop:
         self._engine = Engine()
 
     def called(self, name: str) -> str:
-        """Tables of one warehouse: a view's name is this shop's own."""
+        """Return a view name that is unique to this shop, since all tests share one warehouse."""
         return f"{name.replace('@', '_')}_{self.suffix}"
 
     def commit(self, changes: Iterable[Change]) -> None:
-        """Write changes, which the model has already, as one transaction."""
+        """Write changes, which the model already has, as one transaction."""
         with self.bench.pipeline.transaction() as tx:
             for kind, table, what in changes:
                 if kind == "put":
@@ -53,7 +53,7 @@ class Shop:
         step(self.bench, *self.views.values())
 
     def check(self, *names: str) -> dict[str, int]:
-        """Compare views, all if none is named, with their queries over the tables; return their numbers of rows."""
+        """Compare the named views, by default all, with their queries over the tables; return row counts."""
         new = {table: dict(rows) for table, rows in self.model.tables.items()}
         self._engine.load({table: {} for table in COLUMNS}, new)
         counts = {}
@@ -78,7 +78,7 @@ def view_of(name: str) -> View:
 
 
 def plain(value: Any) -> Any:
-    """Microseconds, as the topics have them."""
+    """Convert timestamps to microseconds, as the topics have them."""
     if hasattr(value, "timestamp"):
         seconds = (value - type(value)(1970, 1, 1)).total_seconds()
         return round(seconds * 1_000_000)

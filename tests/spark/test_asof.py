@@ -1,4 +1,4 @@
-"""As-of joins against a history: a row keeps what stood at its moment, by batches and by a rebuild alike."""
+"""As-of joins with a history: a row has the version at its moment, by batches and by a rebuild alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.pipeline import Pipeline, column
 
 
 class Prices:
-    """Products whose prices change, and orders at moments past and to come; a commit's time is its LSN, in ms."""
+    """Changing prices, and orders at past and future moments; the time of a commit is its LSN, in ms."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -48,7 +48,7 @@ class Prices:
         self._first = prices | self._first
 
     def expected(self, *, first: bool = False) -> dict[int, int | None]:
-        """Order → the price that its product had at its moment; with `first`, the first one before it had any."""
+        """Return the price of each order's product at its moment; with `first`, else the first price known."""
         found = {}
         for row in self.pipeline.tables["orders"].rows.values():
             stood = [prices for lsn, prices in self._past if lsn * 1000 <= row["at"]]
@@ -58,7 +58,7 @@ class Prices:
         return found
 
 
-def test_a_row_keeps_what_stood_at_its_moment(bench: Callable[..., Bench]) -> None:
+def test_an_asof_join_gives_the_version_at_the_row_s_moment(bench: Callable[..., Bench]) -> None:
     suffix = uuid.uuid4().hex[:8]
     history, sales, early = f"price_{suffix}", f"sales_{suffix}", f"early_{suffix}"
     query = f"SELECT o.id, p.price FROM public.orders o LEFT JOIN {history} p ASOF o.at ON p.id = o.product"
@@ -98,7 +98,7 @@ def test_a_row_keeps_what_stood_at_its_moment(bench: Callable[..., Bench]) -> No
 
 
 def what_spark_refuses_is_said_before(made: Bench, good: tuple[str, ...]) -> None:
-    """`views explain --check` has all of it analysed over empty tables."""
+    """`views explain --check` analyses the queries over empty tables."""
     stored = read_schemas(made.config.kafka, made.pipeline.topics)
 
     def check(name: str) -> None:
@@ -117,7 +117,7 @@ def what_spark_refuses_is_said_before(made: Bench, good: tuple[str, ...]) -> Non
     assert made.shared.session.sql("SHOW VIEWS").collect() == []
 
 
-def test_what_has_no_versions_is_refused(bench: Callable[..., Bench]) -> None:
+def test_an_asof_join_with_a_table_without_versions_is_refused(bench: Callable[..., Bench]) -> None:
     query = "SELECT o.id FROM public.orders o JOIN public.product p ASOF o.at ON p.id = o.product"
     made = bench({"v": View(query=query, key=["id"])})
     Prices(made.pipeline).change()

@@ -1,7 +1,7 @@
-"""The whole path as people run it: daemon, `views follow` and a load, each a process; every view against the source.
+"""The whole path with real processes: daemon, `views follow` and a load; every view equals the source.
 
-The views are read here by pyiceberg and OpenSearch's own client, the source by psycopg, and compared as Python values:
-nothing of `tailrace verify` is in the comparison, which is itself tried on views that somebody else has changed.
+The views are read by pyiceberg and OpenSearch's own client, the source by psycopg, and compared as Python values: the
+comparison uses nothing of `tailrace verify`, which is itself tested on views that someone else has changed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _SPARK = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{SMALL_SPARK}"\n'
 
 @dataclass
 class Shop:
-    """A pipeline over the demo shop, all of its processes running."""
+    """A pipeline over the demo shop, with all of its processes running."""
 
     file: Path
     dsn: str
@@ -85,7 +85,7 @@ class Shop:
         return tailrace(*arguments, "--config", str(self.file), timeout=600)
 
     def wait_for_views(self, seconds: float = 600) -> None:
-        """Return when every view holds what the source has now."""
+        """Return when every view has everything that the source has now."""
         with psycopg.connect(self.dsn) as connection:
             target = wal_lsn(connection)
         deadline = time.monotonic() + seconds
@@ -99,7 +99,7 @@ class Shop:
 
 @contextmanager
 def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a Python module of ours; it is gone afterwards, whatever happened."""
+    """Run one of our Python modules; kill it after the block in any case."""
     with log.open("ab") as out:
         started = subprocess.Popen(
             [sys.executable, "-m", *command],
@@ -122,7 +122,7 @@ def end(started: subprocess.Popen[bytes]) -> int:
 
 
 def sections(folder: Path) -> str:
-    """The sections of a configuration that every job needs."""
+    """Return the configuration sections that every job needs."""
     return f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n{_SPARK}'
 
 
@@ -139,7 +139,7 @@ def write_views(
 
 
 def small_shop(dsn: str) -> None:
-    """Make the demo shop with one order in seven: every kind of value is in it still, and rows are compared singly."""
+    """Create the demo shop with one order in seven: all kinds of values, and fewer rows to compare."""
     create_shop(dsn)
     with psycopg.connect(dsn) as connection:
         connection.execute("DELETE FROM order_items WHERE order_id % 7 > 0")
@@ -147,7 +147,7 @@ def small_shop(dsn: str) -> None:
 
 
 def as_hidden(customer: dict[str, Any]) -> dict[str, Any]:
-    """Return what the column options leave of a customer."""
+    """Return a customer as the column options leave it."""
     name = customer["name"]
     email = hmac.new(b"pepper", customer["email"].encode(), "sha256").hexdigest()
     shown = {column: value for column, value in customer.items() if column != "preferences"}
@@ -155,7 +155,7 @@ def as_hidden(customer: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_rows(dsn: str, table: str) -> list[dict[str, Any]]:
-    """Return the rows as psycopg reads them; what is text or hidden on the topics is so here."""
+    """Return the rows as psycopg reads them, with text and hidden columns in the form of the topics."""
     with psycopg.connect(dsn, options="-c timezone=UTC", row_factory=dict_row) as connection:
         types = connection.execute(
             "SELECT attname, atttypid::regtype::text AS type FROM pg_attribute"
@@ -180,7 +180,7 @@ def search_rows(shop: Shop, alias: str) -> list[dict[str, Any]]:
 
 
 def as_document(value: Any) -> Any:
-    """Return a value of the source as a document has it."""
+    """Convert a value of the source to its form in a document."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, datetime):
@@ -197,7 +197,7 @@ def by_key(rows: list[dict[str, Any]], table: str) -> dict[Any, dict[str, Any]]:
 
 
 def assert_equal(left: dict[Any, dict[str, Any]], right: dict[Any, dict[str, Any]]) -> None:
-    """Show the first few that differ; pytest would be minutes over all of them."""
+    """Compare rows and report the first few differences; pytest's own report would take minutes."""
     differing = [(key, left.get(key), right.get(key)) for key in left.keys() | right.keys()]
     differing = [each for each in differing if each[1] != each[2]]
     assert differing[:3] == [], f"{len(differing)} rows differ"
@@ -271,7 +271,7 @@ def test_views_equal_the_source(
 
 
 def assert_examples_are_right(shop: Shop) -> None:
-    """Run what `docs/how-to/read-views.md` tells people to write, one block after the other."""
+    """Run the code blocks of `docs/how-to/read-views.md`, one after the other."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "read-views.md").read_text(), re.DOTALL)
     names: dict[str, Any] = {
         "dsn": shop.dsn,
@@ -298,7 +298,7 @@ def assert_examples_are_right(shop: Shop) -> None:
 
 
 def someone_else_changes(shop: Shop, order: int) -> None:
-    """Delete a document and change another behind the views' backs."""
+    """Delete a document and change another without the views' knowledge."""
     prefix = shop.config.kafka.prefix
     with connect(Search(hosts=[shop.search])) as client:
         client.delete(index=f"{prefix}-products_search", id="[7]", params={"refresh": "true"})
@@ -310,8 +310,10 @@ def someone_else_changes(shop: Shop, order: int) -> None:
         )
 
 
-def test_slot_lost(servers: Servers, search_url: str, prefix: str, tmp_path: Path) -> None:
-    """What the hint says, word for word, makes topics and views right again, though nobody will ever see the gap."""
+def test_the_hint_repairs_topics_and_views_after_a_lost_slot(
+    servers: Servers, search_url: str, prefix: str, tmp_path: Path
+) -> None:
+    """The hint's commands, word for word, make topics and views right, though the gap is lost for ever."""
     with own_postgres({"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"}) as server:
         dsn = postgres.dsn(server)
         small_shop(dsn)
@@ -338,10 +340,10 @@ def test_slot_lost(servers: Servers, search_url: str, prefix: str, tmp_path: Pat
 
 
 def assert_groups_name_cuts(shop: Shop) -> None:
-    """Kafka's own tools show what each view has applied."""
+    """The offsets in Kafka's own tools are those that each view has applied."""
     kafka = shop.config.kafka
 
-    # Not by AdminClient: librdkafka ends the process where a broker answers that it is not the coordinator (its #5040).
+    # Not by AdminClient: librdkafka aborts the process if a broker answers that it is not the coordinator (its #5040).
     def committed(view: str) -> dict[str, list[int]]:
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": f"{kafka.prefix}.{view}"})
         try:
@@ -368,8 +370,10 @@ def assert_groups_name_cuts(shop: Shop) -> None:
     wait_until(all_level)
 
 
-def test_rebuild_from_compacted_topics(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
-    """The cleaner has really been at work: most versions and all tombstones are gone."""
+def test_a_rebuild_from_compacted_topics_equals_the_source(
+    servers: Servers, database: str, prefix: str, tmp_path: Path
+) -> None:
+    """The log cleaner has removed most versions before the rebuild."""
     small_shop(database)
     short = "min_compaction_lag_ms = 1\ndelete_retention_ms = 1\n"
     file = write_views(tmp_path, database, servers.bootstrap, prefix, "", short)
@@ -395,7 +399,7 @@ def test_rebuild_from_compacted_topics(servers: Servers, database: str, prefix: 
 
 
 def compact_soon(bootstrap: str, topic: str) -> None:
-    """Give a topic short segments, so that there is something behind the active one to compact."""
+    """Give a topic short segments, so that the cleaner finds inactive ones."""
     settings = {"segment.ms": "200", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.0001"}
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
@@ -407,7 +411,7 @@ def compact_soon(bootstrap: str, topic: str) -> None:
 
 
 def compacted_to(bootstrap: str, topic: str, wanted: int, connection: psycopg.Connection[Any]) -> int:
-    """Wait until at most `wanted` records are left on a topic and return how many; small changes roll its segments."""
+    """Wait until a topic has at most `wanted` records, return the count; small changes roll its segments."""
     deadline = time.monotonic() + 90
     while (left := records_on(bootstrap, topic)) > wanted:
         assert time.monotonic() < deadline, f"{left} records are left"

@@ -1,4 +1,4 @@
-"""Shapes `history` and `log` over a real database: PostgreSQL itself says what the table was at each LSN and time."""
+"""Shapes `history` and `log` over a real database: PostgreSQL gives the table at each LSN and time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CREATE TRIGGER whole AFTER TRUNCATE ON t FOR EACH STATEMENT EXECUTE FUNCTION not
 
 @dataclass
 class Source:
-    """The table, its one writer, and what it held behind every commit, by LSN and by time."""
+    """The table, its only writer, and its rows after every commit, by LSN and by time."""
 
     connection: psycopg.Connection[Any]
     random: random.Random = field(default_factory=lambda: random.Random(7))
@@ -71,14 +71,14 @@ class Source:
     by_time: dict[datetime, Rows] = field(default_factory=dict)
 
     def run(self, *statements: LiteralString) -> None:
-        """Commit one transaction, and note what the table holds then."""
+        """Commit one transaction, and record the table's rows after it."""
         with self.connection.transaction():
             for statement in statements:
                 self.connection.execute(statement)
         self.note()
 
     def note(self) -> None:
-        # Commit times are kept in milliseconds.
+        # Commit times are stored in milliseconds.
         time.sleep(0.003)
         found = self.connection.execute("SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()").fetchone()
         assert found is not None
@@ -90,7 +90,7 @@ class Source:
         time.sleep(0.003)
 
     def change(self) -> None:
-        """Commit a random transaction: several versions of one row, rows that come and go, changed keys."""
+        """Commit a random transaction: several versions of a row, deletes, inserts and changed keys."""
         pick = self.random
         with self.connection.transaction():
             for _ in range(pick.randint(1, 12)):
@@ -99,7 +99,7 @@ class Source:
                     case 0:
                         self.connection.execute("DELETE FROM t WHERE id = %s", (key,))
                     case 1:
-                        # Both may be there, or none.
+                        # Both keys may exist, or none.
                         self.connection.execute(
                             "UPDATE t SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM t WHERE id = %s)",
                             (other, key, other),
@@ -115,20 +115,20 @@ class Source:
 
 
 def compared(rows: list[dict[str, Any]]) -> Rows:
-    """Put rows into one form; a column that a row's version does not have is as good as NULL."""
+    """Put rows into one form; a column that a row's version lacks equals NULL."""
     return sorted(tuple(sorted((k, v) for k, v in row.items() if v is not None)) for row in rows)
 
 
 @dataclass
 class Views:
-    """A history and a log of the table, kept in this process; the daemon is one of its own."""
+    """A history and two logs, maintained in this process; the daemon is a process of its own."""
 
     bench: Bench
     source: Source
     kept: dict[str, KeptView] = field(default_factory=dict)
 
     def step(self) -> SeenCut:
-        """Bring both to a cut that has all that is committed."""
+        """Bring all views to a cut that has everything committed."""
         cut = wait_for_state(self.bench.config, self.source.connection)
         cuts, declared = self.bench.shared.cuts, declare(self.bench.config, self.history)
         seen = cuts.wait(declared)
@@ -152,7 +152,7 @@ class Views:
         return list(self.kept)[2]
 
     def check(self, many: int = 8) -> None:
-        """Compare the history with the table at the newest and at `many` past commits, and the log with the audit."""
+        """Compare the history with the table, now and at `many` past commits, and the log with the audit."""
         past = list(self.source.by_lsn)
         for lsn in {past[-1], past[0], *self.source.random.sample(past, min(many, len(past)))}:
             assert compared(list(read_as_of_lsn(self.bench.config, self.history, lsn))) == self.source.by_lsn[lsn]
@@ -173,7 +173,7 @@ class Views:
         assert [row["id"] for row in sorted(first, key=lambda row: row["id"])] == list(range(1, 41))
 
     def _audited(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Give the trigger's rows as changes of keys: a changed key is a delete and a create."""
+        """Yield the trigger's rows as changes of keys: a changed key is a delete and a create."""
         for op, old, new in self.source.connection.execute("SELECT op, old, new FROM audit ORDER BY n").fetchall():
             if op == "TRUNCATE":
                 yield "t", {}
@@ -209,7 +209,7 @@ def kept(
             yield made
 
 
-def test_every_past_state_is_one_query(
+def test_history_and_log_give_every_past_state_and_change(
     servers: Servers, spark: SparkSession, warehouse: Warehouse, database: str, prefix: str, tmp_path: Path
 ) -> None:
     with kept(servers, spark, warehouse, database, prefix, tmp_path) as views:
@@ -235,14 +235,14 @@ def test_every_past_state_is_one_query(
         views.step()
         views.check()
 
-        # Killed behind the commit: nobody has been told, and the next process goes on from what the table says.
+        # Killed after the commit, before publishing it: the next process continues from the table's own cut.
         source.change()
         wait_for_state(bench.config, source.connection)
         seen = bench.shared.cuts.wait(declare(bench.config, views.history))
         for name, view in views.kept.items():
             view.batch.advance(view.load()[0], seen, Report())
             views.kept[name] = open_view(bench.shared, name)
-        # And an older batch comes again.
+        # Then an older batch is replayed.
         for view in views.kept.values():
             assert view.step(first, Report())
         views.step()
@@ -259,7 +259,7 @@ def test_every_past_state_is_one_query(
 
 
 def read_again(views: Views) -> None:
-    """A snapshot run changes no row, so it begins no version; the log shows that rows were read."""
+    """A snapshot run changes no row, so it adds no version; the log shows the rows that were read."""
     config, folder = views.bench.config, Path(views.bench.config.source.toast_cache_dir or "").parent
     before = versions(views)
     logged = len(views.bench.rows(views.log))
@@ -287,7 +287,7 @@ def versions(views: Views) -> int:
 
 
 def rebuilt(views: Views) -> None:
-    """A rebuild gives up nothing: versions that the topic may have lost are in the live generation."""
+    """A rebuild loses nothing: versions that the topic may lack come from the live generation."""
     before, begins = versions(views), views.kept[views.history].applied
     views.source.change()
     wait_for_state(views.bench.config, views.source.connection)
@@ -304,7 +304,7 @@ def rebuilt(views: Views) -> None:
 
 
 def refused(views: Views) -> None:
-    """What a view does not know, it does not answer."""
+    """A view refuses reads outside of its history, and a batch over records that may be compacted."""
     config, shared = views.bench.config, views.bench.shared
     begins = views.kept[views.history].applied
     assert begins is not None
@@ -313,7 +313,7 @@ def refused(views: Views) -> None:
         read_as_of_lsn(config, views.history, begins.history_from.lsn - 1)
     with pytest.raises(TailraceError, match="TR-562"):
         read_as_of_lsn(config, views.history, read_view(config, views.history).cut.flushed_lsn + 1)
-    # With a short lag, what was not read by now may have been compacted.
+    # With a short lag, records that are not read yet may have been compacted.
     views.source.change()
     cut = wait_for_state(config, views.source.connection)
     time.sleep(0.1)
@@ -323,7 +323,7 @@ def refused(views: Views) -> None:
         with pytest.raises(TailraceError, match="TR-560"):
             open_view(behind, name).step(SeenCut(cut, 2**62), Report())
     shared.records.release()
-    # A new one begins where the topic is sure to be whole: at the cut.
+    # A new view begins where the topic is certainly whole: at the cut.
     fresh = {f"{name}_new": config.views[name] for name in (views.history, views.log)}
     begun = replace(shared, config=short.model_copy(update={"views": fresh}))
     for name in fresh:
@@ -339,7 +339,7 @@ def refused(views: Views) -> None:
 
 
 def begun_later(views: Views) -> None:
-    """Told to begin later than it does, a rebuild begins there, and what came before is given up."""
+    """With a later `history_from`, a rebuild begins there and drops all earlier versions."""
     past = list(views.source.by_lsn)
     later = past[len(past) // 2]
     declared = views.bench.config.views[views.history].model_copy(update={"history_from": format_lsn(later)})
@@ -370,7 +370,9 @@ def _rows(shared: Shared, name: str) -> list[dict[str, Any]]:
         (View(table="public.t", shape="log"), "TR-564"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(bench: Callable[..., Bench], declared: View, code: str) -> None:
+def test_histories_and_logs_that_cannot_be_maintained_are_refused(
+    bench: Callable[..., Bench], declared: View, code: str
+) -> None:
     made = bench({"v": declared})
     made.pipeline.table("t", [column("id", "int4"), column("op", "text")], ("id",))
     with made.pipeline.transaction() as tx:

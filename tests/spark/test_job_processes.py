@@ -1,4 +1,4 @@
-"""The jobs as processes: what they say, that they end with whoever started them, and what they do with a bad target."""
+"""The jobs as processes: their output, their end with their parent, and their errors for a bad target."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def filled(bootstrap: str, prefix: str) -> Pipeline:
 
 @contextmanager
 def following(config: Path) -> Iterator[psutil.Process]:
-    """`views follow` in a session of its own, started where it may write; nothing of it is left."""
+    """Run `views follow` in its own session, in a writable folder; kill all that is left of it."""
     with (config.parent / "follow.log").open("wb") as log:
         started = psutil.Popen(
             [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "follow", "--config", str(config)],
@@ -73,7 +73,7 @@ def following(config: Path) -> Iterator[psutil.Process]:
 
 
 def alive_in(session: int) -> list[psutil.Process]:
-    """The processes of a session, those whose parent has gone as well."""
+    """Return the live processes of a session, including orphans."""
     found = []
     for each in psutil.process_iter():
         try:
@@ -102,7 +102,7 @@ def wait_applied(config: Path, pipeline: Pipeline) -> None:
 
 @contextmanager
 def command_lines(session: int) -> Iterator[set[str]]:
-    """Collect all arguments that processes of a session have during the block, as `ps` would show them."""
+    """Collect all arguments of the session's processes during the block, as `ps` would show them."""
     seen: set[str] = set()
     stop = threading.Event()
 
@@ -123,7 +123,7 @@ def command_lines(session: int) -> Iterator[set[str]]:
 
 def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, tmp_path: Path) -> None:
     pipeline = filled(servers.bootstrap, prefix)
-    # the catalog's folder is not there yet, as at the first start of all
+    # the catalog's folder does not exist yet, as at the very first start
     catalog = f"jdbc:sqlite:file:{tmp_path}/new one/c.db?token=hunter1"
     sections = f'[warehouse]\nuri = "{catalog}"\nlocation = "{tmp_path}/wh"\n'
     sections += '[spark.conf]\n"spark.hadoop.planted" = "hunter2"\n'
@@ -135,7 +135,7 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         assert any("SparkSubmit" in each for each in seen)
         assert not [each for each in seen if "hunter" in each]
         first = {each["view"]: each for each in logged(file) if each["event"] == "batch"}
-        for _ in range(4):  # keepalives: the cut moves, and nothing is said
+        for _ in range(4):  # keepalives: the cut moves, and nothing is logged
             time.sleep(1.2)
             pipeline.idle()
         wait_applied(file, pipeline)
@@ -159,7 +159,7 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         tx.put("t", {"id": 1, "n": 50})
     with following(file) as follow:
         wait_applied(file, pipeline)
-        # as a supervisor does it: the JVM is ended, too, in the midst of whatever it does
+        # as a supervisor does: the JVM is terminated, too, in the middle of its work
         with pipeline.transaction() as tx:
             tx.put("t", {"id": 2, "n": 50})
         for each in alive_in(follow.pid):
@@ -173,8 +173,10 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
 
 
 @pytest.mark.parametrize("command", ["follow", "rebuild"])
-def test_a_catalog_without_a_driver(servers: Servers, prefix: str, tmp_path: Path, command: str) -> None:
-    """Only the JVM knows which drivers it has."""
+def test_a_catalog_without_a_driver_is_refused_in_three_lines(
+    servers: Servers, prefix: str, tmp_path: Path, command: str
+) -> None:
+    """Only the JVM knows its drivers."""
     filled(servers.bootstrap, prefix)
     sections = f'[warehouse]\nuri = "jdbc:foo:bar?password=hunter2"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
     file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + _VIEWS)
@@ -187,8 +189,8 @@ def test_a_catalog_without_a_driver(servers: Servers, prefix: str, tmp_path: Pat
     assert "hunter2" not in done.stderr
 
 
-def test_targets_that_cannot_be_reached(servers: Servers, prefix: str, tmp_path: Path) -> None:
-    """Said before Spark starts, with what the system says, and no name of a class."""
+def test_unreachable_targets_are_refused_before_spark_starts(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    """Refused before Spark starts, with the system's reason and without names of classes."""
     filled(servers.bootstrap, prefix)
     (port,) = free_ports([None])
     (tmp_path / "file").write_text("no database")
@@ -218,7 +220,7 @@ def test_targets_that_cannot_be_reached(servers: Servers, prefix: str, tmp_path:
             assert len(done.stderr.splitlines()) == 3
 
 
-def test_a_job_that_is_interrupted_says_nothing(servers: Servers, prefix: str, tmp_path: Path) -> None:
+def test_an_interrupted_job_prints_nothing(servers: Servers, prefix: str, tmp_path: Path) -> None:
     filled(servers.bootstrap, prefix)
     sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}/wh"\n{_SPARK}'
     file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections + _VIEWS)

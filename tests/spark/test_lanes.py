@@ -1,4 +1,4 @@
-"""A batch that takes long holds up its own view and those that read it; all others continue beside it."""
+"""A slow batch delays only its own view and the views that read it; all others continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROWS = 20
 
 
 class Followed:
-    """A light view, one that joins its table with another one, and a view over each; `follow` runs."""
+    """A simple view, a join with another table, and a view over each of them, all under `follow`."""
 
     def __init__(self, make: Make) -> None:
         self.suffix = uuid.uuid4().hex[:8]
@@ -60,12 +60,12 @@ class Followed:
                 job.result()
 
     def at(self, view: str) -> int:
-        """Return the LSN that a view has applied by what it publishes."""
+        """Return the LSN that a view has published as applied."""
         record = read_views(self.bench.config.kafka, self.pipeline.topics).get(self.name(view))
         return record.cut.flushed_lsn if record is not None and record.cut is not None else 0
 
     def wait(self, *views: str, seconds: float = 400) -> None:
-        """Wait until views show the newest change, for less than a batch waits for a lease."""
+        """Wait until views show the newest change; the limit is shorter than a batch's wait for a lease."""
         lsn = self.pipeline.lsn
         wait_until(lambda: all(self.at(view) >= lsn for view in views), seconds)
 
@@ -91,8 +91,8 @@ class Followed:
         assert counts == {n: [row["n"] for row in small.values()].count(n) for n in {r["n"] for r in small.values()}}
 
 
-def test_a_batch_that_waits_holds_up_no_other_view(bench: Make) -> None:
-    """Another process brings the base table of the large one forward, and takes its time."""
+def test_a_waiting_batch_delays_no_unrelated_view(bench: Make) -> None:
+    """Another process holds the lease of the large table's base table for a long time."""
     made = Followed(bench)
     made.put(0, labels=range(_ROWS))
     with made.followed():
@@ -111,8 +111,8 @@ def test_a_batch_that_waits_holds_up_no_other_view(bench: Make) -> None:
         made.check()
 
 
-def test_what_one_view_reads_holds_up_no_other_reading(bench: Make) -> None:
-    """Views that need the same wait for the one that makes it; the others do not."""
+def test_a_slow_read_delays_no_other_read(bench: Make) -> None:
+    """Reads of the same data wait for the first one; reads of other data do not."""
     made = Followed(bench)
     made.put(0, labels=[1])
     records, topic = made.bench.shared.records, made.pipeline.tables["small"].topic

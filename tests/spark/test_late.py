@@ -1,4 +1,4 @@
-"""Rows behind the lateness of their view: in their windows all the same, counted, and listed by key and position."""
+"""Rows later than their view's lateness are in their windows, counted, and listed by key and position."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_late_rows_are_counted_and_listed(bench: Callable[..., Bench]) -> None:
     with pipeline.transaction() as tx:
         tx.put("orders", {"id": 4, "at": 81 * _MINUTE})
         tx.put("orders", {"id": 5, "at": 200 * _MINUTE})
-        # read again: it is as it was
+        # read again: not a change
         tx.put("orders", {"id": 1, "at": 10 * _MINUTE}, "r")
         tx.put("orders", {"id": 6, "at": 30 * _MINUTE})
         tx.put("orders", {"id": 6, "at": 31 * _MINUTE}, "u")
@@ -52,7 +52,7 @@ def test_late_rows_are_counted_and_listed(bench: Callable[..., Bench]) -> None:
     shown = {row["start"] // _MINUTE: row["n"] for row in made.rows(name)}
     assert shown == {10: 1, 30: 1, 80: 1, 100: 1, 200: 1}
 
-    # Killed before it could tell anybody: the same batch again.
+    # Killed before it could publish: the same batch again.
     again = made.kept(name)
     assert before is not None
     assert again.batch.target.live() is not None
@@ -68,7 +68,7 @@ def test_late_rows_are_counted_and_listed(bench: Callable[..., Bench]) -> None:
     made.shared.records.release()
 
 
-def test_what_has_no_event_time_is_refused(bench: Callable[..., Bench]) -> None:
+def test_lateness_without_an_event_time_is_refused(bench: Callable[..., Bench]) -> None:
     made = bench({"v": View(query="SELECT id, n FROM public.orders", key=["id"], lateness_s=1)})
     made.pipeline.table("orders", [column("id", "int4"), column("n", "int4")], ("id",))
     made.pipeline.idle()

@@ -1,4 +1,4 @@
-"""The newest record of each key, by both ways: sorted for small spans, marked by offset for large ones."""
+"""The newest record of each key in two ways: sorted for small spans, marked by offset for large ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.spark_jobs.topics.latest import facts, marked, newest, newest_mark
 from tailrace.spark_jobs.topics.shapes import Shape
 
 
-def test_a_large_span_keeps_the_same_records(spark: SparkSession) -> None:
+def test_both_ways_select_the_same_newest_records(spark: SparkSession) -> None:
     choose = random.Random(7)
     rows = [
         (
@@ -40,8 +40,8 @@ def test_a_large_span_keeps_the_same_records(spark: SparkSession) -> None:
         assert facts(large) == facts(small)
 
 
-def test_threads_that_plan_the_same_rows_do_not_meddle(spark: SparkSession) -> None:
-    """Views that are kept at the same time build on the rows of one of them."""
+def test_threads_that_plan_the_same_rows_get_the_same_plan(spark: SparkSession) -> None:
+    """Views that are maintained at the same time can share rows of one of them."""
     schema = '{"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}]}'
     shape = Shape(3, schema, schema, {"id": "id"}, {"id": IntegerType()})
     raw = spark.createDataFrame([(framing(3) + b"\x02",)], "value binary")

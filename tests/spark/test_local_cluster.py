@@ -1,4 +1,4 @@
-"""The jobs with executors of their own, as on a cluster: the same views, also when one is killed in mid-batch."""
+"""The jobs with separate executors, as on a cluster: right views, even if one is killed in mid-batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATIENCE_S = 400
 
 @contextmanager
 def _following(config: Path) -> Iterator[psutil.Process]:
-    """`views follow` as people start it; it ends in order."""
+    """Run `views follow` as a user would; it must stop in order."""
     with (config.parent / "follow.log").open("ab") as log:
         follow = psutil.Popen(
             [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "follow", "--config", str(config)],
@@ -54,7 +54,7 @@ def _ask(ui: int, path: str) -> Any:
 
 
 def _kill_one_that_works(follow: psutil.Process, ui: int) -> None:
-    """Kill an executor that has a task in hand."""
+    """Kill an executor that is running a task."""
     (application,) = _ask(ui, "")
 
     def working() -> list[str]:
@@ -68,7 +68,7 @@ def _kill_one_that_works(follow: psutil.Process, ui: int) -> None:
         try:
             arguments = process.cmdline()
         except psutil.Error:
-            continue  # Spark asks the system by programs that are soon gone
+            continue  # Spark runs short-lived helper programs
         if "--executor-id" in arguments and arguments[arguments.index("--executor-id") + 1] == found[0]:
             process.kill()
             return
@@ -88,7 +88,7 @@ def _wait_for(config: Config, pipeline: Pipeline) -> None:
     wait_until(there, _PATIENCE_S)
 
 
-def test_the_same_views_though_an_executor_dies_in_mid_batch(servers: Servers, prefix: str, tmp_path: Path) -> None:
+def test_views_are_right_though_an_executor_dies_in_mid_batch(servers: Servers, prefix: str, tmp_path: Path) -> None:
     (ui,) = free_ports([None])
     file = tmp_path / "tailrace.toml"
     file.write_text(f"""
@@ -137,7 +137,7 @@ key = ["grp"]
 
 
 def _assert_right(config: Config, pipeline: Pipeline) -> None:
-    bench = Bench(config, pipeline, None)  # type: ignore[arg-type]  # what it does with a session is not asked for
+    bench = Bench(config, pipeline, None)  # type: ignore[arg-type]  # `agrees` needs no session
     assert bench.agrees("item", "item") == _ROWS - len(range(0, _ROWS, 3))
     expected: dict[int, tuple[int, str]] = {}
     for row in pipeline.tables["item"].rows.values():

@@ -1,4 +1,4 @@
-"""Which stored queries each change matches: in the table and on the topic, each once, whatever fails between."""
+"""The stored queries that each change matches: once each in table and topic, whatever fails between."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ SAVED = [column("owner", "text"), column("id", "int4"), column("query", "jsonb")
 
 
 class Killed(Exception):
-    """What ends a batch in the middle."""
+    """Raised to end a batch in the middle."""
 
 
 @dataclass
 class Model:
-    """Writes documents and queries, and knows what must match."""
+    """Writes documents and queries, and computes the expected matches."""
 
     bench: Bench
     queries: dict[str, tuple[str, Any]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Model:
         tx.delete("saved", "ann", number)
 
     def stands(self) -> None:
-        """The next batch ends here."""
+        """Mark the end of the next batch: compute its matches."""
         for key, position, row in self.changed:
             for query, (version, what) in self.queries.items():
                 if _matches(what, row):
@@ -77,7 +77,7 @@ class Model:
 
 
 def _matches(query: Any, row: dict[str, Any]) -> bool:
-    """Say it independently: the few queries of these tests."""
+    """Evaluate a query independently of the index; handles the few queries of these tests."""
     if isinstance(query, str):
         return False
     ((kind, inner),) = query.items()
@@ -109,7 +109,7 @@ def name_of(bench: Bench) -> str:
 
 
 def agrees(model: Model) -> None:
-    """Table and topic hold what must match, each once, and name cuts that the view has stood at."""
+    """Assert that table and topic have exactly the expected matches, and that their cuts are states."""
     bench = model.bench
     name, kafka = name_of(bench), bench.config.kafka
     rows = bench.rows(name)
@@ -158,7 +158,7 @@ def test_matches_are_committed_and_forwarded_once(
 
 
 def every_kind_of_change(model: Model, view: KeptView) -> None:
-    """Each version of a row counts, reads and deletes do not; queries are those at the end."""
+    """Each version of a row counts; reads and deletes do not. Queries are those at the end of the batch."""
     bench, pipeline = model.bench, model.bench.pipeline
     with pipeline.transaction() as tx:
         model.doc(tx, 1, "a fox", 9)
@@ -179,7 +179,7 @@ def every_kind_of_change(model: Model, view: KeptView) -> None:
 
 
 def queries_that_change(model: Model, view: KeptView) -> None:
-    """A new version matches as such; one that is mended is parked no more; others are gone."""
+    """A new version of a query matches as such, a repaired one is not parked any more, others are deleted."""
     bench, pipeline = model.bench, model.bench.pipeline
     with pipeline.transaction() as tx:
         model.query(tx, 1, at_least(4))
@@ -202,11 +202,11 @@ _STEPS: list[tuple[type[Any], str, bool]] = [
     (KafkaSink, "commit", False),
     (KafkaSink, "commit", True),
 ]
-"""What ends a batch, and whether it has done its work."""
+"""The method that ends a batch, and whether it fails before or after its work."""
 
 
 def ended_anywhere(model: Model, view: KeptView, monkeypatch: pytest.MonkeyPatch) -> KeptView:
-    """A new process goes on, to a newer cut; what had been committed by then stands."""
+    """A new process continues to a newer cut; what was committed before stays."""
     bench, pipeline = model.bench, model.bench.pipeline
     for number, (where, method, behind) in enumerate(_STEPS):
         with pipeline.transaction() as tx:
@@ -239,7 +239,7 @@ def _dying(real: Callable[..., Any], behind: bool) -> Callable[..., Any]:
 
 
 def tables_that_begin_anew(model: Model, view: KeptView) -> None:
-    """What changed before a truncate is matched, by the queries behind it; those may name a column that has come."""
+    """Changes before a truncate match the queries after it, which may name a column that was added."""
     bench, pipeline = model.bench, model.bench.pipeline
     with pipeline.transaction() as tx:
         model.doc(tx, 1, "cat", 50)
@@ -263,8 +263,8 @@ def tables_that_begin_anew(model: Model, view: KeptView) -> None:
     assert count == 0
 
 
-def test_what_it_cannot_go_on_from(model: Model) -> None:
-    """Too far behind, it says so; a rebuild goes on from now, and matches so far stay."""
+def test_a_view_that_missed_changes_is_refused_until_rebuilt(model: Model) -> None:
+    """A view that is too old is refused; a rebuild continues from now, and earlier matches stay."""
     bench, pipeline = model.bench, model.bench.pipeline
     name = name_of(bench)
     with pipeline.transaction() as tx:
@@ -297,7 +297,7 @@ def test_what_it_cannot_go_on_from(model: Model) -> None:
         assert not client.indices.exists(index=f"{search.index_prefix}{name}-queries")
 
 
-def test_an_index_of_the_users(bench: Make, search_url: str) -> None:
+def test_queries_of_the_users_own_index_are_matched(bench: Make, search_url: str) -> None:
     mine = f"mine-{uuid.uuid4().hex[:8]}"
     name = f"p_{uuid.uuid4().hex[:8]}"
     made = bench({name: View(table="public.docs", shape="percolate", queries_index=mine)}, search_url)

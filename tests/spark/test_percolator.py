@@ -1,4 +1,4 @@
-"""Stored queries in a real index: which match, which are parked and why; pages, chunks, versions."""
+"""Stored queries in a real index: matches, parked queries and their reasons; pages, chunks, versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = {"id": "int", "body": "string", "n": "bigint", "at": "timestamp", "scr
 
 
 class Rows(list[Any]):
-    """What `StoredQueries.store` asks of a DataFrame."""
+    """The part of a DataFrame that `StoredQueries.store` uses."""
 
     def foreachPartition(self, work: Any) -> None:
         work(iter(self))
@@ -55,7 +55,7 @@ def matched(search: Search, index: StoredQueries | UsersQueries, documents: list
         index.close(queries)
 
 
-def test_what_cannot_be_taken_is_parked_and_the_others_go_on(search_url: str, prefix: str) -> None:
+def test_invalid_queries_are_parked_and_the_others_match(search_url: str, prefix: str) -> None:
     queries = {
         '["fox"]': {"match": {"body": "fox"}},
         '["dotted"]': {"match": {"a_x2Eb": "fox"}},
@@ -76,7 +76,7 @@ def test_what_cannot_be_taken_is_parked_and_the_others_go_on(search_url: str, pr
     assert count == len(reasons) == 8
     assert "[nope]" in reasons['["other field"]']
     assert "mtach" in reasons['["misspelt"]']
-    assert reasons['["script"]'] == reasons['["score"]'] == "scripts are not taken"
+    assert reasons['["script"]'] == reasons['["score"]'] == "scripts are not supported"
     documents: list[dict[str, Any]] = [{"body": "a fox", "n": 3}, {"a_x2Eb": "fox", "n": 6}, {"script": "fox"}, {}]
     found = {(query, key) for query, _, key in matched(search, index, documents)}
     assert found == {
@@ -87,8 +87,10 @@ def test_what_cannot_be_taken_is_parked_and_the_others_go_on(search_url: str, pr
     }
 
 
-def test_versions_are_those_of_the_newest_cut(search_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pages and chunks of a few; a batch that somebody repeats changes nothing."""
+def test_queries_match_in_the_version_of_the_newest_cut(
+    search_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With small pages and chunks; a repeated old batch changes nothing."""
     monkeypatch.setattr(percolator, "_PAGE", 3)
     monkeypatch.setattr(percolator, "_DOCUMENTS", 2)
     monkeypatch.setattr(stored_queries, "_QUERIES", 4)
@@ -115,7 +117,7 @@ def test_versions_are_those_of_the_newest_cut(search_url: str, prefix: str, monk
     assert matched(search, index, documents) == set()
 
 
-def test_an_index_of_the_users(search_url: str, prefix: str) -> None:
+def test_queries_of_the_users_own_index_match_in_their_newest_version(search_url: str, prefix: str) -> None:
     search = Search(hosts=[search_url])
     index = UsersQueries(search, f"{prefix}-mine")
     with pytest.raises(ConfigError, match=r"TR-593.*no percolator field"):

@@ -1,4 +1,4 @@
-"""Queries as people run them: daemon and `views follow` are processes, PostgreSQL says what a view must hold."""
+"""Query views as in production: daemon and `views follow` are processes; PostgreSQL gives the rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from tests.support.daemon import running, write_config
 from tests.support.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
 
 _NAMES = ("without", "having", "union_all", "timeline")
-"""A view is some seconds of Spark each time; all of them are tried in `test_query_views.py`."""
+"""A view takes some seconds of Spark each time; `test_query_views.py` tests all of them."""
 
 _ABOVE = {
-    # A list for each reader, of what they follow; and a view over a table and a view.
+    # For each reader, the posts in the timeline; a view over a view.
     "lists": (["reader"], "SELECT reader, count(*) AS posts, max(post) AS newest FROM timeline GROUP BY reader"),
 }
 
 
-def test_views_equal_postgresql(servers: Servers, database: str, prefix: str, tmp_path: Path) -> None:
+def test_query_views_equal_postgresql_s_own_results(
+    servers: Servers, database: str, prefix: str, tmp_path: Path
+) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         create(connection)
         model = ShopModel(11)
@@ -71,7 +73,7 @@ def create(connection: psycopg.Connection[Any]) -> None:
 
 
 def write(connection: psycopg.Connection[Any], changes: list[tuple[str, str, Any]]) -> None:
-    """Make changes in one transaction."""
+    """Write changes in one transaction."""
     with connection.transaction():
         for kind, table, what in changes:
             name = sql.Identifier(table)
@@ -101,7 +103,7 @@ def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str) -> Path:
 
 
 def equal(shop: Shop, connection: psycopg.Connection[Any]) -> None:
-    # What a view reads by a plain name is the query of that one.
+    # A plain name in a view stands for the query of that view.
     plainly = {name: EXAMPLES[name].sql for name in _NAMES}
     plainly |= {name: sql.replace("timeline", f"({plainly['timeline']}) AS t") for name, (_, sql) in _ABOVE.items()}
     for name, query in plainly.items():

@@ -1,4 +1,4 @@
-"""Every example's steps run by Spark, over states that are plain temporary views: neither Kafka nor a warehouse."""
+"""Spark runs every example's steps over plain temporary views, without Kafka and a warehouse."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_spark_finds_what_changes_in_every_example(spark: SparkSession) -> None:
 
 
 def expected(session: SparkSession, engine: Engine, view: DeclaredQuery) -> dict[Key, Any]:
-    """Return the rows of a query as it was written over the new state, by DuckDB where it can."""
+    """Return the rows of the original query over the new state, by DuckDB if it can run the query."""
     if not EXAMPLES[view.text.view].spark_only:
         return by_key(view, engine.query(over_new(view.text.sql)))
     text = re.sub(r"public\.(\w+)", r"public__\1__new", view.text.sql)
@@ -53,7 +53,7 @@ def load(session: SparkSession, old: Tables, new: Tables) -> None:
         keys = {key for key in old[table].keys() | new[table].keys() if old[table].get(key) != new[table].get(key)}
         images = [{key: rows[table][key] for key in keys if key in rows[table]} for rows in (old, new)]
         for which, rows in zip(("old", "new", "before", "after"), (old[table], new[table], *images), strict=True):
-            # One row more that goes again: there may be none, and each column needs its type.
+            # One extra row that is filtered out: the table may be empty, and each column needs its type.
             values = [[literal(name, row[name]) for name in columns] for row in rows.values()]
             lists = ", ".join(f"({', '.join(row)}, true)" for row in values)
             nulls = ", ".join("NULL" for _ in columns)
@@ -93,8 +93,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def test_what_differs(spark: SparkSession) -> None:
-    """NULL and NaN are equal to themselves, 0.0 is not -0.0, the order of a map's entries is no difference."""
+def test_the_difference_of_special_values_is_exact(spark: SparkSession) -> None:
+    """NULL and NaN equal themselves, 0.0 differs from -0.0, and the order of a map's entries is ignored."""
     columns = "t(k, d, m, l, s)"
     rows = {
         "same": ("double('NaN')", "map('a', 1, 'b', 2)", "array(double('NaN'), null)", "named_struct('x', 0.0D)"),

@@ -1,4 +1,4 @@
-"""Views that are queries, from topics to targets: after every batch each is its query over the tables at its cut."""
+"""Query views from topics to targets: after every batch each is its query over the tables at its cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAMES = (
 )
 
 
-def test_random_transactions(bench: Make, search_url: str) -> None:
+def test_views_equal_their_queries_after_random_transactions(bench: Make, search_url: str) -> None:
     shop = Shop(bench, _NAMES, search_url, seed=3)
     shop.commit(shop.model.fill())
     shop.step()
@@ -46,13 +46,13 @@ def test_random_transactions(bench: Make, search_url: str) -> None:
     shop.check()
 
 
-def test_nothing_to_say_commits_nothing(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_without_a_change_commits_nothing(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(bench, ["having"])
     shop.commit(shop.model.fill())
     shop.step()
-    # All is known of the tables' schemas.
+    # The tables' schemas are already known.
     monkeypatch.setattr("tailrace.spark_jobs.topics.records.read_schemas", _raise(AssertionError("read again")))
-    # Tables that are quiet for longer than deletes stay on the topics are kept all the same.
+    # Tables that are quiet for longer than the topics retain deletes are maintained all the same.
     neglect_bases(shop)
     shop.bench.pipeline.idle()
     shop.step()
@@ -60,7 +60,7 @@ def test_nothing_to_say_commits_nothing(bench: Make, monkeypatch: pytest.MonkeyP
     assert isinstance(target, IcebergTarget)
     before = target.live()
     assert before is not None
-    # A change in a table that the view does not read, and one that leaves each group as it was.
+    # A change in a table that the view does not read, and one that changes no group.
     shop.commit([shop.model.put("product", {"id": 1, "category": "z", "price": 1})])
     shop.step()
     order = next(row for row in shop.model.tables["orders"].values())
@@ -72,8 +72,8 @@ def test_nothing_to_say_commits_nothing(bench: Make, monkeypatch: pytest.MonkeyP
     assert shop.check()
 
 
-def test_a_batch_that_stopped_anywhere_is_done_again(bench: Make, search_url: str, monkeypatch: Any) -> None:
-    """Both base tables may be ahead of the view, and documents of the batch in the index already."""
+def test_a_batch_that_was_interrupted_is_repeated(bench: Make, search_url: str, monkeypatch: Any) -> None:
+    """Base tables may be ahead of the view, and the index may already have documents of the batch."""
     shop = Shop(bench, ["two_keys", "two_keys@search"], search_url)
     shop.commit(shop.model.fill())
     shop.step()
@@ -91,7 +91,7 @@ def test_a_batch_that_stopped_anywhere_is_done_again(bench: Make, search_url: st
             with pytest.raises(Exception, match=r"planted|PythonException"):
                 step(shop.bench, view)
             view.park(refused)
-    # What the stopped batch brought is gone again before the next one.
+    # Rows of the interrupted batch are deleted before the next one.
     shop.commit([shop.model.delete("orders", key) for key in list(shop.model.tables["orders"])])
     shop.step()
     shop.commit(shop.model.fill(2))
@@ -100,7 +100,7 @@ def test_a_batch_that_stopped_anywhere_is_done_again(bench: Make, search_url: st
 
 
 def neglect_bases(shop: Shop) -> None:
-    """Make it look as if nobody had brought the base tables forward for a long time."""
+    """Make it look as if the base tables had not advanced for a long time."""
     shared = shop.bench.shared
     for name, record in read_views(shared.config.kafka, shop.bench.pipeline.topics).items():
         if name.startswith(NAMESPACE):
@@ -116,7 +116,7 @@ def _raise(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def test_rebuild_and_another_query(bench: Make) -> None:
+def test_a_stale_view_or_a_changed_query_needs_a_rebuild(bench: Make) -> None:
     shop = Shop(bench, ["inner"])
     shop.commit(shop.model.fill())
     shop.step()
@@ -141,8 +141,8 @@ def test_rebuild_and_another_query(bench: Make) -> None:
     shop.check()
 
 
-def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
-    """The slower one has an older cut; making it anew there would take the state from views at the newer one."""
+def test_two_processes_that_rebuild_a_base_table_use_the_newer_cut(bench: Make) -> None:
+    """The slower process has an older cut: a rebuild there would take the state from views at a newer cut."""
     shop = Shop(bench, ["inner"])
     shop.commit(shop.model.fill())
     shop.step()
@@ -170,8 +170,8 @@ def test_two_processes_make_a_base_table_anew(bench: Make) -> None:
     assert (live.generation, live.cut.flushed_lsn) == (2, newest(shop.bench).cut.flushed_lsn)
 
 
-def test_full_refresh_holds_what_its_query_gives_now(bench: Make) -> None:
-    """Also where the query's result depends on more than the tables: here on a setting of the session."""
+def test_a_full_refresh_equals_its_query_s_present_result(bench: Make) -> None:
+    """Also if the query's result depends on more than the tables: here on a setting of the session."""
     shop = Shop(bench, ["left"])
     name = shop.called("left")
     query = "SELECT id, country FROM public.customer WHERE id = 1 OR current_timezone() = 'UTC'"
@@ -185,8 +185,8 @@ def test_full_refresh_holds_what_its_query_gives_now(bench: Make) -> None:
     assert list(read_view(shop.bench.config, name).rows) == [{"id": 1, "country": "z"}]
 
 
-def test_a_key_that_is_not_unique_after_all(bench: Make) -> None:
-    """The texts '1' and '01' are equal to the number 1; what follows from the query takes them for one value."""
+def test_a_key_that_is_not_unique_is_refused(bench: Make) -> None:
+    """The texts '1' and '01' equal the number 1, but the analysis of the query treats them as one value."""
     shop = Shop(bench, ["left"])
     name = shop.called("left")
     shop.bench.config.views[name] = View(
@@ -214,7 +214,7 @@ def order(shop: Shop, number: int, status: str, customer_id: int | None = None) 
     return shop.model.put("orders", row)
 
 
-def test_documents_with_nested_lists(bench: Make, search_url: str) -> None:
+def test_nested_lists_are_equal_in_warehouse_and_index(bench: Make, search_url: str) -> None:
     shop = Shop(bench, ["document", "document@search"], search_url)
     shop.commit(shop.model.fill())
     shop.step()
@@ -250,7 +250,7 @@ def documents(shop: Shop) -> list[dict[str, Any]]:
     ]
 
 
-def test_columns_change(bench: Make) -> None:
+def test_views_follow_changed_columns_or_need_a_rebuild(bench: Make) -> None:
     shop = Shop(bench, ["left"])
     pipeline, name = shop.bench.pipeline, shop.called("left")
     shop.bench.config.views[name] = View(
@@ -265,7 +265,7 @@ def test_columns_change(bench: Make) -> None:
     with pipeline.transaction() as tx:
         tx.put("customer", {"id": 1, "country": "a", "note": "new"})
         tx.put("orders", {"id": 1, "amount": 5})
-    # Another process is faster: what this one then reads of the table shows it no new column.
+    # Another process is faster, so this one's read of the table does not show the new column.
     other = Records(shop.bench.shared.session, shop.bench.config.kafka)
     shared = replace(shop.bench.shared, records=other, bases={})
     BaseTables(shared, view.declared).advance(view.declared.topics, newest(shop.bench))
@@ -273,7 +273,7 @@ def test_columns_change(bench: Make) -> None:
     found = {row["id"]: row for row in read_view(shop.bench.config, name).rows}
     assert (found[1]["note"], found[1]["amount"]) == ("new", 5)
     assert all(row["note"] is None for number, row in found.items() if number != 1)
-    # What the base table cannot change in place, the view's rebuild does.
+    # The view's rebuild makes changes that the base table cannot make in place.
     pipeline.reshape("customer", [column("id", "int4"), column("country", "timestamp")])
     with pipeline.transaction() as tx:
         tx.truncate("customer")
@@ -302,7 +302,7 @@ def test_columns_change(bench: Make) -> None:
         ("SELECT id, no_such_function(country) AS a FROM public.customer", ["id"], "TR-550"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(bench: Make, query: str, key: list[str], code: str) -> None:
+def test_queries_that_cannot_be_maintained_are_refused(bench: Make, query: str, key: list[str], code: str) -> None:
     shop = Shop(bench, ["left"])
     name = shop.called("left")
     shop.bench.config.views[name] = View(query=query, key=key)

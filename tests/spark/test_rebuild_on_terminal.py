@@ -1,4 +1,4 @@
-"""A whole rebuild as a person sees it: how far it is and how fast, nothing raw, and Ctrl-C in the middle of it."""
+"""A whole rebuild as a person sees it: progress and speed, nothing raw, and Ctrl-C in the middle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ table = "public.t"
 
 @pytest.fixture
 def folder(servers: Servers, prefix: str, tmp_path: Path) -> Iterator[Path]:
-    """A pipeline with a table on Kafka, and a view of it; nothing of a job is left."""
+    """A pipeline with a table on Kafka and a view of it; afterwards no process of a job may be left."""
     pipeline = Pipeline(Kafka(bootstrap=servers.bootstrap, prefix=prefix), slot=prefix)
     pipeline.table("t", [column("id", "int4"), column("n", "int4")], ("id",))
     with pipeline.transaction() as tx:
@@ -54,7 +54,7 @@ def _works_in(process: psutil.Process, folder: Path) -> bool:
 
 
 def _as_drawn(seen: Seen) -> list[str]:
-    """The lines of a terminal, those drawn one over the other as well, without its echo of Ctrl-C."""
+    """Return the lines of a terminal, including overwritten ones, without the echo of Ctrl-C."""
     return re.split(r"[\r\n]+", seen.text.replace("^C", ""))
 
 
@@ -63,7 +63,7 @@ def _progress(drawn: list[str]) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_a_rebuild_shows_how_far_it_is_and_ends_by_ctrl_c(folder: Path) -> None:
+def test_a_rebuild_shows_its_progress_and_ends_by_ctrl_c(folder: Path) -> None:
     began = time.monotonic()
     assert on_terminal(["version"], width=80, cwd=folder).code == 0
     started_s = time.monotonic() - began

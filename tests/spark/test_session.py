@@ -1,4 +1,4 @@
-"""What a batch leaves behind in Spark: nothing, or `follow` would fill its heap."""
+"""Batches leave nothing behind in Spark; otherwise `follow` would fill its heap."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.spark.conftest import Bench
 from tests.spark.shop import Shop
 
 
-def test_a_batch_leaves_no_names(bench: Callable[..., Bench], search_url: str) -> None:
-    """A name holds the plan of what it stands for, with the tables as they were then."""
+def test_a_batch_leaves_no_temporary_views(bench: Callable[..., Bench], search_url: str) -> None:
+    """A temporary view references its plan, and with it the tables as they were then."""
     shop = Shop(bench, ("three", "self@search"), search_url)
     shop.commit(shop.model.fill())
     shop.step()
@@ -27,8 +27,8 @@ def test_a_batch_leaves_no_names(bench: Callable[..., Bench], search_url: str) -
         assert session.sql("SHOW VIEWS IN global_temp").collect() == []
 
 
-def test_what_is_persisted_is_planned_in_its_own_session(spark: SparkSession) -> None:
-    """Not in a clone, which would have all names of that moment."""
+def test_a_persisted_frame_is_planned_in_its_own_session(spark: SparkSession) -> None:
+    """Not in a clone, which would have all temporary views of that moment."""
     with in_one_task(spark, few=True):
         frame = spark.range(1).persist()
         try:

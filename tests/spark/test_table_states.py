@@ -1,4 +1,4 @@
-"""While a table is read again, views of other tables follow, and a view that reads both stands still and says why."""
+"""While a table is read again, views of other tables advance; a view that reads it waits and says why."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ABOVE = "SELECT j.id, j.label, b.label AS again FROM {joined} j LEFT JOIN {big}
 
 @dataclass
 class Pipeline:
-    """Two tables, the daemon's configuration, and views of each table and of both, which are followed."""
+    """Two tables, the daemon's configuration, and followed views of each table and of both."""
 
     path: Path
     config: Config
@@ -164,7 +164,7 @@ def _tables(made: Bench) -> None:
 
 
 def _round(made: Bench, *views: KeptView) -> None:
-    """Do what a round of follow does, and raise what a view meets."""
+    """Do one round of follow, and raise the error of a view."""
     made.shared.cuts.look(1.0)
     for view in views:
         seen = made.shared.cuts.seen(view.declared)
@@ -173,10 +173,10 @@ def _round(made: Bench, *views: KeptView) -> None:
     made.shared.records.release()
 
 
-def test_a_view_that_stood_still_for_too_long_is_told_so(
+def test_a_view_that_waited_for_too_long_is_refused(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A delete that came and went while its table was incomplete would leave its row; another view is not concerned."""
+    """It would keep a row whose delete came and expired while its table was incomplete; others continue."""
     suffix = uuid.uuid4().hex[:8]
     views = {f"{table}_{suffix}": View(table=f"public.{table}") for table in ("t", "u")}
     made = bench(views, delete_retention_ms=_HOUR_MS)
@@ -206,7 +206,7 @@ def test_a_view_that_stood_still_for_too_long_is_told_so(
 
 
 def test_a_view_does_not_begin_at_a_state_that_may_be_compacted(bench: Callable[..., Bench]) -> None:
-    """Its table goes on while it is incomplete; what was there at its last state is whole for a while only."""
+    """Its table changes while incomplete; records up to the last state may be compacted after some time."""
     suffix = uuid.uuid4().hex[:8]
     views = {
         f"t_{suffix}": View(table="public.t"),

@@ -1,4 +1,4 @@
-"""Everything in flight when an earlier revision is killed is taken up by this one: stream, snapshot, views, rebuild."""
+"""This revision continues all work of an earlier one that is killed: stream, snapshot, views, rebuild."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ key = ["id"]
 
 @dataclass
 class Before:
-    """The program of the earlier revision, run from its source files; its modules are not compiled."""
+    """The program of the earlier revision, run from its source files without compiled modules."""
 
     source: Path
     config: Path
 
     @contextmanager
     def running(self, *command: str) -> Iterator[None]:
-        """Run a command in a session of its own; all of it is killed at the end, as by a power cut."""
+        """Run a command in its own session; kill all of it at the end, as a power cut would."""
         with (self.config.parent / "before.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "cdc.cli.main", *command, "--config", str(self.config)],
@@ -114,7 +114,7 @@ def _built(config: Config) -> bool:
 
 
 def _metadata(folder: Path, view: str) -> str:
-    """Return the file with the newest state of a view's table: another one after each commit."""
+    """Return the metadata file of a view's table; it is another one after each commit."""
     with sqlite3.connect(folder / "catalog.db") as catalog:
         query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
         (location,) = catalog.execute(query, (view,)).fetchone()
@@ -130,7 +130,7 @@ def _create_tables(source: psycopg.Connection[Any]) -> None:
 
 
 def _leave_everything_in_flight(before: Before, config: Config, source: psycopg.Connection[Any]) -> None:
-    """Return with a view parked, a generation staged, a rebuild cut short, and a table half read."""
+    """Return with a view parked, a generation staged, a rebuild interrupted, and a table half read."""
     with before.running("views", "follow"):
         wait_until(lambda: _built(config), 300)
         source.execute("UPDATE ratio SET n = 0 WHERE id = 1")
@@ -151,7 +151,7 @@ def _run(*command: str, config: Path) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_what_the_revision_before_left_in_flight_is_taken_up(before: Before, database: str) -> None:
+def test_work_in_flight_of_the_earlier_revision_is_continued(before: Before, database: str) -> None:
     path, config = before.config, load(before.config)
     with psycopg.connect(database, autocommit=True) as source:
         _create_tables(source)

@@ -1,4 +1,4 @@
-"""Compaction and expiry leave what is applied, what readers may ask for, and what slower views and rebuilds need."""
+"""Compaction and expiry leave the applied state and all that readers, slow views and rebuilds need."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def target(view: KeptView) -> IcebergTarget:
 
 
 def tidy(shop: Shop, keep_s: int) -> None:
-    """Look after every table that has three commits, as so many rounds do."""
+    """Maintain every table that has three commits, as that many rounds of `follow` would."""
     shared = shop.bench.shared
     assert shared.config.warehouse is not None
     changed = shared.config.warehouse.model_copy(update={"compact_after": 3, "upkeep_share": 1.0, "keep_s": keep_s})
@@ -48,7 +48,7 @@ def data_files(shop: Shop, view: KeptView) -> int:
     return int(shop.bench.shared.session.sql(sql).collect()[0][0])
 
 
-def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upkeep_leaves_every_state_that_is_still_needed(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailrace.spark_jobs.maintain.upkeep._BASE_KEEP_MS", 0)
     shop = Shop(bench, ["inner", "left"])
     shop.commit(shop.model.fill())
@@ -64,7 +64,7 @@ def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.check("inner")
     assert [one for one in target(quick).snapshots() if not one.rewrite] == states, "a reader may ask for each"
     assert len(target(base).snapshots()) > 4, "the slow view needs the state that it was made from"
-    # What is read of a state is its rewrite, where there is one.
+    # A state is read from its rewrite, if there is one.
     assert before is not None
     assert target(quick).snapshot_at(before.cut) == target(quick).snapshots()[0].id != before.snapshot_id
 
@@ -79,7 +79,7 @@ def test_upkeep(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not report.replaced
     shop.check()
 
-    # A rebuild that takes long: its first reading is many batches old when it catches up.
+    # A slow rebuild: its first read is many batches old when it catches up.
     columns, key = slow.batch.layout()
     generation = target(slow).stage(columns, key)
     staged = slow.batch.advance(None, newest(shop.bench), Report(), generation=generation)

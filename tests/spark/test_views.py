@@ -1,4 +1,4 @@
-"""Views equal the tables at the cut that they name: warehouse and search, batch by batch, every kind of change."""
+"""Views equal the tables at the cut that they name: both targets, each batch, every kind of change."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ FAR = {
 def made(request: pytest.FixtureRequest, bench: Make) -> Bench:
     """A bench with a table `t` (id, name, n) and a view of it, in either target."""
     search = request.getfixturevalue("search_url") if request.param == "search" else None
-    # Tables of one warehouse, so names are the test's own.
+    # All tests share one warehouse, so names are unique to the test.
     made = bench({f"v_{uuid.uuid4().hex[:8]}": View(table="public.t", target=request.param)}, search)
     made.pipeline.table("t", [column("id", "int4"), column("name", "text"), column("n", "int4")], ("id",))
     return made
@@ -102,7 +102,7 @@ def name_of(bench: Bench) -> str:
     return name
 
 
-def test_every_kind_of_change(made: Bench) -> None:
+def test_a_view_equals_its_table_after_every_kind_of_change(made: Bench) -> None:
     name, pipeline = name_of(made), made.pipeline
     view = made.kept(name)
     with pipeline.transaction(op="r") as tx:
@@ -190,7 +190,7 @@ def test_a_replayed_older_batch_changes_nothing(made: Bench) -> None:
     step(made, view)
     assert first is not None
     assert middle is not None
-    # As after a restart with a stale idea of what is newest.
+    # As after a restart that knows only an older newest cut.
     from tailrace.spark_jobs.maintain.batch import Report
     from tailrace.spark_jobs.topics.cuts import SeenCut
 
@@ -199,7 +199,7 @@ def test_a_replayed_older_batch_changes_nothing(made: Bench) -> None:
     assert made.agrees(name, "t") == 19
 
 
-def test_a_changed_shape(made: Bench) -> None:
+def test_a_view_follows_a_changed_shape(made: Bench) -> None:
     name, pipeline = name_of(made), made.pipeline
     view = made.kept(name)
     with pipeline.transaction() as tx:
@@ -222,8 +222,8 @@ def test_a_changed_shape(made: Bench) -> None:
     assert made.agrees(name, "t") == 1
 
 
-def test_a_topic_that_begins_anew(made: Bench) -> None:
-    """Behind a truncate all is of other types, the key too; what lies before it is of no concern to anybody."""
+def test_a_rebuild_ignores_what_precedes_a_truncate(made: Bench) -> None:
+    """All records after the truncate have other types, also in the key; earlier ones must not matter."""
     name, pipeline = name_of(made), made.pipeline
     with pipeline.transaction() as tx:
         for i in range(20):
@@ -273,7 +273,7 @@ def test_every_type_arrives_as_it_was(request: pytest.FixtureRequest, bench: Mak
     assert made.agrees(search, "t") == 4
 
 
-def test_rebuild_beside_the_live_one(made: Bench) -> None:
+def test_a_rebuild_takes_over_from_the_live_generation(made: Bench) -> None:
     name, pipeline = name_of(made), made.pipeline
     view = made.kept(name)
     with pipeline.transaction() as tx:
@@ -292,7 +292,7 @@ def test_rebuild_beside_the_live_one(made: Bench) -> None:
     assert made.agrees(name, "t") == 66
     with pipeline.transaction() as tx:
         tx.delete("t", 1)
-    # The one that has followed all along goes on, on the new generation.
+    # The process that follows continues with the new generation.
     step(made, view)
     assert view.applied is not None
     assert view.applied.generation == swapped.generation
@@ -302,7 +302,7 @@ def test_rebuild_beside_the_live_one(made: Bench) -> None:
     assert made.agrees(name, "t") == 65
 
 
-def test_a_table_without_rows(made: Bench) -> None:
+def test_a_view_of_an_empty_table_is_empty_until_rows_come(made: Bench) -> None:
     name, pipeline = name_of(made), made.pipeline
     view = made.kept(name)
     pipeline.idle()
@@ -314,7 +314,7 @@ def test_a_table_without_rows(made: Bench) -> None:
     assert made.agrees(name, "t") == 1
 
 
-def test_the_newest_cut_is_what_is_committed_by_now(made: Bench) -> None:
+def test_the_newest_cut_ignores_aborted_and_split_transactions(made: Bench) -> None:
     pipeline, cuts = made.pipeline, made.shared.cuts
     for _ in range(3):
         pipeline.idle()
@@ -326,7 +326,7 @@ def test_the_newest_cut_is_what_is_committed_by_now(made: Bench) -> None:
         assert cuts.wait(reader(pipeline)).cut == pipeline.cut
 
 
-def test_topics_made_anew_are_refused(made: Bench) -> None:
+def test_a_cut_of_another_server_is_refused(made: Bench) -> None:
     name, pipeline = name_of(made), made.pipeline
     view = made.kept(name)
     with pipeline.transaction() as tx:
@@ -351,7 +351,7 @@ def test_topics_made_anew_are_refused(made: Bench) -> None:
         (View(table="public.t", key=["n"]), "TR-509"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(bench: Make, declared: View, code: str, tmp_path: Path) -> None:
+def test_views_that_cannot_be_maintained_are_refused(bench: Make, declared: View, code: str, tmp_path: Path) -> None:
     made = bench({"v": declared})
     made.pipeline.table("t", [column("id", "int4"), column("n", "int4")], ("id",))
     made.pipeline.idle()

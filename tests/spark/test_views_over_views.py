@@ -1,4 +1,4 @@
-"""Views that read views: after every batch each is its query over the tables at its cut, whatever happens below it."""
+"""Views that read views: after every batch, each equals its query over the tables at its cut."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KEYED = {"spending": ["customer_id"], "countries": ["country"], "feed": ["reader
 
 
 class Cascade:
-    """The views above over the tables of `tests.support.shop_model`; DuckDB says what each must hold."""
+    """The views above over the tables of `tests.support.shop_model`; DuckDB gives the expected rows."""
 
     def __init__(self, bench: Make, search: str, seed: int = 7) -> None:
         self.suffix = uuid.uuid4().hex[:8]
@@ -80,7 +80,7 @@ class Cascade:
                     tx.truncate(table)
 
     def step(self, *names: str) -> dict[str, Report]:
-        """Run one round; return what each view's batch did."""
+        """Run one round; return each view's report."""
         seen, reports = newest(self.bench), {}
         for name in names or self.views:
             reports[name] = Report()
@@ -89,7 +89,7 @@ class Cascade:
         return reports
 
     def again(self, name: str) -> KeptView:
-        """Open a view anew, as another process does."""
+        """Open a view again, as another process does."""
         self.views[name] = self.bench.kept(self.called(name))
         return self.views[name]
 
@@ -110,7 +110,7 @@ class Cascade:
             assert found == sorted(expected, key=repr), name
 
     def post(self, number: int) -> list[tuple[str, str, Any]]:
-        """Let customer 1, who follows themselves, post something new: it is in the home timeline then."""
+        """Let customer 1, who follows themselves, post something new, so that it is in the home timeline."""
         customer = {"id": 1, "country": "a", "segment": None, "boss": 1}
         order = {"id": number, "customer_id": 1, "status": "a", "amount": 1, "at": 1_800_000_000_000_000}
         return [self.model.put("customer", customer), self.model.put("orders", order)]
@@ -126,7 +126,9 @@ class Cascade:
         return read_views(self.bench.config.kafka, self.bench.pipeline.topics)[self.called(name)].error or ""
 
 
-def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_over_views_equal_their_queries_at_every_cut(
+    bench: Make, search_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cascade = Cascade(bench, search_url)
     cascade.commit(cascade.model.fill())
     cascade.step()
@@ -136,7 +138,7 @@ def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.Monk
         assert not any(report.replaced for report in cascade.step().values())
         cascade.check()
 
-    # Kept alone, a view brings those below it along. What was begun in the index ends at its own cut.
+    # A view that is maintained alone advances those below it. A batch begun in the index ends at its cut.
     cascade.commit(cascade.post(91))
     write, refused = write_documents, SinkError("TR-531", "planted")
 
@@ -155,7 +157,7 @@ def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.Monk
     cascade.step("home")
     cascade.check("loud", "home", "feed")
 
-    # What stands still below is waited for, and said.
+    # A view waits for one below it that is parked, and reports that.
     monkeypatch.setattr("tailrace.spark_jobs.maintain.kept_view._FIRST_PAUSE_S", 300.0)
     cascade.commit(cascade.model.change(9))
     below, above = cascade.views["spending"], cascade.views["countries"]
@@ -171,11 +173,11 @@ def test_views_over_views(bench: Make, search_url: str, monkeypatch: pytest.Monk
     cascade.check()
 
 
-def test_another_generation_below(bench: Make, search_url: str) -> None:
+def test_a_new_generation_below_replaces_the_views_that_read_it(bench: Make, search_url: str) -> None:
     cascade = Cascade(bench, search_url, seed=8)
     cascade.commit(cascade.model.fill())
     cascade.step()
-    # The view below goes on, and the one above sees no change in it: it commits nothing, and stands at its cut.
+    # The view below gets another query: the views above wait until it is rebuilt.
     cascade.queries["spending"] = QUERIES["spending"].replace("sum(amount)", "sum(amount + 1)")
     name = cascade.called("spending")
     views = cascade.bench.config.views
@@ -193,7 +195,7 @@ def test_another_generation_below(bench: Make, search_url: str) -> None:
     cascade.commit(cascade.model.change(9))
     assert not any(report.replaced for report in cascade.step().values())
     cascade.check()
-    # The one above is rebuilt, and brings those below along.
+    # The view above is rebuilt, and advances those below it.
     cascade.commit(cascade.model.change(9))
     assert rebuild(cascade.bench.shared, cascade.again("countries")).generation == 2
     cascade.check("countries", "spending")
