@@ -1,4 +1,4 @@
-"""Real servers for the tests that need them: started once a run, ended with it."""
+"""Fixtures that start real servers once per test run and stop them at its end."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ if TYPE_CHECKING:
 # Nothing a test writes must survive a power cut, and each fsync costs milliseconds.
 _POSTGRES = {"fsync": "off"}
 
-# A test may freeze the broker: it must not come back as one that was dead, see cdc.dev.kafka about lost markers.
+# A test may freeze the broker: its session must not expire meanwhile, see cdc.dev.kafka about lost markers.
 _KAFKA = {"broker.session.timeout.ms": "60000"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run name its servers: `pytest --servers containers`, or `--servers "DSN BOOTSTRAP [OPENSEARCH]"`."""
+    """Add the option that selects the servers: `pytest --servers containers`, for example.
+
+    `--servers "DSN BOOTSTRAP [OPENSEARCH]"` names running servers.
+    """
     parser.addoption("--servers", default="embedded", help='embedded, containers, or "DSN BOOTSTRAP [OPENSEARCH]"')
 
 
 def pytest_configure() -> None:
-    """Let SIGTERM (of `timeout`, of a CI that gives up) end the run as Ctrl-C does: the servers end with it.
+    """Make SIGTERM (from `timeout`, or from CI) end the run as Ctrl-C does, so that the servers stop, too.
 
-    Ctrl-C itself, too: a shell that starts a run in the background has it ignored, and what the tests start with it.
+    Restore SIGINT, too: a shell that starts a run in the background has it ignored, and child processes inherit that.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,9 +55,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With TAILRACE_TESTS_NO_SKIP set, as CI does: what is skipped has failed, or nobody would see it gone.
+    """Turn skips into failures if TAILRACE_TESTS_NO_SKIP is set, as CI does.
 
-    A test of unfinished work says so by xfail, with its issue.
+    Otherwise nobody would notice that a test no longer runs. A test of unfinished work uses xfail, with its issue.
     """
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("TAILRACE_TESTS_NO_SKIP"):
@@ -64,7 +67,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The state folder of this run's servers; all of them end with it."""
+    """The state folder of this run's servers; its teardown stops them all."""
     folder = tmp_path_factory.mktemp("tailrace") / "state"
     yield folder
     stop_servers(folder, purge=True)
@@ -72,13 +75,13 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def in_containers(request: pytest.FixtureRequest) -> bool:
-    """Whether the command line wants the servers in containers."""
+    """Whether the command line asks for servers in containers."""
     return bool(request.config.getoption("--servers") == "containers")
 
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[None]:
-    """A container engine with all images; one that was started for us is ended again."""
+    """A container engine with all images; one that was started for us is stopped again."""
     from tests.containers.engine import running_engine
 
     with running_engine():
@@ -96,7 +99,7 @@ def container_servers(engine: None) -> Iterator[ContainerServers]:
 
 @pytest.fixture(scope="session")
 def servers(request: pytest.FixtureRequest, in_containers: bool) -> Servers:
-    """PostgreSQL and Kafka: our own, in containers, or those that the command line names."""
+    """PostgreSQL and Kafka: embedded, in containers, or those that the command line names."""
     named = request.config.getoption("--servers")
     if named == "embedded":
         folder = request.getfixturevalue("state_dir")
@@ -110,7 +113,7 @@ def servers(request: pytest.FixtureRequest, in_containers: bool) -> Servers:
 
 @pytest.fixture(scope="session")
 def search_url(state_dir: Path, servers: Servers, in_containers: bool) -> Iterator[str]:
-    """OpenSearch: the one that the command line names, or our own, started by the first test that asks for it."""
+    """OpenSearch: the one that the command line names, or our own, started on first use."""
     if in_containers:
         from tests.containers.servers import opensearch
 
@@ -129,7 +132,7 @@ def search_url(state_dir: Path, servers: Servers, in_containers: bool) -> Iterat
 def registry_url(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, in_containers: bool
 ) -> Iterator[str]:
-    """A schema registry, started by the first test that asks for it."""
+    """A schema registry, started on first use."""
     if in_containers:
         from tests.containers.servers import registry
 
@@ -146,12 +149,12 @@ def registry_url(
 
 @pytest.fixture
 def database(servers: Servers) -> Iterator[str]:
-    """The DSN of a database of the test's own."""
+    """The DSN of a database that only this test uses."""
     with fresh_database(servers.dsn) as dsn:
         yield dsn
 
 
 @pytest.fixture
 def prefix() -> str:
-    """A topic prefix that no other test has."""
+    """A topic prefix that no other test uses."""
     return f"t{uuid.uuid4().hex[:10]}"

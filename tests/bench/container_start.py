@@ -1,9 +1,9 @@
-"""How long the daemon's image takes from `docker run` to the first change, with a slot in place.
+"""Time from `docker run` of the daemon's image to the first change, with an existing slot.
 
     python -m tests.bench.container_start [--rounds 5]
 
-A row is committed while no daemon runs; the time ends when a reader under read_committed has it. PostgreSQL and one
-broker are containers, too; `docker/local-images` builds what is not there, and starts an engine.
+A row is committed while no daemon runs; the time ends when a read_committed consumer has it. PostgreSQL and one
+broker are containers, too; `docker/local-images` builds missing images, and starts an engine.
 """
 
 from __future__ import annotations

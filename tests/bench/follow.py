@@ -1,17 +1,17 @@
-"""How long a change takes from its COMMIT to the views, with the daemon and `tailrace views follow` as processes.
+"""Latency of changes from COMMIT to the views; daemon and `tailrace views follow` are processes.
 
     python -m tests.bench.follow [--views two|six] [--rate 200] [--seconds 120] [--warm-up 180] [--rows 100000]
         [--output FILE]
 
-`two` are a view of one table in the warehouse and one in the index; `six` add two joins and two aggregates.
+`two` is a view of one table in the warehouse and one in the index; `six` adds two joins and two aggregates.
 Transactions of one change each are committed at a steady rate. A view shows a transaction once its record on the views
-topic names an LSN at or past it: that is written behind the commit to the table or the refresh of the index. Stages are
-medians of what the job's batches say of themselves. All is on one machine.
+topic names an LSN at or past it: that record is written after the commit to the table or the refresh of the index.
+Stages are medians of the times that the job's batches log. Everything runs on one machine.
 
 At the end each view is compared with its query in PostgreSQL, row by row.
 
-The JVM compiles what batches run for some minutes, on the same cores: half of its time in the first two. So what is
-told is how it goes on after --warm-up seconds of the same load.
+For some minutes the JVM compiles the code of the batches, on the same cores: half of its time in the first two. So
+only changes after --warm-up seconds of the same load count.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ VIEWS: dict[str, str] = {
 }
 
 Committed = list[tuple[int, float]]
-"""LSN behind a COMMIT, and when it was back, in seconds since 1970; both rise."""
+"""LSN after a COMMIT, and when the COMMIT returned, in seconds since 1970; both rise."""
 
 
 def change(dsn: str, rows: int, rate: int, seconds: float) -> Committed:
-    """Commit one change after the other: updates of orders, now and then one of a customer."""
+    """Commit `rate` changes per second: updates of orders, and every 20th of a customer."""
     done: Committed = []
     with psycopg.connect(dsn, autocommit=True) as connection:
         began = time.time()
@@ -100,7 +100,7 @@ def change(dsn: str, rows: int, rate: int, seconds: float) -> Committed:
 
 
 class Watch(Closes):
-    """What the views topic says, with the time at which it was read."""
+    """Reads the views topic and notes the time at which each record was read."""
 
     def __init__(self, config: Config) -> None:
         self.seen: dict[str, list[tuple[float, int]]] = defaultdict(list)
@@ -123,7 +123,7 @@ class Watch(Closes):
                 self.seen[record.view].append((time.time(), record.cut.flushed_lsn))
 
     def reached(self, lsn: int, views: list[str]) -> bool:
-        """Whether all views show the LSN. AssertionError if one stands still."""
+        """Whether all views show the LSN. AssertionError if one has failed."""
         assert not self.failed, self.failed
         return all(self.seen[view] and self.seen[view][-1][1] >= lsn for view in views)
 
@@ -134,7 +134,7 @@ class Watch(Closes):
 
 
 def check(connection: psycopg.Connection[Any], config: Config, name: str) -> None:
-    """Compare a view with what PostgreSQL gives for it. AssertionError if it differs."""
+    """Compare a view with its query's result in PostgreSQL. AssertionError if they differ."""
     declared = config.views[name]
     rows = connection.execute(f"SELECT * FROM ({declared.query or f'TABLE {declared.table}'}) AS it".encode())
     columns = [column.name for column in rows.description or ()]
@@ -146,7 +146,7 @@ def check(connection: psycopg.Connection[Any], config: Config, name: str) -> Non
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as topics and views have it; all numbers here have two digits."""
+    """Return a value as topics and views represent it; all decimals here have scale 2."""
     if isinstance(value, Decimal):
         return int(value.scaleb(2))
     if isinstance(value, bytes):
@@ -155,7 +155,7 @@ def _plain(value: Any) -> Any:
 
 
 def latencies(committed: Committed, seen: list[tuple[float, int]], after: float) -> list[float]:
-    """Seconds from each COMMIT behind the moment `after` to the first record at or past it."""
+    """Return the seconds from each COMMIT since `after` to the first record at or past its LSN."""
     lsns = [lsn for _, lsn in seen]
     return [seen[bisect.bisect_left(lsns, lsn)][0] - at for lsn, at in committed if at >= after]
 
@@ -206,7 +206,7 @@ def measure(servers: Servers, folder: Path, names: list[str], arguments: argpars
 
 
 def wait_for_views(process: subprocess.Popen[bytes], reached: Callable[[], bool], seconds: float) -> None:
-    """Wait until `reached` says so; AssertionError if the job ends, or the time passes."""
+    """Wait until `reached` returns true; AssertionError if the job ends, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while not reached():
         assert process.poll() is None, "the job has ended"
@@ -215,11 +215,11 @@ def wait_for_views(process: subprocess.Popen[bytes], reached: Callable[[], bool]
 
 
 def _stages(log: bytes, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Medians of each stage in the later half of the batches; the first is the whole table."""
+    """Return medians of each stage in the later half of the batches; the first is the whole table."""
     batches: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for text in log.splitlines():
         event = orjson.loads(text) if text.startswith(b"{") else {}
-        if event.get("event") == "batch":
+        if event.get("event") == "batch applied":
             batches[event["view"]].append(event)
     found = {}
     for name, events in batches.items():

@@ -1,11 +1,11 @@
-"""How the cost of a batch grows with the table: 1,000 scattered changes to tables of different sizes.
+"""Growth of a batch's cost with its table: 1,000 scattered changes to tables of different sizes.
 
     python -m tests.bench.growth [--rows 200000,1000000,5000000] [--changes 1000] [--rounds 5] [--output FILE]
 
 For each size, views of one table in the warehouse, of the same joined with a small one, and of an aggregate. The daemon
 and `tailrace views follow` run as processes; a round is one transaction of scattered updates, waited for in all views.
-The figures are medians of the milliseconds that the batches say of themselves, by stage, without the first batches;
-`alone` is what a view would take by itself.
+The figures are medians of the milliseconds that the batches log, by stage, without the first batches; `alone` is the
+time that a view would take if it were the only one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _WARM_UP = 3
 
 
 def measure(servers: Servers, folder: Path, rows: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Bring views of a table of that size forward, round by round."""
+    """Update views of a table of `rows` rows, round by round; return the figures."""
     folder.mkdir()
     dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
-    # one after the other: what each costs by itself
+    # one view at a time, so that each is timed by itself
     more = "[spark]\nviews_at_once = 1\n"
     more += f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
     more += "".join(f"[views.{name}]\n{VIEWS[name]}" for name in _NAMES)
@@ -74,10 +74,10 @@ def measure(servers: Servers, folder: Path, rows: int, arguments: argparse.Names
                 process.terminate()
         for text in (folder / "follow.log").read_bytes().splitlines():
             event = orjson.loads(text) if text.startswith(b"{") else {}
-            if event.get("event") == "batch" and event["rows"]:
+            if event.get("event") == "batch applied" and event["rows"]:
                 batches[event["view"]].append(event["ms"])
     views = {name: _medians(each[-arguments.rounds :]) for name, each in batches.items()}
-    # whichever query comes first in a round brings the base tables forward, which each would have to if it were alone
+    # the first query of a round updates the base tables for all; alone, each query would have to do that
     shared = sum(views[name]["read"] for name in _NAMES if "query" in VIEWS[name])
     for name, stages in views.items():
         stages["alone"] = stages["apply"] + (shared if "query" in VIEWS[name] else stages["read"])

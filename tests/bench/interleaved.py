@@ -1,13 +1,13 @@
-"""What an interleaved snapshot does to the stream beside it: latency of changes, and the WAL that the slot holds.
+"""Effect of an interleaved snapshot on the stream: latency of changes, and WAL that the slot holds.
 
     python -m tests.bench.interleaved [--rows 2000000] [--rate 500] [--pace BYTES] [--output FOLDER]
 
 A table of 12 columns and `--rows` rows is read in windows (`snapshot.mode = "interleaved"`) while pgbench commits
-`--rate` small transactions a second on other tables, as in `tests.bench.latency`, whose figures these are. Twice a
-second the source is asked how far behind its WAL the slot is. With --output, interleaved.json and interleaved.svg.
+`--rate` small transactions a second on other tables, as in `tests.bench.latency`, with the same figures. Twice a second
+it asks the source for the slot's lag in bytes of WAL. --output writes interleaved.json and interleaved.svg.
 
-PostgreSQL moves `restart_lsn` only with what it notes each 15 s of the transactions that run, so whether held WAL grows
-shows only in a read of minutes: --pace is `snapshot.max_bytes_per_s`; 1500000 makes 2 million rows last some three.
+PostgreSQL moves `restart_lsn` only when it logs the running transactions, every 15 s, so only a read of some minutes
+shows whether the held WAL grows: --pace is `snapshot.max_bytes_per_s`; with 1500000, 2 million rows take about three.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.bench.workloads import WIDE, WIDE_ROWS
 from tests.support.daemon import running, wait_for, write_config
 from tests.support.servers import own_servers
 
-# of the table whose rows tell the latency only those count that the stream brings
+# latency is taken from the rows of public.event, of which only streamed ones may count
 _SNAPSHOT = '[snapshot]\nmode = "interleaved"\nwhere = { "public.event" = "false" }\n'
 _PACE = "max_bytes_per_s = {}\n"
 _LONGEST_S = 3600
@@ -49,7 +49,7 @@ _HELD = (
 
 
 class Sample(NamedTuple):
-    """Seconds since the read began, and bytes of WAL: held by the slot, unconfirmed, written since the database is."""
+    """Seconds since the read began, and bytes of WAL: held by the slot, unconfirmed, written in total."""
 
     at: float
     held: int
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
 
 
 def measure(servers: Servers, folder: Path, rows: int, rate: int, pace: int | None) -> dict[str, Any]:
-    """Read the table beside the load; return the figures."""
+    """Read the table during the load; return the figures."""
     more = _SNAPSHOT + (_PACE.format(pace) if pace else "")
     dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
@@ -71,7 +71,7 @@ def measure(servers: Servers, folder: Path, rows: int, rate: int, pace: int | No
         connection.execute(WIDE_ROWS.encode(), (rows,))
         connection.execute("VACUUM (FREEZE, ANALYZE) orders")
         connection.execute("CHECKPOINT")
-    # the first transaction in a broker's life makes its topic of transactions, which takes most of a second
+    # a broker's first transaction creates its transaction topic, which takes most of a second
     Producer({"bootstrap.servers": servers.bootstrap, "transactional.id": "first"}).init_transactions(30)
     pgbench = [str(binaries() / "pgbench"), "-n", "-M", "prepared", "-c", "4", "-j", "1", "-R", str(rate)]
     pgbench += ["-T", str(_LONGEST_S), "-f", str(script), "-d", dsn]
@@ -131,7 +131,7 @@ def _sample(dsn: str, slot: str, began: float, stop: threading.Event, samples: l
 
 
 def _held(samples: list[int]) -> dict[str, int]:
-    """Return the median of each third of the time, which tells a steady growth, and the most."""
+    """Return the median of each third of the time, which shows steady growth, and the maximum."""
     third = max(len(samples) // 3, 1)
     thirds = (samples[:third], samples[third : 2 * third], samples[-third:])
     names = ("first_third", "second_third", "last_third")

@@ -1,9 +1,9 @@
-"""One transaction of millions of rows, while the daemon runs: how long from its COMMIT to its last record on Kafka.
+"""Time from the COMMIT of a transaction of millions of rows to its last record on Kafka.
 
     python -m tests.bench.large_transaction [--rows 5000000]
 
-Sent whole after the commit, and in progress (`source.streaming`): seconds from the answer to COMMIT to Kafka's to
-the last record, and the daemon's peak memory.
+The daemon runs, and receives it whole after the commit, or in progress (`source.streaming`). Measured are the seconds
+from the answer to COMMIT to Kafka's acknowledgement of the last record, and the daemon's peak memory.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How long a small transaction takes from the source to a reader of the topics, with the daemon as a process.
+"""Latency of small transactions from the source to a reader of the topics, with a daemon process.
 
     python -m tests.bench.latency [--rate 1000] [--seconds 60] [--output FOLDER]
 
-pgbench commits `--rate` transactions a second, in the pace of a Poisson process. Each moves money between two accounts
-and writes a row with clock_timestamp(), the last statement before COMMIT; a consumer under read_committed notes when it
-has that row in hand. So the figures hold the COMMIT itself, with its fsync, too. All is on one machine, and all servers
-have their own settings for durability. With --output, the figures are written there as latency.json and drawn as
+pgbench commits `--rate` transactions a second, as a Poisson process. Each moves money between two accounts and writes
+a row with clock_timestamp(), the last statement before COMMIT; a read_committed consumer notes when it receives that
+row. So the figures include the COMMIT itself, with its fsync. Everything runs on one machine, and all servers have
+their default settings for durability. With --output, the figures are written there as latency.json and drawn as
 latency.svg.
 """
 
@@ -56,7 +56,7 @@ END;
 """
 
 Arrivals = list[tuple[float, bytes]]
-"""When a record was in the reader's hands, in seconds since 1970, and its value."""
+"""When the reader received a record, in seconds since 1970, and the record's value."""
 
 
 def measure(servers: Servers, folder: Path, rate: int, seconds: float) -> dict[str, Any]:
@@ -88,14 +88,14 @@ def measure(servers: Servers, folder: Path, rate: int, seconds: float) -> dict[s
 
 
 def stolen_percent(before: Any, after: Any) -> float:
-    """Return how much of the machine its host has taken away between two `psutil.cpu_times()`, as far as it says so."""
+    """Return the percentage of CPU that the host stole between two `psutil.cpu_times()`, if reported."""
     total: float = sum(after) - sum(before)
     stolen: float = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
     return round(100 * stolen / total, 1)
 
 
 def read_arrivals(config: Config, load_process: subprocess.Popen[str]) -> Arrivals:
-    """Read the topic of events until the load has ended and nothing comes any more."""
+    """Read the topic of events until the load has ended and no more records come."""
     consumer = Consumer(
         {
             "bootstrap.servers": config.kafka.bootstrap,
@@ -123,7 +123,7 @@ def read_arrivals(config: Config, load_process: subprocess.Popen[str]) -> Arriva
 
 
 def written_at(config: Config, arrivals: Arrivals) -> list[float]:
-    """Return what the rows say of when they were written, in seconds since 1970."""
+    """Return when the rows were written, as they record it themselves, in seconds since 1970."""
     parsed = {
         stored.id: fastavro.parse_schema(json.loads(stored.schema))
         for stored in read_schemas(config.kafka, Topics(config.kafka.prefix))
@@ -137,7 +137,7 @@ def written_at(config: Config, arrivals: Arrivals) -> list[float]:
 
 
 def summary(latencies: list[tuple[float, float]], seconds: float, cpu: float) -> dict[str, Any]:
-    """Percentiles in milliseconds, over all and by second; what came while all warmed up is left out."""
+    """Return percentiles in milliseconds, overall and by second, without the warm-up."""
     counted = [(at - _WARM_UP_S, late) for at, late in latencies if _WARM_UP_S <= at < _WARM_UP_S + seconds]
     by_second: list[list[float]] = [[] for _ in range(int(seconds))]
     for at, late in counted:

@@ -1,4 +1,4 @@
-"""The log of benchmarks: on stderr, since stdout has the figures, and from INFO on, as a daemon's by default."""
+"""Logging of benchmarks: to stderr, since stdout has the figures, at INFO, a daemon's default."""
 
 from __future__ import annotations
 

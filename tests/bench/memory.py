@@ -1,11 +1,11 @@
-"""The daemon's memory over time, while everything that could make it grow happens, and its CPU while Kafka is frozen.
+"""The daemon's memory over time, under all that could make it grow, and CPU while Kafka is frozen.
 
     python -m tests.bench.memory [--minutes 10] [--tables 3000] [--output FOLDER]
 
-Narrow rows flow all the time. One after the other: a steady flow; the broker stopped (a fifth of the time); frozen,
-its sockets open; slow, at work for a tenth of the time; rows of 15 MiB; a transaction of a million rows; the daemon
-killed and started again; and last, a daemon of its own with `--tables` tables. With --output, the figures are written
-there as memory.json and drawn as memory.svg.
+Narrow rows are inserted all the time. The phases: a steady flow; the broker stopped (a fifth of the time); frozen, with
+its sockets open; slow, running for a tenth of the time; rows of 15 MiB; a transaction of a million rows; the daemon
+killed and started again; and last, another daemon with `--tables` tables. With --output, the figures are written there
+as memory.json and drawn as memory.svg.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NOISE = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 15
 
 
 class Samples:
-    """Resident memory of the daemon of the moment, and what happened when; a thread takes them."""
+    """Samples of the current daemon's resident memory, each with its phase; a thread takes them."""
 
     def __init__(self) -> None:
         self.process: psutil.Process | None = None
@@ -76,7 +76,7 @@ def _broker(state_dir: Path) -> int:
 
 
 def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]:
-    """Run through the phases in about `seconds`; all that was written is on the topics in the end."""
+    """Run the phases in about `seconds`; at the end, everything written is on the topics."""
     dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
     path = write_config(state_dir.parent, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}")
     config = load(path)
@@ -133,7 +133,7 @@ def measure(servers: Servers, state_dir: Path, seconds: float) -> dict[str, Any]
 
 
 def _frozen(pid: int, samples: Samples, seconds: float) -> float:
-    """Stop a process for 10 s and so many more; return what CPU the daemon takes in these."""
+    """Stop a process for 10 s, then `seconds` more; return the daemon's CPU percentage in the latter."""
     os.kill(pid, signal.SIGSTOP)
     time.sleep(10)
     cpu, began = samples.cpu(), time.monotonic()
@@ -154,7 +154,7 @@ def _slowed(pid: int, seconds: float) -> None:
 
 @retry(retry=retry_if_exception_type(SinkError), stop=stop_after_delay(120), wait=wait_fixed(1), reraise=True)
 def _caught_up(config: Config, connection: psycopg.Connection[Any]) -> None:
-    """A broker that has started a moment ago may not know its partitions yet."""
+    """Wait for a state, with retries: a broker that has just started may not know its partitions yet."""
     wait_for_state(config, connection, 300)
 
 
@@ -167,7 +167,7 @@ def _make_tables(connection: psycopg.Connection[Any]) -> None:
 
 
 def many_tables(servers: Servers, state_dir: Path, tables: int) -> dict[str, Any]:
-    """Start with so many tables, twice; change a row of each."""
+    """Start a daemon with `tables` tables, twice; insert a row into each table each time."""
     dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
     folder = state_dir.parent / "many"
     folder.mkdir()
@@ -194,7 +194,7 @@ def many_tables(servers: Servers, state_dir: Path, tables: int) -> dict[str, Any
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Write an SVG of resident memory over time, a line for each phase, and the ceiling."""
+    """Write an SVG of resident memory over time, a line for each phase, and the limit."""
     chart = pygal.XY(title="resident memory, MiB", x_title="s", show_dots=False, legend_at_bottom=True)
     phases: dict[str, list[tuple[float, float] | None]] = {}
     before = None

@@ -1,4 +1,4 @@
-"""The figures of a benchmark as bars."""
+"""Draw the figures of the stream benchmark as bars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pygal
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Write an SVG of the changes per second of the daemon and of pg_recvlogical, by workload and way."""
+    """Write an SVG of the changes/s of the daemon and of pg_recvlogical, by workload and connection."""
     chart = pygal.Bar(title="changes/s, all to acknowledged records", legend_at_bottom=True, print_values=True)
     runs = [(name, way) for name, result in results.items() for way in ("tcp", "socket") if way in result]
     chart.x_labels = [f"{name}, {way}" for name, way in runs]

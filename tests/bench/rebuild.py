@@ -1,10 +1,10 @@
-"""How fast a view is rebuilt from offset 0, and how far that is from only reading, and only decoding, its topic.
+"""Speed of a view's rebuild from offset 0, compared with only reading and decoding its topic.
 
     python -m tests.bench.rebuild [--rows 2000000] [--documents 300000] [--rounds 3] [--output FILE]
 
-The topic is written by the daemon, as its first copy of a table of 12 columns. Each round is one `tailrace views
-rebuild` of three views, one after the other in one Spark session: of that table `cold`, timed from the command line
-to the swapped table, and `warm`, timed by itself; of a smaller one `documents`, in the index. Memory is that of the
+The daemon writes the topic, as its first copy of a table of 12 columns. Each round is one `tailrace views rebuild` of
+three views, one after the other in one Spark session: `cold`, of that table, timed from the start of the command to the
+swap; `warm`, of that table, timed by itself; `documents`, of a smaller table, in the index. Memory is that of the
 largest process of the job, which is the JVM.
 """
 
@@ -35,7 +35,7 @@ from tests.support.servers import own_servers
 
 
 class Peak:
-    """The most resident memory, in MiB, that the largest process under a process has had while this watches."""
+    """Watches a process and its children: the peak resident memory, in MiB, of the largest one."""
 
     def __init__(self, pid: int) -> None:
         self.mib = 0.0
@@ -58,7 +58,7 @@ class Peak:
 
 
 def views(folder: Path, hosts: list[str]) -> str:
-    """Return the sections of the config: three views of the large table, one of the other in the index."""
+    """Return the sections of the config: two views of the large table, one of the other in the index."""
     lines = [f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n']
     lines += [f"[search]\nhosts = {json.dumps(hosts)}\n"]
     lines += [f'[views.{name}]\ntable = "public.orders"\ntarget = "warehouse"\n' for name in ("cold", "warm")]
@@ -79,16 +79,16 @@ def rebuild(path: Path, *names: str) -> dict[str, Any]:
             if not text.startswith("{"):
                 continue
             event = json.loads(text)
-            if event["event"] == "rebuild":
+            if event["event"] == "rebuild batch applied":
                 batches[event["view"]].append(event)
-            elif event["event"] == "swapped":
+            elif event["event"] == "generation swapped":
                 swapped[event["view"]] = time.monotonic() - began
     assert process.returncode == 0
     return {"seconds": swapped, "peak_mib": peak.end(), "batches": batches}
 
 
 def limits(path: Path) -> dict[str, float]:
-    """Rows per second of reading the topic's bytes, and of reading and decoding them, both warm."""
+    """Return the rows per second of `tests.bench.rebuild_limits`: read, read and decode, index."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.rebuild_limits", str(path)],
         stdout=subprocess.PIPE,
@@ -111,7 +111,7 @@ def measure(servers: Servers, folder: Path, rows: int, documents: int, rounds: i
             connection.execute(WIDE_ROWS.replace("orders", table).encode(), (count,))
         with running(path):
             wait_for_state(load(path), connection, 600)
-    # before the first one nothing stands; a rebuild beside a live generation is what counts
+    # the first rebuild has no live generation beside it, so it does not count
     found = [rebuild(path, "cold", "warm", "documents") for _ in range(rounds + 1)][1:]
 
     def rate(view: str, count: int) -> int:

@@ -1,5 +1,6 @@
-"""What a rebuild cannot be faster than: to read the topic of public.orders, to read and decode it, and, of the
-documents of public.documents, to send them to the index once they are made.
+"""Upper limits of a rebuild's speed: read the topic, read and decode it, send finished documents.
+
+The topic is that of public.orders; the documents, of public.documents, are sent to the index.
 
     python -m tests.bench.rebuild_limits CONFIG
 """
@@ -58,7 +59,7 @@ def main(path: Path) -> None:
 
 
 def _span(shared: Shared, table: str) -> tuple[DataFrame, Facts, DataFrame]:
-    """Return a whole topic that has one record of each key, what is known of it, and its rows."""
+    """Return a whole topic that has one record for each key, its facts, and its rows."""
     topic = Topics(shared.config.kafka.prefix).table("public", table)
     reader = Declared(table, "warehouse", (topic,), None, captured=(f"public.{table}",))
     cut = shared.cuts.wait(reader).cut
@@ -69,7 +70,7 @@ def _span(shared: Shared, table: str) -> tuple[DataFrame, Facts, DataFrame]:
 
 
 def _index(search: Search, rows: DataFrame) -> int:
-    """Documents per second by as many connections as there are tasks at once, until they can be searched."""
+    """Return documents per second, until searchable, over as many connections as concurrent tasks."""
     columns = {field.name: field.dataType for field in rows.schema}
     target = OpenSearchTarget(search, "limit")
     made = documents(rows, ["id"]).collect()

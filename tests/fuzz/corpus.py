@@ -1,4 +1,4 @@
-"""Good streams to begin from: what servers have sent, and rows of every kind of column."""
+"""Valid streams to start from: recordings of servers, and rows of every kind of column."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TYPES = {oid: TypeInfo(oid, name, "b") for name, oid, _, _ in _COLUMNS}
 TYPES[23] = TypeInfo(23, "int4", "b")
 TYPES[1007] = TypeInfo(1007, "_int4", "b", element_oid=23)
 TYPES[1009] = TypeInfo(1009, "_text", "b", element_oid=25)
-"""What the columns of the corpus are; all other oids are text."""
+"""The types of the corpus's columns; all other oids are text."""
 
 
 def xlogdata(message: bytes, lsn: int) -> bytes:
-    """Return a message as it comes in the COPY stream."""
+    """Return a message with the header that it has in the COPY stream."""
     return struct.pack(">cQQq", b"w", lsn, lsn, 0) + message
 
 
@@ -66,7 +66,7 @@ def _row(n: int) -> list[Field]:
 
 
 def every_kind() -> list[bytes]:
-    """Return a transaction with every mark and every kind of column: Insert, Update, Delete, with K, O and N."""
+    """Return a transaction with every kind of column: Insert, Update, Delete, with marks K, O and N."""
     nulls: list[Field] = [b"5", b"key"] + [None] * (len(_COLUMNS) - 2)
     keys: list[Field] = [*_row(0)[:2], *([None] * (len(_COLUMNS) - 2))]
     toast: list[Field] = [*_row(1)[:1], b"t", False, *_row(1)[3:]]

@@ -1,7 +1,7 @@
-"""Throw damaged messages at the decoder: `python -m tests.fuzz.decoder --seconds 600`.
+"""Feed damaged messages to the decoder: `python -m tests.fuzz.decoder --seconds 600`.
 
 Recordings of real servers with bits flipped, bytes set, lengths changed, messages cut, spliced, doubled and left out.
-Only our own errors may come out, and the same from compiled code as from interpreted.
+Only our own errors may be raised, and the same ones by compiled and by interpreted code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.fuzz.corpus import copy_lines, streams
 from tests.fuzz.replication import ReplicationStream
 
 _ROUND = 400
-"""Inputs before the clock is looked at again."""
+"""Inputs between two checks of the clock."""
 
 _PARSERS: dict[int, list[Callable[[bytes], Any]]] = {
     pgoutput.BEGIN: [pgoutput.begin],
@@ -72,7 +72,7 @@ _at = st.integers(0, 4000)
 
 @dataclass
 class Count:
-    """How much has been tried, and how much of it was read in spite of all."""
+    """The number of inputs tried, and of those that were read without an error."""
 
     inputs: int = 0
     accepted: int = 0
@@ -99,7 +99,7 @@ def _damaged(draw: st.DrawFn, whole: bytes, head: int) -> bytes:
             case 4:
                 del message[pos:]
             case 5:
-                # a null made an unchanged TOAST value, or the other way round: the tuple stays well-formed
+                # turn a null into an unchanged TOAST value, or the reverse: the tuple stays well-formed
                 marks = [n for n in range(head, len(message)) if message[n] in b"nu"]
                 if marks:
                     message[marks[draw(_at) % len(marks)]] ^= ord("n") ^ ord("u")
@@ -112,7 +112,7 @@ def _damaged(draw: st.DrawFn, whole: bytes, head: int) -> bytes:
 
 @st.composite
 def _streams(draw: st.DrawFn) -> list[bytes]:
-    """Draw a piece of a stream in which messages are damaged, doubled, left out, or come from elsewhere."""
+    """Draw a piece of a stream in which messages are damaged, doubled, left out, or foreign."""
     corpus = streams()
     whole = corpus[draw(st.just(0) | st.integers(0, len(corpus) - 1))]
     first = draw(st.integers(0, len(whole) - 1)) if draw(st.booleans()) else 0
@@ -136,7 +136,7 @@ def _streams(draw: st.DrawFn) -> list[bytes]:
 
 
 def fuzz(seconds: float, first_seed: int, folder: Path) -> Count:
-    """Try damaged input for so long. Raises Finding, with what to feed to meet it again."""
+    """Try damaged input for `seconds`. Raises Finding, with the input that reproduces it."""
     both = forms()
     replication = ReplicationStream()
     producers: list[tuple[Any, Collecting | RealCollecting]] = [
@@ -190,7 +190,7 @@ def fuzz(seconds: float, first_seed: int, folder: Path) -> Count:
 
 
 def _parse(message: bytes) -> None:
-    """Only a DecodeError with an offset inside may come out of the parsers."""
+    """Run the parsers: they may raise only a DecodeError whose offset is inside the message."""
     for parser in _PARSERS.get(message[0] if message else 0, []):
         try:
             parser(message)
@@ -200,7 +200,7 @@ def _parse(message: bytes) -> None:
 
 
 def main() -> None:
-    """Run until the time is out or something is found."""
+    """Run until the time is up or something is found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -1,4 +1,4 @@
-"""A real libpq connection in COPY_BOTH, with us at its other end: whatever we like comes in its stream."""
+"""A real libpq connection in COPY_BOTH, with us as its server: we can send any bytes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PORT = 5432
 
 
 class ReplicationStream:
-    """Both ends. `send` gives messages their CopyData frames, as a walsender does."""
+    """Both ends of the connection. `send` frames messages as CopyData, as a walsender does."""
 
     def __init__(self) -> None:
-        """All in one thread: libpq is only asked to do what it can do without waiting."""
-        # a folder of its own, for the path of a socket has some 100 bytes
+        """Connect both ends in one thread: libpq is only called for what it can do without waiting."""
+        # a new folder with a short path, for the path of a socket is limited to some 100 bytes
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{folder}/.s.PGSQL.{_PORT}")
             listener.listen()
@@ -43,7 +43,7 @@ class ReplicationStream:
         self._peer.sendall(b"".join(b"d" + struct.pack(">I", 4 + len(each)) + each for each in messages))
 
     def drain(self) -> None:
-        """Take what a reader that gave up has left."""
+        """Discard what a reader that gave up has left."""
         self.connection.consume_input()
         while self.connection.get_copy_data(1)[0] > 0:
             pass

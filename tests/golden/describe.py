@@ -1,7 +1,7 @@
-"""A recording as text: one line per message with every field of it, names in place of what differs from run to run.
+"""A recording as text: a line per message with all its fields, and names for what differs by run.
 
-LSNs and times cannot be foretold; they are left out of the lines and checked here, against what the recorder has seen.
-TupleData is read by a few lines of its own, so that the recording also says what the daemon's row path must find.
+LSNs and times cannot be predicted; they are left out of the lines and checked here, against what the recorder has seen.
+TupleData is decoded independently here, so that the recording also defines what the daemon's row path must find.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("pg*_protocol*.json"))
 
 _ORIGIN_US = 1_767_323_045_000_000
-"""2026-01-02 03:04:05 UTC: a replicated transaction has the commit time of where it comes from."""
+"""2026-01-02 03:04:05 UTC: a replicated transaction has the commit time of its origin."""
 
 _BUILTIN = {23: "int4", 25: "text", 1700: "numeric", 16: "bool", 1043: "varchar"}
 
@@ -42,7 +42,7 @@ def load(path: Path) -> Recording:
 
 
 def parse(kept: dict[str, Any]) -> Recording:
-    """Return what `tests.golden.record.record` has made."""
+    """Return the recording from the output of `tests.golden.record.record`."""
     return Recording(
         int(kept["server"].split(".")[0]),
         kept["protocol"],
@@ -61,7 +61,7 @@ def _lsn(text: str) -> int:
 
 
 def describe(recording: Recording) -> Iterator[str]:
-    """Give the lines; those of a streamed block are indented and begin with the xid's name."""
+    """Yield the lines; those of a streamed block are indented and begin with the xid's name."""
     reader = _Describer(recording)
     for _, message in recording.messages:
         yield reader.line(message)
@@ -177,7 +177,7 @@ class _Describer:
 
 
 def _tuples(message: bytes, pos: int) -> str:
-    """Give marks and columns: NULL as `-`, an unchanged TOAST value as `~`, a long text by its number of bytes."""
+    """Return marks and columns: NULL as `-`, unchanged TOAST as `~`, a long text by its size in bytes."""
     found = []
     while pos < len(message):
         mark, count = struct.unpack_from(">cH", message, pos)

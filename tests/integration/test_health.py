@@ -236,7 +236,7 @@ def test_a_slot_near_its_wal_limit_is_reported(
             assert found["tailrace_slot_retained_wal_bytes",] == said["retained_bytes"]
             shown = json.loads(tailrace("status", "--json", cwd=config_path.parent).stdout)
             assert shown["source"]["seconds_to_full"] > 0
-            assert "of WAL if nobody reads it" in tailrace("status", cwd=config_path.parent).stdout
+            assert "if no daemon reads it" in tailrace("status", cwd=config_path.parent).stdout
             assert daemon.stop() == 0
     finally:
         source.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")

@@ -173,7 +173,7 @@ def test_a_stopped_daemon_is_reported_with_the_true_lag(source: psycopg.Connecti
         wait_for_state(config, source)
         wait_until(lambda: f"(process {daemon.process.pid})" in show(config))
         daemon.kill()
-    wait_until(lambda: "it ended without a word (killed?)" in show(config))
+    wait_until(lambda: "it ended without reporting why (killed?)" in show(config))
 
 
 def test_a_failed_daemon_is_reported_with_its_error_code(

@@ -1,4 +1,4 @@
-"""PostgreSQL is the oracle: what we render from numbers is what the server prints."""
+"""PostgreSQL is the oracle: texts that we render from numbers are equal to those that it prints."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def printed(connection: psycopg.Connection, query: str, values: list[object]) ->
 
 @quick
 @given(days=st.lists(st.integers(FIRST_DAY, LAST_DAY), min_size=20))
-def test_dates(connection: psycopg.Connection, days: list[int]) -> None:
+def test_date_text_is_what_postgresql_prints(connection: psycopg.Connection, days: list[int]) -> None:
     query = "SELECT (date '1970-01-01' + day)::text FROM unnest(%s::int[]) WITH ORDINALITY t (day, n) ORDER BY n"
     assert [date_text(day) for day in days] == printed(connection, query, [*days])
 
 
 @quick
 @given(micros=st.lists(st.integers(FIRST_MICRO, LAST_MICRO) | st.integers(-(10**16), 10**16), min_size=20))
-def test_timestamps(connection: psycopg.Connection, micros: list[int]) -> None:
+def test_timestamp_text_is_what_postgresql_prints(connection: psycopg.Connection, micros: list[int]) -> None:
     query = (
         "SELECT (timestamp '1970-01-01' + us / 86400000000 * interval '1 day'"
         " + us %% 86400000000 * interval '1 microsecond'){}"
@@ -64,7 +64,9 @@ def test_timestamps(connection: psycopg.Connection, micros: list[int]) -> None:
 
 @quick
 @given(unscaled=st.lists(st.integers(-(10**12) + 1, 10**12 - 1), min_size=20), scale=st.integers(0, 12))
-def test_decimals(connection: psycopg.Connection, unscaled: list[int], scale: int) -> None:
+def test_decimal_text_is_what_postgresql_prints(
+    connection: psycopg.Connection, unscaled: list[int], scale: int
+) -> None:
     query = (
         f"SELECT (u / 1e{scale})::numeric(12,{scale})::text"
         " FROM unnest(%s::numeric[]) WITH ORDINALITY t (u, n) ORDER BY n"
@@ -74,7 +76,9 @@ def test_decimals(connection: psycopg.Connection, unscaled: list[int], scale: in
 
 @quick
 @given(floats=st.lists(st.floats() | st.floats(width=32), min_size=20))
-def test_floats(connection: psycopg.Connection, floats: list[float]) -> None:
+def test_a_float_is_equal_from_postgresql_text_and_from_avro(
+    connection: psycopg.Connection, floats: list[float]
+) -> None:
     for avro, name in (("double", "float8"), ("float", "float4")):
         fitting = [each for each in floats if avro == "double" or each == 0 or not 0 < abs(each) < 1e-37]
         fitting = [each for each in fitting if avro == "double" or not 3e38 < abs(each) < float("inf")]
@@ -92,7 +96,9 @@ def _single(value: float) -> float:
 
 @quick
 @given(items=st.lists(st.none() | TEXT | st.sampled_from(["NULL", "null", "", "{", '"', "\\", ",", " "])))
-def test_arrays(connection: psycopg.Connection, items: list[str | None]) -> None:
+def test_an_array_is_equal_from_postgresql_text_and_from_avro(
+    connection: psycopg.Connection, items: list[str | None]
+) -> None:
     row = connection.execute("SELECT %s::text[]::text", [items]).fetchone()
     assert row is not None
     assert packed([from_text(STRINGS, row[0])]) == packed([from_avro(STRINGS, items)])

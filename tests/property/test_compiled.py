@@ -1,4 +1,4 @@
-"""Compiled and interpreted code give the same bytes and the same errors, on good messages and on damaged ones."""
+"""Compiled and interpreted code give the same bytes and errors, on valid and on damaged messages."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def test_this_run_compares_two_forms() -> None:
 
 @given(_rows)
 @settings(max_examples=300, deadline=None)
-def test_insert(fields: _Row) -> None:
+def test_both_forms_encode_an_insert_alike(fields: _Row) -> None:
     _agree("insert", b"I\0\0\0\1N" + _tuple(fields), 6)
 
 
 @given(_rows, _updated_rows, st.sampled_from([b"K", b"O", b""]))
 @settings(max_examples=200, deadline=None)
-def test_update_and_delete(old: _Row, new: _Row, mark: bytes) -> None:
+def test_both_forms_encode_updates_and_deletes_alike(old: _Row, new: _Row, mark: bytes) -> None:
     before = mark + _tuple(old) if mark else b""
     _agree("change", b"U\0\0\0\1" + before + b"N" + _tuple(new), 5)
     _agree("remove", b"D\0\0\0\1" + before, 5)
@@ -124,7 +124,7 @@ def test_update_and_delete(old: _Row, new: _Row, mark: bytes) -> None:
 
 @given(st.lists(st.none() | st.binary(max_size=5), max_size=19) | _rows.map(lambda row: _texts(row)))
 @settings(max_examples=200, deadline=None)
-def test_what_is_no_message(fields: list[bytes | None]) -> None:
+def test_both_forms_encode_keys_removals_and_truncates_alike(fields: list[bytes | None]) -> None:
     _agree_on("row_key", fields)
     _agree_on("truncate", 2**41, 12)
     _agree_on("removed", 2**41, 12)
@@ -136,7 +136,7 @@ def _texts(row: _Row) -> list[bytes | None]:
 
 @given(_rows, st.data())
 @settings(max_examples=500, deadline=None)
-def test_damaged(fields: _Row, data: st.DataObject) -> None:
+def test_both_forms_treat_a_damaged_update_alike(fields: _Row, data: st.DataObject) -> None:
     message = bytearray(b"U\0\0\0\1O" + _tuple(fields) + b"N" + _tuple(fields))
     for _ in range(data.draw(st.integers(1, 3))):
         message[data.draw(st.integers(5, len(message) - 1))] = data.draw(st.integers(0, 255))
@@ -156,7 +156,10 @@ def _copy_line(fields: Sequence[bytes | None]) -> bytes:
 
 @st.composite
 def _small_tables(draw: st.DrawFn) -> tuple[list[ValueType], _Row, _Row]:
-    """Draw a table of few columns and two rows of it: most rows are plain, as seldom where all kinds come together."""
+    """Draw a table of few columns and two rows of it.
+
+    Most of these rows are valid, which is rare where all kinds of columns come together.
+    """
     picked = draw(st.lists(st.integers(0, len(_COLUMNS) - 1), min_size=1, max_size=4))
     old = st.tuples(*(st.none() | _TEXTS[i] for i in picked))
     new = st.tuples(*(st.none() | _TEXTS[i] | st.sampled_from([False, b""]) for i in picked))
@@ -165,7 +168,7 @@ def _small_tables(draw: st.DrawFn) -> tuple[list[ValueType], _Row, _Row]:
 
 @given(_small_tables())
 @settings(max_examples=600, deadline=None)
-def test_small_tables(table: tuple[list[ValueType], _Row, _Row]) -> None:
+def test_both_forms_encode_rows_of_small_tables_alike(table: tuple[list[ValueType], _Row, _Row]) -> None:
     columns, old, new = table
     place = (2**41, 12)
     _agree_on("insert", b"I\0\0\0\1N" + _tuple(new), 6, *place, columns=columns)
@@ -177,7 +180,9 @@ def test_small_tables(table: tuple[list[ValueType], _Row, _Row]) -> None:
 
 @given(_small_tables(), st.data())
 @settings(max_examples=600, deadline=None)
-def test_damaged_small_tables(table: tuple[list[ValueType], _Row, _Row], data: st.DataObject) -> None:
+def test_both_forms_treat_damage_in_small_tables_alike(
+    table: tuple[list[ValueType], _Row, _Row], data: st.DataObject
+) -> None:
     columns, old, new = table
     method, whole, pos = data.draw(
         st.sampled_from(
@@ -230,24 +235,24 @@ _EDGES = [
 
 
 @pytest.mark.parametrize("column", _COLUMNS, ids=lambda column: column.kind.name)
-def test_edges_of_values(column: ValueType) -> None:
+def test_both_forms_encode_or_refuse_edge_values_alike(column: ValueType) -> None:
     for text in _EDGES:
         _agree_on("insert", _tuple((b"1", text)), 0, 2**41, 12, columns=[_COLUMNS[0], column])
 
 
 @pytest.mark.parametrize("number", [0, 63, 64, 8191, 8192, 2**27, 2**41, 10**18, 2**63 - 1, 2**63, 2**64 - 1])
-def test_edges_of_places(number: int) -> None:
+def test_both_forms_encode_edge_positions_alike(number: int) -> None:
     _agree_on("insert", _tuple((b"1",)), 0, number, min(number, 2**62), columns=_COLUMNS[:1])
 
 
 @given(st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=5))
-def test_copy_lines(fields: list[bytes | None]) -> None:
+def test_a_copy_line_is_split_into_its_fields(fields: list[bytes | None]) -> None:
     assert split_copy(_copy_line(fields)) == fields
 
 
 @given(_rows)
 @settings(max_examples=300, deadline=None)
-def test_snapshot_is_what_the_stream_has(fields: _Row) -> None:
+def test_a_copied_row_is_encoded_as_a_streamed_insert(fields: _Row) -> None:
     """A line of COPY gives the key and the row that an Insert of the same texts gives, or the same error."""
     line, texts = _copy_line(_texts(fields)), _texts(fields)
     _agree_on("snapshot", line, 2**62)
@@ -256,7 +261,7 @@ def test_snapshot_is_what_the_stream_has(fields: _Row) -> None:
     copied = _outcome(compiled, _COLUMNS, "snapshot", line, 2**62)
     if isinstance(streamed, list):
         ((_, key, value),) = streamed
-        # before what is said of the source, they are the same
+        # up to the fields of the source, they are equal
         assert copied[0] == key
         assert copied[1].partition(_SOURCE)[0] == value.partition(_SOURCE)[0]
     else:
@@ -265,7 +270,7 @@ def test_snapshot_is_what_the_stream_has(fields: _Row) -> None:
 
 @given(_rows, st.data())
 @settings(max_examples=300, deadline=None)
-def test_damaged_copy_lines(fields: _Row, data: st.DataObject) -> None:
+def test_both_forms_treat_damaged_copy_lines_alike(fields: _Row, data: st.DataObject) -> None:
     line = bytearray(_copy_line(_texts(fields)))
     for _ in range(data.draw(st.integers(0, 4))):
         line[data.draw(st.integers(0, len(line) - 1))] = data.draw(st.sampled_from([9, 10, 78, 92, 110, 0]))
@@ -273,7 +278,7 @@ def test_damaged_copy_lines(fields: _Row, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=40), st.integers(1, 500))
-def test_partition(key: bytes, partitions: int) -> None:
+def test_both_forms_choose_the_same_partition(key: bytes, partitions: int) -> None:
     from tailrace.schemas.encode.partition import partition_of
 
     assert partition_of(key, partitions) == _PLAIN["tailrace.schemas.encode.partition"].partition_of(key, partitions)

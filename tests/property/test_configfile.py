@@ -1,4 +1,4 @@
-"""Whatever is in the file or the environment: the value arrives, or there is one `ConfigError`."""
+"""Any text in the file or the environment: the value arrives, or there is one `ConfigError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every message of pgoutput, built from drawn fields: read as it was written, and a DecodeError wherever it is cut."""
+"""pgoutput messages built from drawn fields: parsed as written, a DecodeError wherever they are cut."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _flag = st.booleans()
 _name = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5)
 _none = st.just(0)
 
-# each field: how it is laid out, and what is drawn for it; "s" is a string with its zero
+# each field: its layout, and its strategy; "s" is a zero-terminated string
 _Layout = list[tuple[str, st.SearchStrategy[Any]]]
 _END: _Layout = [("Q", _lsn), ("Q", _lsn), ("q", _us)]
 _PREPARED: _Layout = [*_END, ("I", _int32), ("s", _name)]
@@ -89,7 +89,7 @@ _BODIES: list[tuple[bytes, Callable[[bytes, int], Any], Callable[[st.DrawFn], by
 
 @st.composite
 def _bodies(draw: st.DrawFn) -> tuple[Callable[[bytes, int], Any], bytes, bytes]:
-    """Return how it is read, its type and its body."""
+    """Draw a message: its parser, its type and its body."""
     kind, read, body = draw(st.sampled_from(_BODIES))
     return read, kind, body(draw)
 
@@ -108,7 +108,9 @@ def _cut(read: Callable[[bytes], Any], message: bytes) -> None:
 
 @given(_messages())
 @settings(max_examples=300, deadline=None)
-def test_fields_come_back(drawn: tuple[Callable[[bytes], Any], bytes, list[Any]]) -> None:
+def test_a_message_is_parsed_into_the_fields_it_was_built_from(
+    drawn: tuple[Callable[[bytes], Any], bytes, list[Any]],
+) -> None:
     read, message, fields = drawn
     made = read(message)
     assert [getattr(made, name) for name in made.__slots__] == fields
@@ -117,7 +119,9 @@ def test_fields_come_back(drawn: tuple[Callable[[bytes], Any], bytes, list[Any]]
 
 @given(_bodies(), st.binary(min_size=4, max_size=4))
 @settings(max_examples=200, deadline=None)
-def test_the_same_inside_a_streamed_block(drawn: tuple[Callable[[bytes, int], Any], bytes, bytes], xid: bytes) -> None:
+def test_a_message_in_a_streamed_block_is_parsed_as_outside_of_it(
+    drawn: tuple[Callable[[bytes, int], Any], bytes, bytes], xid: bytes
+) -> None:
     read, kind, body = drawn
     outside = read(kind + body, 1)
     streamed = kind + xid + body
@@ -135,7 +139,9 @@ def _at_1(drawn: tuple[Callable[[bytes, int], Any], bytes, bytes]) -> tuple[Call
 
 @given(_messages().map(lambda drawn: drawn[:2]) | _bodies().map(_at_1), st.data())
 @settings(max_examples=500, deadline=None)
-def test_damaged(drawn: tuple[Callable[[bytes], Any], bytes], data: st.DataObject) -> None:
+def test_a_damaged_message_is_parsed_or_raises_a_decode_error(
+    drawn: tuple[Callable[[bytes], Any], bytes], data: st.DataObject
+) -> None:
     read, message = drawn
     damaged = bytearray(message)
     for _ in range(data.draw(st.integers(1, 3))):

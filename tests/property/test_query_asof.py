@@ -1,4 +1,4 @@
-"""As-of joins against a history: what keeps them up to date, run by DuckDB over random changes of both sides."""
+"""As-of joins with a history, maintained in DuckDB through random changes of both sides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CATALOG = {
 QUERIES = {
     "inner": (
         "SELECT o.id, o.at, d.v FROM public.orders o JOIN public.dim AS d ASOF o.at ON d.id = o.dim_id",
-        # Written out, so that what is tested is not what reads it.
+        # Written out, so that the expected rows do not depend on the code under test.
         """SELECT o.id, o."at", d.v FROM orders o JOIN dim d ON d.id = o.dim_id AND d.valid_from <= o."at"
         AND (o."at" < d.valid_to OR d.valid_to IS NULL)""",
         ("id",),
@@ -62,13 +62,13 @@ FROM_THE_FIRST = {
         ("o",),
     ),
 }
-"""The same with asof_before = "first"; every mark of a first version is made by `load`, as `States` makes it."""
+"""The same with asof_before = "first"; `load` marks first versions, as `States` does."""
 ALL = QUERIES | FROM_THE_FIRST
 State = dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]
 
 
 def change(pick: random.Random, now: int, tables: State) -> None:
-    """Change orders, and let versions of the dimension begin and end at `now`."""
+    """Change orders, and begin and end versions of the dimension at `now`."""
     for _ in range(pick.randint(0, 3)):
         order = pick.randint(1, 8)
         tables["orders"].pop((order,), None)
@@ -145,26 +145,26 @@ def test_the_view_is_its_query_after_every_batch(seed: int) -> None:
         ("SELECT o.id FROM public.orders o JOIN public.dim d ASOF o.at USING (id)", "TR-568"),
         ("SELECT o.id FROM public.orders o JOIN public.dim d ASOF 1 ON d.id = o.id", "TR-568"),
         ("SELECT o.id FROM public.orders o JOIN public.dim d ASOF o.nothing ON d.id = o.id", "TR-542"),
-        # The moment is the version's own: several may stand at theirs.
+        # The moment is the version's own, so several versions of a key may match.
         ("SELECT o.id FROM public.orders o JOIN public.dim d ASOF d.valid_from ON d.id = o.dim_id", "TR-544"),
-        # Of a key, several versions; each stood at the moment of some order.
+        # Several versions of one key, each valid at the moment of some order.
         (
             "SELECT d.id, d.v FROM public.orders o JOIN public.dim d ASOF o.at ON d.id = o.dim_id GROUP BY d.id, d.v",
             "TR-544",
         ),
     ],
 )
-def test_what_is_refused(sql: str, code: str) -> None:
+def test_an_asof_join_that_cannot_be_maintained_is_refused(sql: str, code: str) -> None:
     with pytest.raises(ConfigError, match=code):
         declare(QueryText("v", sql), ("id",), CATALOG)
 
 
-def test_an_option_without_a_join() -> None:
+def test_asof_before_without_an_asof_join_is_refused() -> None:
     sql = "SELECT o.id FROM public.orders o JOIN public.dim d ON d.id = o.dim_id AND d.valid_to IS NULL"
     with pytest.raises(ConfigError, match="TR-568"):
         declare(QueryText("v", sql, asof_first=True), ("id",), CATALOG)
 
 
-def test_what_a_history_is() -> None:
+def test_a_table_with_version_columns_is_a_history() -> None:
     assert is_history(CATALOG["public.dim"])
     assert not is_history(CATALOG["public.orders"])

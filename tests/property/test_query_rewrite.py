@@ -1,6 +1,6 @@
-"""The SQL that keeps a query up to date, run by DuckDB: after every batch the view is the query over the new tables.
+"""The SQL that maintains query views, run by DuckDB: after every batch each view equals its query.
 
-DuckDB reads the query as it was written, and knows nothing of how it was taken apart.
+DuckDB runs the query as it was written, and knows nothing of how it was taken apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BATCHES = 40
 
 
 def history(kept: Mapping[str, Kept], seed: int, batches: int) -> dict[str, str]:
-    """Apply random batches to all views until one is not its query; return what is wrong with which."""
+    """Apply random batches to all views until one differs from its query; return each wrong view's error."""
     engine, model = Engine(), ShopModel(seed)
     old: dict[str, dict[Key, Row]] = {table: {} for table in COLUMNS}
     for number in range(batches):
@@ -108,6 +108,8 @@ _RESTRICTED, _SUBQUERY = rewrite.Rewriter.restricted, blocks.BlockReader.subquer
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "",
 )
-def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, mistake: Any) -> None:
+def test_a_mistake_planted_in_the_rewriter_makes_a_view_differ(
+    monkeypatch: pytest.MonkeyPatch, place: Any, name: str, mistake: Any
+) -> None:
     monkeypatch.setattr(place, name, mistake)
     assert history(all_kept(), 0, _BATCHES) != {}

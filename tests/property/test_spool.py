@@ -1,4 +1,4 @@
-"""The spool against the plainest thing that could do its work: a list per transaction."""
+"""The spool compared with the simplest model of it: a list per transaction."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
     @rule(xid=_xids, count=st.integers(1, 3), message=st.binary(max_size=60))
     def break_off(self, xid: int, count: int, message: bytes) -> None:
-        """Take a few while another transaction grows."""
+        """Take a few messages while another transaction grows."""
         expected = self._expected(xid)[:count]
         taken = self.spool.take(xid)
         for each in expected:

@@ -1,4 +1,4 @@
-"""The state of some tables, as position records name it, against the plainest model: all cuts that there ever were."""
+"""States of sets of tables in position records, compared with the simplest model: all past cuts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.schemas.records.position import MOST_BOUNDARIES, Cut, PositionReco
 from tailrace.sinks.kafka.outbox import Destination
 
 _FEW = ("a", "b", "c", "d")
-"""Of four tables no more than six sets hold none of the others, so nothing is dropped."""
+"""At most six sets of four tables contain none of the others, so nothing is dropped."""
 _MANY = tuple("abcdefgh")
 
 _steps = st.sampled_from(["commit", "commit", "commit", "split", "lost", "restart", "reread", "gap"])
@@ -33,7 +33,7 @@ def _subsets(tables: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 @dataclass
 class _Pipeline:
-    """A daemon's position records, and every cut that was not split with the tables that were incomplete there."""
+    """A daemon's position records, and every unsplit cut with the tables that were incomplete there."""
 
     tables: tuple[str, ...]
     progress: Progress = field(init=False)
@@ -54,7 +54,7 @@ class _Pipeline:
         if step == "reread":
             self.progress.reread |= {table: self.lsn + 25 for table in begun if table in self.tables}
         elif step == "lost":
-            self._record(None)  # Kafka did not take it
+            self._record(None)  # Kafka did not store it
         elif step == "restart":
             self.progress = Progress(PositionRecord.from_json(self.stored.to_json()))
         elif step == "gap":
@@ -76,7 +76,7 @@ class _Pipeline:
 
     def _record(self, open_xid: int | None) -> PositionRecord:
         self.lsn += 10
-        # a table's topic is made with its first record
+        # a table's topic is created with its first record
         made = [Destination(table, [self.lsn]) for table in self.tables[: (self.lsn - 1000) // 20]]
         return self.progress.record(
             position=Position(1, self.lsn - 10, 0),
@@ -97,7 +97,7 @@ class _Pipeline:
 
 @settings(max_examples=200, deadline=None)
 @given(_plans)
-def test_any_set_of_tables_has_the_newest_cut_at_which_all_of_them_were_complete(plan: list[Any]) -> None:
+def test_any_set_of_tables_has_the_newest_cut_at_which_all_were_complete(plan: list[Any]) -> None:
     pipeline = _Pipeline(_FEW)
     for step, begun, ended in plan:
         pipeline.do(step, begun, ended)
@@ -109,7 +109,7 @@ def test_any_set_of_tables_has_the_newest_cut_at_which_all_of_them_were_complete
 @settings(max_examples=100, deadline=None)
 @given(_plans)
 def test_with_many_sets_of_incomplete_tables_the_oldest_cuts_are_dropped(plan: list[Any]) -> None:
-    """What is then said of a set of tables is an older state of theirs, or none: never one that was none."""
+    """A set of tables then has an older state, or none; never a cut that was not its state."""
     pipeline = _Pipeline(_MANY)
     for step, begun, ended in plan:
         pipeline.do(step, begun, ended)
@@ -124,7 +124,7 @@ def test_with_many_sets_of_incomplete_tables_the_oldest_cuts_are_dropped(plan: l
             assert found is None or found.order < expected.order
             assert all(incomplete.isdisjoint(tables) for cut, incomplete in pipeline.boundaries if cut == found)
             if not stored.waits_for(tables):
-                assert stored.open is not None  # else it is this very cut
+                assert stored.open is not None  # otherwise the state is this very cut
 
 
 @settings(max_examples=100, deadline=None)
@@ -138,7 +138,7 @@ def test_a_record_of_an_older_version_is_read_as_it_was(plan: list[Any]) -> None
     old = PositionRecord.from_json(orjson.dumps(value))
     assert old == replace(pipeline.stored, states=())
     assert old.state == pipeline.stored.state == pipeline.state_for(_FEW)
-    # the daemon goes on from it, and what it names then are states
+    # the daemon continues from it, and the cuts that it names afterwards are states
     pipeline.progress, pipeline.stored = Progress(old), old
     for step in ("commit", "split", "commit"):
         pipeline.do(step, ["a"], ["b"])

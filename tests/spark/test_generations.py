@@ -294,7 +294,7 @@ def test_a_rebuild_foretells_its_size_and_reports_progress(
         assert 0 <= each["share"] <= 1
         assert 0 <= each["rows"] <= foretold["records"]
         assert (each["seconds_left"] is None) == (each["share"] < 0.01)
-    assert [each["event"] for each in lines if each["event"] != "progress"][-1] == "swapped"
+    assert [each["event"] for each in lines if each["event"] != "progress"][-1] == "generation swapped"
 
 
 _SWAPS = 20

@@ -134,13 +134,13 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
             wait_applied(file, pipeline)
         assert any("SparkSubmit" in each for each in seen)
         assert not [each for each in seen if "hunter" in each]
-        first = {each["view"]: each for each in logged(file) if each["event"] == "batch"}
+        first = {each["view"]: each for each in logged(file) if each["event"] == "batch applied"}
         for _ in range(4):  # keepalives: the cut moves, and nothing is logged
             time.sleep(1.2)
             pipeline.idle()
         wait_applied(file, pipeline)
         lines = logged(file)
-        assert [each["event"] for each in lines].count("batch") == len(first) == 4
+        assert [each["event"] for each in lines].count("batch applied") == len(first) == 4
         assert {name: each["rows"] for name, each in first.items()} == {
             "rows": 10,
             "changes": 10,
@@ -169,7 +169,7 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
     text = (tmp_path / "follow.log").read_text()
     assert "Traceback" not in text
     assert "ERROR" not in text
-    assert not [each for each in logged(file) if each["event"] == "parked"]
+    assert not [each for each in logged(file) if each["event"] == "view parked"]
 
 
 @pytest.mark.parametrize("command", ["follow", "rebuild"])

@@ -1,4 +1,4 @@
-"""The help of every command, one after the other, in one process: on a terminal, a start takes longer than a help."""
+"""Print all commands' help in one process: on a terminal, starting one takes longer than its help."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.cdc.cli import main as cli
 
 
 def commands() -> Iterator[tuple[str, ...]]:
-    """Every command and group, from the app itself."""
+    """Yield every command and group, from the app itself."""
 
     def below(group: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield path
@@ -22,7 +22,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Print them, each after a line with its name."""
+    """Print the help of all commands, each after a line with its name."""
     for command in commands():
         print(f"## {' '.join(command)}", flush=True)
         sys.argv[1:] = [*command, "--help"]

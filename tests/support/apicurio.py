@@ -1,4 +1,4 @@
-"""A real schema registry for tests: Apicurio, which keeps its schemas in memory and speaks Confluent's API."""
+"""A real schema registry for tests: Apicurio, with schemas in memory and Confluent's API."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def program() -> Path:
 
 @contextmanager
 def running(folder: Path) -> Iterator[str]:
-    """Give the URL of a registry that answers, and has nothing in it; it ends with the block."""
+    """Yield the URL of a running, empty registry; it stops at the end of the block."""
     folder.mkdir(parents=True)
     executable = str(java.find_java("Apicurio", JAVA).executable)
     port, management = free_ports([None, None])

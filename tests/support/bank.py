@@ -1,4 +1,4 @@
-"""Three tables, writers that put load on them, and the comparison of the tables with their topics, row by row."""
+"""Three tables, writers that put load on them, and a row-by-row comparison with their topics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ACCOUNTS = 2000
 
 
 def create_tables(connection: psycopg.Connection[Any], accounts: int = ACCOUNTS) -> None:
-    """Make tables with a sum that every transaction keeps, a composite key, and values out of line.
+    """Create tables with a sum that every transaction preserves, a composite key, and TOAST values.
 
-    Of this connection and a `Writer` that wait for each other it shall be the writer that gives in.
+    The deadlock timeout is long, so that in a deadlock of this connection and a `Writer` the writer is aborted.
     """
     connection.execute("SET deadlock_timeout = '1min'")
     connection.execute(
@@ -46,10 +46,10 @@ def create_tables(connection: psycopg.Connection[Any], accounts: int = ACCOUNTS)
 
 
 class Writer:
-    """Transactions over several tables from a seed: transfers, key changes, deletes, updates beside a TOAST value."""
+    """Seeded transactions over several tables: transfers, key changes, deletes, unchanged TOAST values."""
 
     def __init__(self, dsn: str, seed: int, accounts: int = ACCOUNTS) -> None:
-        """`accounts` as the tables were created with."""
+        """Prepare a writer; `accounts` must be that of `create_tables`."""
         self._dsn = dsn
         self._accounts = accounts
         self._random = random.Random(seed)
@@ -122,7 +122,7 @@ def source_rows(connection: psycopg.Connection[Any], table: str) -> dict[tuple[A
 
 
 def assert_equal(bootstrap: str, config: Config, connection: psycopg.Connection[Any]) -> None:
-    """Compare every table with its topic, row by row, with the writer at rest."""
+    """Compare every table with its topic, row by row; no writer may run."""
     cut = wait_for_state(config, connection)
     for table in TABLES:
         topic = f"{config.kafka.prefix}.public.{table}"

@@ -1,4 +1,4 @@
-"""The daemon as a process of its own, so that a test can kill it as the world does."""
+"""The daemon as a separate process, so that a test can kill it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str = "", source: str = "") -> Path:
-    """Write a tailrace.toml; the slot is named like the prefix, for slots are the whole server's.
+    """Write a tailrace.toml; the slot is named like the prefix, for slots belong to the whole server.
 
     `source` are further lines of its section, `more` further sections.
     """
@@ -43,7 +43,7 @@ def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str 
 
 
 def tailrace(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours to its end; an error that a service logs is given as a person sees it."""
+    """Run a tailrace command to its end; an error that a service logs is formatted as on a terminal."""
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
         process = Forked(_command, list(arguments), stdout=stdout, stderr=stderr, cwd=cwd)
@@ -55,7 +55,7 @@ def tailrace(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> s
 
 
 def as_on_terminal(log: str) -> str:
-    """Return a log with the failures in it in three lines each."""
+    """Return a log with each failure in it as three lines."""
     return "\n".join(_in_three_lines(text) if '"code": "TR-' in text else text for text in log.split("\n"))
 
 
@@ -81,9 +81,9 @@ def _run(config: Path) -> None:
 
 
 class Daemon:
-    """`tailrace run` with a config file; its log goes beside it.
+    """`tailrace run` with a config file; the log is written next to that file.
 
-    Not `forked`, its memory and its command line are those of a program that was started by itself.
+    If not `forked`, its memory and its command line are those of a program that was started directly.
     """
 
     def __init__(self, config: Path, *, forked: bool = True) -> None:
@@ -104,7 +104,7 @@ class Daemon:
 
     @property
     def peak_bytes(self) -> int:
-        """The most resident memory that it has had so far."""
+        """Its peak resident memory so far, in bytes."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -116,7 +116,7 @@ class Daemon:
 
 @contextmanager
 def running(config: Path, *, forked: bool = True) -> Iterator[Daemon]:
-    """Run the daemon; it is gone afterwards, whatever happened."""
+    """Run the daemon for the block; it is killed afterwards in any case."""
     daemon = Daemon(config, forked=forked)
     try:
         yield daemon
@@ -128,11 +128,11 @@ def running(config: Path, *, forked: bool = True) -> Iterator[Daemon]:
 def wait_for_state(
     config: Config, connection: psycopg.Connection, seconds: float = 60, tables: Collection[str] | None = None
 ) -> Cut:
-    """Return the first cut that has everything committed before this call and is a state, of all tables or of these."""
+    """Return the first state, of all tables or of these, that has everything committed before this call."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None
     target = parse_lsn(row[0])
-    # something behind the target, for an idle source is reported at intervals only
+    # write something after the target, for an idle source is reported at intervals only
     connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
 
     def state(record: PositionRecord) -> Cut | None:
@@ -164,8 +164,8 @@ def wait_for(config: Config, condition: object, seconds: float = 60) -> Position
 
 
 def ask(daemon: Daemon, path: str) -> tuple[int, str]:
-    """Return status and body of an answer of its HTTP; 0 while it does not listen (yet)."""
-    listening = events(daemon, "health and metrics")
+    """Return status and body of its HTTP answer; status 0 while it does not listen (yet)."""
+    listening = events(daemon, "health server started")
     if not listening:
         return 0, ""
     try:
@@ -184,20 +184,20 @@ def wait_until(condition: Callable[[], object], seconds: float = 30) -> float:
     while not condition():
         now = time.monotonic()
         assert now - began < seconds, f"not within {seconds} s"
-        # What is waited for needs the processor more than the asking does.
+        # The work that is waited for needs the processor more than the polling does.
         time.sleep(min(max(0.05, 3 * (now - asked)), 1.0))
         asked = time.monotonic()
     return time.monotonic() - began
 
 
 def events(daemon: Daemon, name: str) -> list[dict[str, Any]]:
-    """Return what the log says under a name, of all runs with that configuration."""
+    """Return the log's events of a name, of all runs with that configuration."""
     lines = daemon.log.read_text().splitlines()
     return [json.loads(line) for line in lines if f'"event": "{name}"' in line]
 
 
 def do_as_the_hint_says(config: Path) -> None:
-    """See a start refused with exit code 6, and run the first line of its hint; the second is `tailrace run`."""
+    """Expect a start with exit code 6; run the first line of its hint. The second is `tailrace run`."""
     failed = tailrace("run", "--config", str(config))
     assert failed.returncode == 6, failed.stderr
     lines = failed.stderr[failed.stderr.index("HINT") :].removeprefix("HINT").splitlines()
@@ -208,7 +208,7 @@ def do_as_the_hint_says(config: Path) -> None:
 
 
 def lose_slot(connection: psycopg.Connection[Any], slot: str) -> None:
-    """Write WAL beyond a small `max_slot_wal_keep_size` until the server gives up the slot, which nobody reads."""
+    """Write WAL beyond a small `max_slot_wal_keep_size` until the server invalidates the unread slot."""
     status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
     while connection.execute(status, (slot,)).fetchone() != ("lost",):
         connection.execute("SELECT pg_logical_emit_message(true, 'other', ''), pg_switch_wal()")

@@ -1,6 +1,6 @@
-"""Our programs in processes that need not import them: that takes a core a second, and tests start hundreds.
+"""Run our programs in forked processes: importing them takes a CPU second, and tests start hundreds.
 
-Each is forked from one process that has the modules already, and has done nothing else:
+Each is forked from one process that has imported the modules already, and has done nothing else:
 https://docs.python.org/3/library/multiprocessing.html#contexts-and-start-methods ("forkserver").
 """
 
@@ -32,12 +32,12 @@ _CONTEXT.set_forkserver_preload(
     ]
 )
 
-# an exit code can be read once, and `start` does so for all that have ended
+# an exit code can be read only once, and `start` reads those of all processes that have ended
 _LOCK = threading.Lock()
 
 
 class Forked:
-    """`program(*arguments)`, of a module, as a process of its own: what the tests use of `subprocess.Popen`."""
+    """A module's `program(*arguments)` as a process, with what tests use of `subprocess.Popen`."""
 
     def __init__(
         self, program: Callable[..., None], *arguments: object, stdout: Path, stderr: Path, cwd: Path | None = None
@@ -57,7 +57,7 @@ class Forked:
             return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code when it has ended; `subprocess.TimeoutExpired` if it has not within so many seconds."""
+        """Return the exit code once it has ended; `subprocess.TimeoutExpired` after `timeout` seconds."""
         wait([self._process.sentinel], timeout)
         code = self.poll()
         if code is None:

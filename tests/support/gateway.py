@@ -1,4 +1,4 @@
-"""What stands before a server of ours that knows neither TLS nor users: an HTTP proxy that asks for both."""
+"""An HTTP proxy that requires TLS and a login, for a server that supports neither."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def gateway(
     login: str | None = None,
     client_ca: Path | None = None,
 ) -> Iterator[str]:
-    """Pass on to `url` what comes with the right `login` (user:password); give our own URL, on loopback.
+    """Forward requests with the right `login` (user:password) to `url`; yield the proxy's loopback URL.
 
-    With a `certificate` we take TLS only, with `client_ca` from those only whom it has signed.
+    With a `certificate` the proxy accepts only TLS, with `client_ca` only from clients that it has signed.
     """
     server = _Server(("127.0.0.1", port), _Handler)
     server.to, server.login = urlsplit(url).netloc, login
@@ -40,7 +40,7 @@ def gateway(
         if client_ca is not None:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-        # the handshake is the connection's own thread's: who refuses us must not hold up the others
+        # each connection's own thread does the handshake: a client that refuses us must not block the others
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         scheme = "https"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
@@ -59,7 +59,7 @@ class _Server(ThreadingHTTPServer):
     login: str | None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A handshake that fails is what tests are about."""
+        """Ignore it: tests make handshakes fail on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -93,4 +93,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""The uncompiled form of a module that Cython may have compiled, loaded from its file under another name."""
+"""The uncompiled form of the modules that Cython may have compiled, loaded from their files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPILED = (
     "tailrace.snapshot.copystream",
     "tailrace.cdc.wal.copydata",
     "tailrace.cdc.changes.row_path",
-    # not compiled themselves, but they use what is
+    # not compiled themselves, but they use compiled modules
     "tailrace.cdc.changes.dead_letters",
     "tailrace.cdc.changes.toast_completion",
     "tailrace.cdc.changes.assembler",

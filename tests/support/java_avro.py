@@ -1,4 +1,4 @@
-"""Java's own Avro as a reader of what we wrote: another library, by other people, in another language."""
+"""Java's own Avro as a reader of our records: an independent library in another language."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class JavaAvro:
         self._process.communicate()
 
     def learn(self, number: int, schema: str) -> None:
-        """Tell it a schema by the id under which records name it."""
+        """Register a schema with the id by which records name it."""
         self._send(0, number, schema.encode())
 
     def read(self, framed: bytes) -> Any:

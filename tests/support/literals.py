@@ -1,7 +1,7 @@
-"""Values that the tests of others insert, Debezium's AbstractRecordsProducerTest first: facts, re-typed.
+"""Values that other projects' tests insert, first Debezium's AbstractRecordsProducerTest.
 
-What they become is PostgreSQL's word, not Debezium's. A column whose name ends with `_text` travels as text here: what
-it holds is no value of a decimal.
+They are facts, retyped. PostgreSQL decides the result, not Debezium. A column whose name ends with `_text` is sent
+as text here: its value does not fit a decimal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PostgreSQL 18 servers of a test's own, with settings that the shared one must not have."""
+"""PostgreSQL 18 servers for one test, with settings that the shared server must not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.cdc.dev.server import Server, stop
 
 @contextmanager
 def own_postgres(settings: dict[str, str]) -> Iterator[Server]:
-    """Start a server; it and its data are gone afterwards."""
+    """Yield a new server; it and its data are removed after the block."""
     with _folder() as folder, _started(folder, settings) as server:
         yield server
 

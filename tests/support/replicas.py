@@ -1,4 +1,4 @@
-"""A primary and its physical standby, which keeps failover slots in step if asked."""
+"""A primary and its physical standby, which synchronizes failover slots on request."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class Replicas:
 
     @property
     def dsn(self) -> str:
-        """Of whichever of the two takes writes."""
+        """The DSN of the server that accepts writes."""
         ports = [server.ports["sql"] for server in (self.primary, self.standby)]
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
         return f"postgresql://postgres@{hosts}/{DATABASE}?target_session_attrs=read-write"
 
     def wait_replayed(self) -> None:
-        """Return when the standby has all that the primary has written."""
+        """Wait until the standby has replayed all that the primary has written."""
         with psycopg.connect(postgres.dsn(self.primary)) as primary:
             row = primary.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
         assert row is not None
         self._wait(f"SELECT WHERE pg_last_wal_replay_lsn() >= '{row[0]}'")
 
     def sync(self, slot: str) -> None:
-        """Have the standby keep the slot in step; return when it is fit for use after a promotion.
+        """Make the standby synchronize the slot; return when it is usable after a promotion.
 
-        The daemon must be at work. It takes a snapshot of running transactions that was logged since, and confirmed,
-        and a worker that is new: one that has found nothing looks only every 30 s.
+        The daemon must run. Synchronization needs a snapshot of running transactions that was logged since, and
+        confirmed, and a new worker: one that has found nothing looks only every 30 s.
         """
         with psycopg.connect(postgres.dsn(self.standby), autocommit=True) as standby:
             standby.execute("ALTER SYSTEM SET sync_replication_slots = on")
@@ -79,7 +79,7 @@ class Replicas:
         self.standby = self._start("standby", self.standby)
 
     def start_primary(self) -> None:
-        """Start a killed one again, as if nothing had happened."""
+        """Start a killed primary again, with its old role."""
         self.primary = self._start("primary", self.primary)
 
     def _start(self, name: str, old: Server) -> Server:
@@ -92,7 +92,7 @@ class Replicas:
 
 @contextmanager
 def replicas(major: int = 18, primary_settings: dict[str, str] | None = None) -> Iterator[Replicas]:
-    """Start the two, with an empty database."""
+    """Start primary and standby, with an empty database."""
     started: list[Server] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-replicas-") as name:
         folder = Path(name)
@@ -118,7 +118,7 @@ def replicas(major: int = 18, primary_settings: dict[str, str] | None = None) ->
 
 
 def _base_backup(primary: Server, data: Path) -> None:
-    """Copy the primary to where a standby is to start that has a physical slot of its own."""
+    """Copy the primary to the data folder of a standby, and create a physical slot for it."""
     uid = unprivileged.NOBODY
     unprivileged.own(data.parent, uid)
     unprivileged.own(data, uid)

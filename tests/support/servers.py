@@ -1,4 +1,4 @@
-"""What tests and benchmarks need around the embedded servers: some of their own, a database of their own."""
+"""Embedded servers, databases and slots for single tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tailrace.cdc.launch.java import SMALL
 def own_servers(*, search: bool = False) -> Iterator[tuple[Servers, Path]]:
     """Start PostgreSQL and Kafka, and OpenSearch for `search`, in a new folder for temporary files.
 
-    Give them and their state folder in it. Those for `search` are not the small ones: what they take is measured, too.
+    Yield them and their state folder in it. With `search` the JVMs are not small: their memory is measured, too.
     """
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
         state_dir = Path(folder) / "state"
@@ -38,7 +38,7 @@ def own_servers(*, search: bool = False) -> Iterator[tuple[Servers, Path]]:
 
 @contextmanager
 def fresh_database(server_dsn: str) -> Iterator[str]:
-    """Give the DSN of a new database; at the end its logical slots and the database are dropped."""
+    """Yield the DSN of a new database; at the end its logical slots and the database are dropped."""
     name = f"t_{os.getpid()}_{uuid.uuid4().hex[:8]}"
     dsn = create_database(server_dsn, name)
     try:
@@ -49,7 +49,7 @@ def fresh_database(server_dsn: str) -> Iterator[str]:
 
 @contextmanager
 def repeating(dsn: str, statement: LiteralString, pause_s: float) -> Iterator[None]:
-    """Run the statement over and over for as long as the block runs."""
+    """Run the statement repeatedly while the block runs."""
     stop = threading.Event()
 
     def work() -> None:
@@ -67,7 +67,7 @@ def repeating(dsn: str, statement: LiteralString, pause_s: float) -> Iterator[No
 
 
 def drop_database(server_dsn: str, name: str) -> None:
-    """Drop a database with whoever still reads from it: a slot or its walsender would keep it there."""
+    """Drop a database and its slots: a slot or its walsender would prevent that."""
     with psycopg.connect(server_dsn, autocommit=True) as connection:
         slots = connection.execute(
             "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s", (name,)
@@ -80,7 +80,7 @@ def drop_database(server_dsn: str, name: str) -> None:
 
 
 def drop_slot(connection: psycopg.Connection, slot: str) -> None:
-    """Drop a slot whose reader is gone, or about to be."""
+    """Drop a slot whose reader has ended, or is about to end."""
     for _ in range(100):
         row = connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
         if row == (False,):

@@ -1,4 +1,4 @@
-"""DuckDB over the tables of `tests.support.shop_model`: an engine that has nothing of ours in it."""
+"""DuckDB over the tables of `tests.support.shop_model`: an engine independent of our code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Engine:
                 self._duckdb.execute(f'CREATE TABLE "{state(f"public.{table}", which)}" ({typed})')
 
     def load(self, old: Mapping[str, dict[Key, Row]], new: Mapping[str, dict[Key, Row]]) -> set[str]:
-        """Make the states; return which tables have changed."""
+        """Fill the states; return the tables that have changed."""
         changed = set()
         for table in COLUMNS:
             keys = {k for k in old[table].keys() | new[table].keys() if old[table].get(k) != new[table].get(k)}
@@ -63,7 +63,7 @@ def _literal(column: str, value: Any) -> str:
 
 
 def over_new(sql: str) -> str:
-    """Return a query as it was written over the tables as they are now."""
+    """Return a query, as it was written, over the new states of its tables."""
     tree = sqlglot.parse_one(sql, dialect=DIALECT)
     for table in list(tree.find_all(exp.Table)):
         if table.db:
@@ -85,7 +85,7 @@ def by_key(view: DeclaredQuery, rows: list[tuple[Any, ...]]) -> Rows:
 
 
 class Kept:
-    """A view of one example between batches."""
+    """A view of one example, maintained from batch to batch."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -96,7 +96,7 @@ class Kept:
         self._whole = over_new(EXAMPLES[name].sql)
 
     def apply(self, engine: Engine, changed: set[str]) -> None:
-        """Bring what the view shows to the new state, as a batch does."""
+        """Update the view to the new state, as a batch does."""
         mine = frozenset(changed & set(self.view.tables))
         if not mine:
             return

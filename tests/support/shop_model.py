@@ -1,6 +1,7 @@
-"""Four small tables with random changes, and queries over them: what a view of each must show is known.
+"""Four small tables with random changes, and queries over them, for views whose rows are known.
 
-Values are few, so that rows meet, groups empty, bounds are crossed, and NULLs are everywhere they may be.
+There are few different values, so that rows join, groups become empty, bounds are crossed, and NULLs are everywhere
+they may be.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ShopModel:
         return [change for _ in range(rows) for name in COLUMNS for change in self._put(name)]
 
     def change(self, most: int = 6) -> list[tuple[str, str, Any]]:
-        """Apply some changes and return them in order: ("put", table, row), ("delete", table, key) or a truncate."""
+        """Apply changes; return them in order: ("put", table, row), ("delete", table, key) or a truncate."""
         pick = self._random
         done: list[tuple[str, str, Any]] = []
         names = pick.sample(list(COLUMNS), pick.randint(1, 3))

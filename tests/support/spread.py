@@ -1,4 +1,4 @@
-"""Which tests run in one worker: those of a file, and those of the files that share a Spark session."""
+"""Tests that run in one worker: those of a file, and those of the files that share a Spark session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECOND: Final = {
     "test_upkeep.py",
     "test_views_over_views.py",
 }
-"""About half of what is done in the two sessions: one for each core, for each takes half a minute to become fast."""
+"""About half of the work on Spark: two sessions, one per core, for each takes 30 s to become fast."""
 
 
 class Spread(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

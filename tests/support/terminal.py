@@ -1,4 +1,4 @@
-"""A command on a pseudo-terminal: what a person sees, how long it was silent, and Ctrl-C from the keyboard."""
+"""A command on a pseudo-terminal: its output, its longest silence, and Ctrl-C from the keyboard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import psutil
 
 from tests.support.daemon import ROOT
 
-# opened by the first process of a session, it becomes its controlling terminal, from which Ctrl-C is a signal
+# a terminal that a session's first process opens becomes its controlling terminal: Ctrl-C is a signal then
 _PROGRAM = """
 import os, sys
 os.close(os.open(sys.argv.pop(1), os.O_RDWR))
@@ -34,7 +34,7 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class Seen:
-    """All that was written to the terminal, the exit code, and the longest time without a byte, in seconds."""
+    """All output to the terminal, the exit code, and the longest time without output, in seconds."""
 
     raw: str
     code: int
@@ -42,7 +42,7 @@ class Seen:
 
     @property
     def text(self) -> str:
-        """What was written, without the control sequences."""
+        """The output without the control sequences."""
         return _CONTROL.sub("", self.raw).replace("\r\n", "\n")
 
     @property
@@ -95,7 +95,7 @@ def on_terminal(
                 continue
             try:
                 read = os.read(master, 65_536)
-            except OSError:  # the last one has closed it
+            except OSError:  # the last process has closed it
                 break
             raw, last = raw + read, time.monotonic()
             if interrupt_at is not None and not pressed and interrupt_at.encode() in raw:
@@ -109,7 +109,7 @@ def on_terminal(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End it and what it has started, as a power cut would; servers of `dev up` are on their own by then."""
+    """Kill it and its children, as a power cut would; servers of `dev up` are detached by then."""
     with suppress(psutil.NoSuchProcess):
         for each in [*psutil.Process(process.pid).children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):

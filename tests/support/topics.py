@@ -1,4 +1,4 @@
-"""An independent reader of the topics: confluent-kafka and fastavro, read_committed, nothing of the daemon's code."""
+"""An independent reader of topics, with confluent-kafka, fastavro and none of the daemon's code."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from tailrace.schemas.lsn import Position
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """A record as a consumer sees it; `key` and `value` decoded, None for a tombstone, `key` () for a truncate, and
-    (None,) for a record without a key.
+    """A record as a read_committed consumer sees it.
+
+    `key` and `value` are decoded. `value` is None for a tombstone; `key` is () for a truncate, and (None,) for a record
+    without a key.
     """
 
     partition: int
@@ -33,7 +35,7 @@ class TopicRecord:
 
 
 _MARKERS_S = 3.0
-"""So long we wait for the markers of transactions: the answer to a commit comes before they are on every partition."""
+"""Seconds to wait for transaction markers: a commit is answered before they are on every partition."""
 
 
 def read_raw(bootstrap: str, topic: str, end: list[int] | None = None) -> list[Any]:
@@ -90,7 +92,7 @@ def parse_schemas(messages: Iterable[Any]) -> dict[int, Any]:
 def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = None) -> list[TopicRecord]:
     """Return all records of a table's topic in the order of their partitions."""
     messages = read_raw(bootstrap, f"{prefix}.{table}", end)
-    # behind them: each is committed with its schema, at the latest
+    # after the records: each is committed with its schema, at the latest
     return decode(messages, schemas(bootstrap, prefix))
 
 
@@ -138,7 +140,7 @@ def latest(records: list[TopicRecord]) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def assert_once_in_order(records: list[TopicRecord]) -> None:
-    """No position twice (a truncate stands once in each partition), and positions rise within a partition."""
+    """Assert that no position repeats (a truncate is in each partition), and that they rise by partition."""
     seen = Counter((record.position, record.partition if record.key == () else -1) for record in records)
     twice = [position for position, count in seen.items() if count > 1]
     assert not twice, f"{len(twice)} positions more than once, the first is {twice[0]}"

@@ -1,4 +1,4 @@
-"""What `tailrace verify` finds between source and topic; the command itself compares a view, too, which needs Spark."""
+"""Compare source and topic as `tailrace verify` does, which also compares a view, and needs Spark."""
 
 from __future__ import annotations
 

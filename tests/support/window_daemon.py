@@ -1,8 +1,8 @@
-"""`tailrace run` with changes made at each step of each window, and perhaps a death of its own, for a test.
+"""`tailrace run` with changes at each step of each window, and optionally a crash, for tests.
 
 Arguments: CONFIG DSN SEED [--waiting] [--kill POINT].
-The changes come from a seed. With `--waiting` some of them wait for a synchronous standby that is not there: they are
-streamed, but nobody sees them until they are let go some steps later. `--kill` names the step at which it dies.
+The changes come from a seed. With `--waiting` some of them wait for a synchronous standby that does not exist: they are
+streamed, but invisible until they are released some steps later. `--kill` names the step at which it kills itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _WORDS = [
     "é1",
 ]
 _HELD = (3, 24)
-"""Steps that a commit waits: a window has six, so some wait for longer than one."""
+"""Steps that a commit waits: a window has six, so some wait for longer than one window."""
 
 
 def key(table: str, number: int) -> tuple[Any, ...]:
@@ -73,7 +73,7 @@ def key(table: str, number: int) -> tuple[Any, ...]:
 
 
 def create(connection: psycopg.Connection[Any], rows: int) -> None:
-    """Make the tables, of several chunks each."""
+    """Create the tables, of several chunks each."""
     for table, columns in TABLES.items():
         connection.execute(f"CREATE TABLE {table} (v int, pad text DEFAULT repeat('x', 90), {columns})".encode())
         for number in range(rows):
@@ -88,7 +88,7 @@ def _insert(connection: psycopg.Connection[Any], table: str, number: int, v: int
 
 
 class Changes:
-    """Transactions from a seed, one or some at each step."""
+    """Seeded transactions, one to three at each step."""
 
     def __init__(self, dsn: str, seed: int, *, waiting: bool) -> None:
         self._dsn = dsn
@@ -102,7 +102,7 @@ class Changes:
         self._n = 0
 
     def step(self) -> None:
-        """Make some changes; let go of one that waits since some steps."""
+        """Make some changes; release the commits that have waited long enough."""
         self._step += 1
         for pid in [pid for until, pid in self._held if until <= self._step]:
             self._connection.execute("SELECT pg_cancel_backend(%s)", (pid,))
@@ -118,7 +118,7 @@ class Changes:
             self._wait()
 
     def _wait(self) -> None:
-        """Commit something in a session that waits for its standby; return once it does, or has failed."""
+        """Start a commit that waits for the standby; return once it waits, or has failed."""
         connection = psycopg.connect(self._dsn)
         connection.execute("SET synchronous_commit = on; SET lock_timeout = '50ms'")
         connection.commit()
@@ -164,7 +164,7 @@ class Changes:
 
 
 def _die_at(point: str) -> Callable[[str], None]:
-    """Return what kills this process when `point` is passed the third time."""
+    """Return a function that kills this process when `point` is passed the third time."""
     left = [3]
 
     def passed(here: str) -> None:

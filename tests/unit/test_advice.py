@@ -1,4 +1,4 @@
-"""What messages and pages tell people to type exists: commands with their options, and keys of the configuration."""
+"""Commands, options and configuration keys that messages and pages name exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEY = re.compile(rf"(?<![\w./-])({'|'.join(_SECTIONS)})\.(?!log\b|dirs\b)([a-z_
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    """Give every string of the sources but docstrings, with a word in place of each value, and the pages' lines."""
+    """Yield the sources' strings except docstrings, with a word for each value, and the pages' lines."""
     for package in _PACKAGES:
         for file in (_ROOT / package).rglob("*.py"):
             tree = ast.parse(file.read_text())
@@ -47,7 +47,7 @@ def _text(node: ast.expr) -> str:
 _TEXTS = list(_texts())
 
 
-def test_commands_are_there() -> None:
+def test_commands_and_options_in_texts_exist() -> None:
     seen = 0
     for place, text in _TEXTS:
         for words, rest in _COMMAND.findall(text):
@@ -55,7 +55,7 @@ def test_commands_are_there() -> None:
             while left and left[0] in getattr(command, "commands", {}):
                 command = command.commands[left.pop(0)]  # type: ignore[attr-defined]
             if left == words.split() or (not left and hasattr(command, "commands")):
-                continue  # the name in a sentence
+                continue  # the product's name in a sentence
             seen += 1
             assert not hasattr(command, "commands"), f"{place}: tailrace {words}"
             known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
@@ -63,7 +63,7 @@ def test_commands_are_there() -> None:
     assert seen > 50
 
 
-def test_keys_are_there() -> None:
+def test_configuration_keys_in_texts_exist() -> None:
     seen = 0
     for place, text in _TEXTS:
         for section, key in _KEY.findall(text):

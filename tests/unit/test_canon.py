@@ -1,4 +1,4 @@
-"""Equal values look equal wherever they were read, and no others do."""
+"""Values read as PostgreSQL text and as Avro have one canonical form if, and only if, they are equal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def logical(avro: str, name: str, **more: int) -> dict[str, Any]:
 
 
 def single(value: float) -> float:
-    """What a 32-bit float is once Avro has given it back."""
+    """Return a float as Avro returns it from 32 bits."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
@@ -78,7 +78,7 @@ TIME = logical("long", "time-micros")
         (["null", "int"], None, None),
     ],
 )
-def test_two_sides_of_one_value(avro: Any, text: str | None, stored: Any) -> None:
+def test_a_value_is_equal_from_text_and_from_avro(avro: Any, text: str | None, stored: Any) -> None:
     form = form_of(avro)
     assert packed([from_text(form, text)]) == packed([from_avro(form, stored)])
 
@@ -101,7 +101,7 @@ def test_two_sides_of_one_value(avro: Any, text: str | None, stored: Any) -> Non
         ({"type": "map", "values": ["null", "string"]}, '"a"=>NULL', {"a": "NULL"}),
     ],
 )
-def test_two_values(avro: Any, text: str, stored: Any) -> None:
+def test_different_values_stay_different(avro: Any, text: str, stored: Any) -> None:
     form = form_of(avro)
     assert packed([from_text(form, text)]) != packed([from_avro(form, stored)])
 
@@ -111,7 +111,7 @@ def test_order_of_a_map_does_not_count() -> None:
     assert packed(left) == packed([{"b": "2", "a": "1"}])
 
 
-def test_fields_of_an_envelope() -> None:
+def test_the_fields_of_a_row_are_found_in_its_envelopes_schema() -> None:
     schema = """{"type": "record", "name": "E", "fields": [{"name": "before", "type": ["null",
     {"type": "record", "name": "Value", "fields": [{"name": "id", "type": ["null", "int"]},
     {"name": "a_x20b", "column": "a b",
@@ -121,7 +121,7 @@ def test_fields_of_an_envelope() -> None:
     assert (second.name, second.column, second.form) == ("a_x20b", "a b", Form(Kind.TIMESTAMPTZ))
 
 
-def test_logical_types_go_and_columns_of_those_names_stay() -> None:
+def test_logical_types_are_removed_but_not_columns_of_those_names() -> None:
     record = {
         "type": "record",
         "name": "R",

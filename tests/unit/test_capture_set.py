@@ -1,4 +1,4 @@
-"""Patterns of ``source.tables``: which names they take, and which of them are none."""
+"""Patterns of `source.tables`: the names that they match, and the patterns that are invalid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.cdc.postgres.membership import Missing, shown, statements
 from tailrace.schemas.errors import ConfigError
 
 
-def test_the_last_pattern_that_fits_decides() -> None:
+def test_the_last_matching_pattern_decides() -> None:
     captured = CaptureSet(["shop.*", "!shop.audit_*", "shop.audit_public", "hr.p?ople"])
     names = ["shop.orders", "shop.audit_log", "shop.audit_public", "hr.people", "hr.peeople", "Shop.orders"]
     taken = [name for name in names if captured.captures(*name.split("."))]
@@ -19,7 +19,7 @@ def test_the_last_pattern_that_fits_decides() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["shop[.*", "s.[!]", "s.[]", "s.[!]]x[", "orders", "", " ", "!", "shop*"])
-def test_no_pattern(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused_by_name(pattern: str) -> None:
     assert broken(pattern)
     with pytest.raises(ConfigError, match="TR-127") as raised:
         CaptureSet(["a.*", pattern]).check(["shop.orders", "a.b"])
@@ -27,11 +27,11 @@ def test_no_pattern(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*", "*.*", "!a.b", "s.[ab]*", "s.[]]", "s.[!]]", "s.[[]x", "S.T", "a.b.c"])
-def test_patterns(pattern: str) -> None:
+def test_a_valid_pattern_is_accepted(pattern: str) -> None:
     assert broken(pattern) is None
 
 
-def test_patterns_that_fit_nothing() -> None:
+def test_only_unmatched_patterns_that_include_tables_are_refused() -> None:
     captured = CaptureSet(["shop.*", "!shop.none", "!other.*"])
     names = ["shop.orders", "hr.people"]
     assert captured.unmatched(names) == ["!shop.none", "!other.*"]
@@ -40,7 +40,7 @@ def test_patterns_that_fit_nothing() -> None:
         CaptureSet(["shop.*", "shop.oders", "!x.y"]).refuse_unmatched(names)
 
 
-def test_statements_that_publish() -> None:
+def test_statements_publish_all_missing_tables() -> None:
     missing = [
         Missing("shop", 'o"dd', "p"),
         Missing("shop", "b", "p"),
@@ -56,6 +56,6 @@ def test_statements_that_publish() -> None:
     ]
 
 
-def test_only_some_names_are_shown() -> None:
+def test_names_after_the_twentieth_are_only_counted() -> None:
     assert shown([str(n) for n in range(20)]) == [str(n) for n in range(20)]
     assert shown([str(n) for n in range(25)])[-2:] == ["19", "and 5 more"]

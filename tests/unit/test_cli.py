@@ -1,4 +1,4 @@
-"""The command line from outside: every command has its help, every error its three lines and its code."""
+"""The command line from outside: every command has help, every error has three lines and a code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ query = "SELECT 1"
 
 
 def commands() -> Iterator[tuple[str, ...]]:
-    """Every command and group, from the app itself."""
+    """Yield every command and group, from the app itself."""
 
     def below(group: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield path
@@ -82,7 +82,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help(command: tuple[str, ...]) -> None:
+def test_every_command_has_help(command: tuple[str, ...]) -> None:
     from typer.testing import CliRunner
 
     result = CliRunner().invoke(app, [*command, "--help"])
@@ -136,10 +136,10 @@ def test_an_error_is_three_lines_and_a_code(folder: Path, case: str) -> None:
         (("views", "follow"), True, "TR-105", 3),
     ],
 )
-def test_what_ends_a_service_is_a_record_of_its_log(
+def test_the_error_that_ends_a_service_is_a_log_record(
     folder: Path, command: tuple[str, ...], broken: bool, code: str, exit_code: int
 ) -> None:
-    """Whatever collects the log need not know another form; on a terminal it is three lines, as of all commands."""
+    """A log collector then needs no second format; on a terminal it is three lines, as of all commands."""
     if broken:
         (folder / "tailrace.toml").write_text('[source]\ndsn = ""\nslto = "a"\n', encoding="utf-8")
     ended = tailrace(*command, folder=folder)
@@ -152,7 +152,7 @@ def test_what_ends_a_service_is_a_record_of_its_log(
     assert "hunter2" not in ended.stderr
 
 
-def test_a_bug_in_a_service_is_a_record_of_its_log(
+def test_a_bug_in_a_service_is_a_log_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
@@ -166,7 +166,7 @@ def test_a_bug_in_a_service_is_a_record_of_its_log(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_a_locale_without_a_character_is_no_reason_to_fail(folder: Path, encoding: str) -> None:
+def test_characters_that_the_locale_lacks_are_escaped(folder: Path, encoding: str) -> None:
     with (folder / "tailrace.toml").open("a", encoding="utf-8") as file:
         file.write('[views.names]\ntable = "public.n\u00e4me\u0142"\n')
     shown = run_raw("views", "list", folder=folder, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
@@ -177,7 +177,7 @@ def test_a_locale_without_a_character_is_no_reason_to_fail(folder: Path, encodin
     assert json.loads(as_json.stdout)["names"]["table"] == "public.n\u00e4me\u0142"
 
 
-def test_a_job_whose_reader_has_gone_says_nothing(folder: Path) -> None:
+def test_a_job_whose_reader_has_ended_prints_no_error(folder: Path) -> None:
     """As `tailrace views explain orders | head -0`."""
     read, write = os.pipe()
     os.close(read)
@@ -216,7 +216,9 @@ USAGE = {
 
 
 @pytest.mark.parametrize("line", USAGE)
-def test_usage(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_three_lines_with_a_hint(
+    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(folder)
     code, hint = USAGE[line]
     exit_code, printed = ran(monkeypatch, capsys, *line.split())
@@ -254,13 +256,13 @@ def test_every_command_has_the_short_options(
     ("path", "words"),
     [
         (".", "is a folder"),
-        ("/dev/null", "is no regular file"),
+        ("/dev/null", "is not a regular file"),
         ("/proc/self/mem", "cannot be read"),
         ("x" * 300, "cannot be read"),
         ("tailrace.toml/x", "no configuration file"),
     ],
 )
-def test_no_file(
+def test_a_path_that_is_no_readable_file_is_refused(
     path: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
@@ -269,17 +271,17 @@ def test_no_file(
     assert [each.split()[0] for each in printed.splitlines()] == ["ERROR", "DETAIL", "HINT"]
 
 
-def test_a_folder_in_the_place_of_the_file(
+def test_a_folder_in_place_of_the_file_is_refused_not_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The next place, /etc/tailrace, may be another pipeline's."""
+    """The next place to search, /etc/tailrace, may have another pipeline's file."""
     (tmp_path / "tailrace.toml").mkdir()
     monkeypatch.chdir(tmp_path)
     code, printed = ran(monkeypatch, capsys, "config", "show")
     assert (code, "is a folder" in printed) == (3, True)
 
 
-def test_anything_else_is_a_bug(folder: Path) -> None:
+def test_an_unexpected_exception_is_reported_as_a_bug(folder: Path) -> None:
     code = (
         "import sys; from tailrace.cdc.cli import main, version; import tailrace.schemas.config.file as c\n"
         "def boom(*a): raise RuntimeError('x')\n"
@@ -291,7 +293,7 @@ def test_anything_else_is_a_bug(folder: Path) -> None:
     assert "This is a bug" in result.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+def test_a_closed_stdout_is_no_error(folder: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tailrace.cdc.cli.main", "config", "show"],
         cwd=folder,
@@ -323,28 +325,28 @@ def test_config_schema_is_json() -> None:
     assert "kafka" in json.loads(tailrace("config", "schema").stdout)["properties"]
 
 
-def test_version() -> None:
+def test_version_says_whether_the_row_codec_is_compiled() -> None:
     assert "compiled row codec" in tailrace("version").stdout
     assert isinstance(json.loads(tailrace("version", "--json").stdout)["compiled"], bool)
 
 
-def test_views_list(folder: Path) -> None:
+def test_views_list_shows_the_configured_views(folder: Path) -> None:
     assert "public.orders" in tailrace("views", "list", folder=folder).stdout
     assert list(json.loads(tailrace("views", "list", "--json", folder=folder).stdout)) == ["orders", "joined"]
 
 
-def test_verify_says_what_it_leaves_out(folder: Path) -> None:
+def test_verify_names_the_views_that_it_does_not_compare(folder: Path) -> None:
     queries = "[views.joined]\nquery = 'SELECT 1'\n[views.other]\nquery = 'SELECT 1'\n"
     queries += "[views.all]\ntable = 'public.t'\nshape = 'log'\n"
     (folder / "queries.toml").write_text(CONFIG.partition("[views")[0] + queries, encoding="utf-8")
     result = tailrace("verify", "--config", "queries.toml", folder=folder)
     assert (result.returncode, result.stdout) == (0, "")
-    assert "not compared, being queries: joined, other" in result.stderr
-    assert "not compared, being logs: all" in result.stderr
-    assert "being queries: joined\n" in tailrace("verify", folder=folder).stderr
+    assert "not compared, because they are queries: joined, other" in result.stderr
+    assert "not compared, because they are logs: all" in result.stderr
+    assert "because they are queries: joined\n" in tailrace("verify", folder=folder).stderr
 
 
-def test_explain_without_its_package(folder: Path) -> None:
+def test_explain_without_sqlglot_says_that_it_is_not_installed(folder: Path) -> None:
     code = (
         "import sys; sys.modules['sqlglot'] = None; from tailrace.cdc.cli import main\n"
         "sys.argv = ['tailrace', 'views', 'explain', 'joined']; main.main()"
@@ -387,7 +389,7 @@ def stopping(*seconds: float) -> subprocess.Popen[str]:
     return process
 
 
-def test_the_first_signal_stops_in_order() -> None:
+def test_the_first_signal_stops_gracefully() -> None:
     process = stopping(20, 0)
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
@@ -401,7 +403,7 @@ def test_the_second_signal_stops_at_once() -> None:
     assert process.wait(10) == 128 + signal.SIGINT
 
 
-def test_a_stop_that_takes_too_long_is_given_up() -> None:
+def test_a_stop_that_takes_too_long_ends_with_exit_code_8() -> None:
     process = stopping(0.2, 60)
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 8

@@ -1,4 +1,4 @@
-"""Column options: what they make of values, of schemas, of keys, and which configurations are refused."""
+"""Column options: their effect on values, schemas and keys, and the configurations that are refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _decoded(value: bytes | None) -> dict[str, Any]:
     return row
 
 
-def test_stream_snapshot_and_old_images_show_the_same(encoder: TableEncoder) -> None:
+def test_stream_snapshot_and_old_images_hide_columns_alike(encoder: TableEncoder) -> None:
     ((_, key, value),) = encoder.insert(b"I\0\0\0\1N" + tuple_data(*_NEW), 6, 990, 0)
     assert fastavro.schemaless_reader(io.BytesIO(key[5:]), _KEY, None) == {"id": 1}
     assert _decoded(value)["after"] == _ROW
@@ -102,7 +102,7 @@ def test_null_stays_null(encoder: TableEncoder) -> None:
     assert _decoded(value)["after"] == {"id": 1, "phone": None, "ssn": None, "body": None}
 
 
-def test_unchanged_toast_of_an_excluded_column_is_not_asked_for(encoder: TableEncoder) -> None:
+def test_unchanged_toast_of_an_excluded_column_is_not_looked_up(encoder: TableEncoder) -> None:
     message = b"U\0\0\0\1N" + tuple_data(False, *_NEW[1:])
     ((_, _, value),) = encoder.change(message, 5, 990, 0)
     assert _decoded(value)["after"] == _ROW
@@ -127,7 +127,7 @@ def test_unchanged_toast_is_hidden_too(encoder: TableEncoder, unchanged: int) ->
     ("text", "keep", "shown"),
     [
         (b"1234567", 4, b"***4567"),
-        (b"1234", 4, b"****"),  # as long as what may be read: nothing is read
+        (b"1234", 4, b"****"),  # no longer than the part to keep: nothing is shown
         (b"12", 4, b"**"),
         (b"", 4, b""),
         (b"abc", 0, b"***"),
@@ -135,7 +135,7 @@ def test_unchanged_toast_is_hidden_too(encoder: TableEncoder, unchanged: int) ->
         (b"\xff\xfe1", 1, b"**1"),
     ],
 )
-def test_mask(text: bytes, keep: int, shown: bytes) -> None:
+def test_a_mask_shows_only_the_last_characters(text: bytes, keep: int, shown: bytes) -> None:
     assert masked(text, keep) == shown
 
 
@@ -153,7 +153,7 @@ def test_a_key_cannot_be_hidden(option: dict[str, Any]) -> None:
         {"as_text": ["public.users.*"], "exclude": ["public.users.phone"]},
     ],
 )
-def test_one_option_a_column(option: dict[str, Any]) -> None:
+def test_two_options_of_one_column_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r'column "public\.users\.phone" has two options') as refused:
         ColumnOptions(_source(**option)).applied(_RELATION, [1])
     assert "phone" in refused.value.detail
@@ -187,5 +187,5 @@ def test_the_salt_is_never_printed() -> None:
     ("oid", "typmod", "name"),
     [(1700, (10 << 16 | 2) + 4, "numeric(10,2)"), (1700, -1, "numeric"), (1007, -1, "int4[]"), (25, -1, "text")],
 )
-def test_type_name(oid: int, typmod: int, name: str) -> None:
+def test_types_are_named_as_in_sql(oid: int, typmod: int, name: str) -> None:
     assert type_name(Column("x", oid, typmod), _TYPES) == name

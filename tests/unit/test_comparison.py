@@ -1,4 +1,4 @@
-"""What the comparison must find, and must not: each case is a way in which two sides can differ."""
+"""The comparison of `verify`: each case is a way in which two sides can differ, or seem to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def differing(sides: Comparison, compared: str) -> list[tuple[bytes, bytes | Non
     return [(each.key, each.left, each.right) for each in found(sides, compared).differences]
 
 
-def test_equal_sides(sides: Comparison) -> None:
+def test_equal_sides_do_not_differ(sides: Comparison) -> None:
     sides.add_source([(b"1", b"a"), (b"2", b"b")])
     sides.add_records([record(b"1", 10, b"a"), record(b"2", 20, b"b")])
     sides.add_view([(b"2", b"b"), (b"1", b"a")])
@@ -40,7 +40,7 @@ def test_equal_sides(sides: Comparison) -> None:
         assert (outcome.left_rows, outcome.right_rows, outcome.differing) == (2, 2, 0)
 
 
-def test_what_came_after_x_counts_at_c_only(sides: Comparison) -> None:
+def test_changes_after_the_source_was_read_count_only_for_the_view(sides: Comparison) -> None:
     sides.add_source([(b"1", b"old"), (b"2", b"b")])
     records = [record(b"1", 10, b"old"), record(b"2", 20, b"b"), record(b"1", 100, b"new")]
     sides.add_records([*records, record(b"2", 101, None), record(b"3", 102, b"c")])
@@ -48,7 +48,7 @@ def test_what_came_after_x_counts_at_c_only(sides: Comparison) -> None:
     assert [found(sides, compared).differing for compared in COMPARED] == [0, 0]
 
 
-def test_each_kind_of_difference(sides: Comparison) -> None:
+def test_changed_missing_and_surplus_rows_are_found(sides: Comparison) -> None:
     sides.add_source([(b"1", b"a"), (b"2", b"b")])
     sides.add_records([record(b"1", 10, b"A"), record(b"3", 20, b"c")])
     sides.add_view([(b"1", b"A"), (b"4", b"d")])
@@ -56,14 +56,14 @@ def test_each_kind_of_difference(sides: Comparison) -> None:
     assert differing(sides, TOPIC_VIEW) == [(b"3", b"c", None), (b"4", None, b"d")]
 
 
-def test_a_row_that_came_back_after_its_delete(sides: Comparison) -> None:
+def test_a_deleted_row_that_a_view_still_shows_is_found(sides: Comparison) -> None:
     sides.add_records([record(b"1", 10, b"a"), record(b"1", 20, None)])
     sides.add_view([(b"1", b"a")])
     assert differing(sides, SOURCE_TOPIC) == []
     assert differing(sides, TOPIC_VIEW) == [(b"1", None, b"a")]
 
 
-def test_a_key_twice_in_the_view(sides: Comparison) -> None:
+def test_a_key_that_a_view_shows_twice_is_found(sides: Comparison) -> None:
     sides.add_records([record(b"1", 10, b"a")])
     sides.add_view([(b"1", b"a"), (b"1", b"a")])
     (difference,) = found(sides, TOPIC_VIEW).differences
@@ -71,20 +71,22 @@ def test_a_key_twice_in_the_view(sides: Comparison) -> None:
     assert found(sides, TOPIC_VIEW).right_rows == 2
 
 
-def test_a_key_twice_on_the_view_alone(sides: Comparison) -> None:
+def test_a_key_that_only_a_view_shows_twice_is_found(sides: Comparison) -> None:
     sides.add_view([(b"1", b"a"), (b"1", b"a")])
     (difference,) = found(sides, TOPIC_VIEW).differences
     assert (difference.left, difference.right_copies) == (None, 2)
 
 
-def test_newest_is_the_greatest_position(sides: Comparison) -> None:
+def test_the_record_with_the_greatest_position_counts(sides: Comparison) -> None:
     sides.add_records([record(b"1", 20, b"new"), record(b"1", 10, b"old")])
     sides.add_view([(b"1", b"new")])
     assert differing(sides, TOPIC_VIEW) == []
 
 
 @pytest.mark.parametrize(("lsn", "rows_at_x"), [(50, []), (150, [(b"1", b"a"), (b"2", b"b")])])
-def test_truncate(sides: Comparison, lsn: int, rows_at_x: Iterable[tuple[bytes, bytes]]) -> None:
+def test_a_truncate_empties_only_its_partition(
+    sides: Comparison, lsn: int, rows_at_x: Iterable[tuple[bytes, bytes]]
+) -> None:
     sides.add_source([*rows_at_x, (b"9", b"other partition")])
     other = record(b"9", 30, b"other partition", partition=1)
     sides.add_records([record(b"1", 10, b"a"), record(b"2", 20, b"b"), other])
@@ -94,14 +96,14 @@ def test_truncate(sides: Comparison, lsn: int, rows_at_x: Iterable[tuple[bytes, 
     assert [differing(sides, compared) for compared in COMPARED] == [[], []]
 
 
-def test_counts_go_beyond_the_limit(sides: Comparison) -> None:
+def test_differences_beyond_the_limit_are_counted(sides: Comparison) -> None:
     sides.add_source([(bytes([n]), b"a") for n in range(50)])
     outcome = found(sides, SOURCE_TOPIC, limit=20)
     assert (outcome.differing, len(outcome.differences)) == (50, 20)
     assert found(sides, SOURCE_TOPIC, limit=0).differing == 50
 
 
-def test_another_view_of_the_same_source(sides: Comparison) -> None:
+def test_the_next_view_starts_without_the_records_of_the_last(sides: Comparison) -> None:
     sides.add_source([(b"1", b"a")])
     sides.add_records([record(b"1", 10, b"a"), record(b"2", 10, b"b")])
     sides.add_view([(b"2", b"b")])

@@ -1,4 +1,4 @@
-"""Bad files, one by one: each is one error that names the key and the remedy, and shows no value."""
+"""Configuration files: a bad one is one error that names the key and the remedy, and shows no value."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def failure(folder: Path, text: str, environ: dict[str, str] | None = None) -> C
     return error
 
 
-def test_defaults(tmp_path: Path) -> None:
+def test_keys_that_are_not_set_have_defaults(tmp_path: Path) -> None:
     config = load(write(tmp_path, GOOD), environ={})
     assert config.source.dsn.get_secret_value() == SECRET
     assert config.kafka.bootstrap == "localhost:9092"
 
 
-def test_order_of_sources(tmp_path: Path) -> None:
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD + '[kafka]\nbootstrap = "file:1"\nprefix = "file"\npartitions = 2\n')
     environ = {"TAILRACE__KAFKA__PREFIX": "env", "TAILRACE__KAFKA__PARTITIONS": "5"}
     loaded = read(file, {"kafka.partitions": 9}, environ)
@@ -59,14 +59,14 @@ def test_environment_lists_and_tables_are_json(tmp_path: Path) -> None:
     assert config.views["orders"].table == "public.orders"
 
 
-def test_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_alone_is_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     loaded = read(environ={"TAILRACE__SOURCE__DSN": SECRET})
     assert loaded.path is None
     assert loaded.config.source.dsn.get_secret_value() == SECRET
 
 
-def test_environment_list_that_is_not_json(tmp_path: Path) -> None:
+def test_a_list_in_the_environment_that_is_not_json_is_refused(tmp_path: Path) -> None:
     error = failure(tmp_path, GOOD, {"TAILRACE__SOURCE__TABLES": "public.*"})
     assert (error.code, "TAILRACE__SOURCE__TABLES" in error.message) == ("TR-104", True)
 
@@ -110,7 +110,7 @@ def test_syntax_error_names_the_line(tmp_path: Path) -> None:
     assert (error.code, "line 3" in error.detail) == ("TR-102", True)
 
 
-def test_not_utf8(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_names_the_offset(tmp_path: Path) -> None:
     file = tmp_path / "tailrace.toml"
     file.write_bytes(b"# caf\xe9\n")
     with pytest.raises(ConfigError, match="not UTF-8") as caught:
@@ -126,7 +126,7 @@ def test_not_utf8(tmp_path: Path) -> None:
         ('[views.orders]\ntabel = "public.orders"\n', "views.orders.tabel", "views.orders.table"),
     ],
 )
-def test_unknown_key(tmp_path: Path, text: str, path: str, meant: str) -> None:
+def test_an_unknown_key_names_the_nearest_known_key(tmp_path: Path, text: str, path: str, meant: str) -> None:
     error = failure(tmp_path, GOOD + text)
     assert error.code == "TR-105"
     assert f'"{path}"' in error.message
@@ -169,16 +169,16 @@ def test_unknown_key_in_the_environment_names_the_variable(tmp_path: Path) -> No
         ("[search]\n", "search.hosts"),
     ],
 )
-def test_wrong_value(tmp_path: Path, text: str, path: str) -> None:
+def test_a_wrong_value_names_its_key(tmp_path: Path, text: str, path: str) -> None:
     error = failure(tmp_path, GOOD + text)
     assert (error.code, f'"{path}"' in error.message) == ("TR-104", True)
 
 
-def test_a_section_that_is_no_table(tmp_path: Path) -> None:
+def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
     assert '"kafka"' in failure(tmp_path, 'kafka = "hunter2"\n' + GOOD).message
 
 
-def test_without_dsn(tmp_path: Path) -> None:
+def test_a_missing_dsn_names_the_variable_to_set(tmp_path: Path) -> None:
     error = failure(tmp_path, "[source]\n")
     assert error.message == '"source.dsn" is not set'
     assert "TAILRACE__SOURCE__DSN" in error.hint
@@ -191,9 +191,9 @@ def test_several_faults_are_one_error(tmp_path: Path) -> None:
 
 
 MALFORMED = {
-    "postgresql://cdc:hunter2%zz@h/db": "a % that is not",
-    "postgresql://cdc:hunter2%@h/db": "a % that is not",
-    "postgresql://cdc:hunter2%00@h/db": "a % that is not",
+    "postgresql://cdc:hunter2%zz@h/db": "a % is not",
+    "postgresql://cdc:hunter2%@h/db": "a % is not",
+    "postgresql://cdc:hunter2%00@h/db": "a % is not",
     "postgresql://cdc:hunter2@x@h/db": "an @ or /",
     "postgresql://cdc:hunter2/x@h/db": "an @ or /",
     "postgresql://cdc:1/hunter2@h/db": "an @ or /",
@@ -203,21 +203,21 @@ MALFORMED = {
     "postgresql://h/db?hunter2": "not name=value",
     "postgresql://h/db?sslmode=a=hunter2": "not name=value",
     "postgresql://h/db?hunter2=x": "a parameter that libpq does not know",
-    "postgresql://[hunter2/db": "no connection URI",
-    "postgresql://h/db?connect_timeout=hunter2": "connect_timeout is no number",
+    "postgresql://[hunter2/db": "not a valid connection URI",
+    "postgresql://h/db?connect_timeout=hunter2": "connect_timeout is not a number",
     "mysql://cdc:hunter2@h/db": "begins with postgresql://",
     "hunter2": "neither a URI nor",
     "host=h passwort=hunter2": 'did you mean "password"?',
     "host=h password=my hunter2": "not name=value pairs",
     "host=h password=my hunter2=x": "a parameter that libpq does not know",
-    "host=h password='hunter2": "has no end",
+    "host=h password='hunter2": "has no closing quote",
     "host=h port=hunter2": "the port",
     "postgresql://h/hunter2\0": "zero bytes",
 }
 
 
 @pytest.mark.parametrize("dsn", MALFORMED, ids=range(len(MALFORMED)))
-def test_malformed_dsn(tmp_path: Path, dsn: str) -> None:
+def test_a_malformed_dsn_is_described_but_not_quoted(tmp_path: Path, dsn: str) -> None:
     """libpq's own message quotes what it cannot read, and that may be the password."""
     error = failure(tmp_path, GOOD, {"TAILRACE__SOURCE__DSN": dsn})
     assert (error.code, error.message.startswith('"source.dsn" is wrong: ')) == ("TR-104", True)
@@ -240,17 +240,17 @@ def test_malformed_dsn(tmp_path: Path, dsn: str) -> None:
         "service=shop",
     ],
 )
-def test_good_dsn(tmp_path: Path, dsn: str) -> None:
+def test_a_valid_dsn_is_accepted_unchanged(tmp_path: Path, dsn: str) -> None:
     assert load(write(tmp_path, GOOD), {"source.dsn": dsn}, {}).source.dsn.get_secret_value() == dsn
 
 
-def test_dsn_file(tmp_path: Path) -> None:
+def test_the_dsn_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "dsn").write_text(SECRET + "\n", encoding="utf-8")
     config = load(write(tmp_path, f'[source]\ndsn_file = "{tmp_path}/dsn"\n'), environ={})
     assert config.source.dsn.get_secret_value() == SECRET
 
 
-def test_dsn_file_that_is_missing(tmp_path: Path) -> None:
+def test_a_missing_dsn_file_is_named(tmp_path: Path) -> None:
     error = failure(tmp_path, f'[source]\ndsn_file = "{tmp_path}/none"\n')
     assert (error.code, f"{tmp_path}/none" in error.detail) == ("TR-106", True)
     assert '"dsn_file"' in error.message
@@ -260,15 +260,15 @@ def test_dsn_file_that_is_missing(tmp_path: Path) -> None:
     ("content", "reason"),
     [(b"hunter2\xff", "not UTF-8: the byte at offset 7"), (b"hunter2" * 10_000, "more than 65536 bytes")],
 )
-def test_file_that_holds_no_secret(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_secret_file_that_is_not_utf8_or_too_large_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "salt").write_bytes(content)
     error = failure(tmp_path, f'{GOOD}hash_salt_file = "{tmp_path}/salt"\n')
     assert (error.code, reason in error.detail) == ("TR-106", True)
 
 
 @pytest.mark.parametrize("name", ["0", "true", '["hunter2"]', "{ hunter2 = 1 }"])
-def test_name_of_a_file_that_is_no_text(tmp_path: Path, name: str) -> None:
-    """A number would be a file that is open already."""
+def test_the_name_of_a_secret_file_must_be_text(tmp_path: Path, name: str) -> None:
+    """A number would be a file descriptor that is open already."""
     error = failure(tmp_path, f"[source]\ndsn_file = {name}\n")
     assert (error.code, '"source.dsn_file" is wrong' in str(error)) == ("TR-104", True)
 
@@ -285,12 +285,12 @@ def test_name_of_a_file_that_is_no_text(tmp_path: Path, name: str) -> None:
         ("${A}@${B:-b}", {"A": '"a"\n'}, '"a"\n@b'),
     ],
 )
-def test_variables(tmp_path: Path, written: str, environ: dict[str, str], read_as: str) -> None:
+def test_variables_in_values_are_replaced(tmp_path: Path, written: str, environ: dict[str, str], read_as: str) -> None:
     config = load(write(tmp_path, f'{GOOD}spool_dir = "{written}"\n'), environ=environ)
     assert config.source.spool_dir == read_as
 
 
-def test_variables_in_lists(tmp_path: Path) -> None:
+def test_variables_in_lists_are_replaced(tmp_path: Path) -> None:
     config = load(write(tmp_path, GOOD + 'tables = ["${S}.*"]\n'), environ={"S": "app"})
     assert config.source.tables == ["app.*"]
 
@@ -302,11 +302,11 @@ def test_unset_variable_names_key_and_variable(tmp_path: Path) -> None:
     assert '"NOPE"' in error.message
 
 
-def test_broken_reference(tmp_path: Path) -> None:
+def test_a_malformed_variable_reference_is_refused(tmp_path: Path) -> None:
     assert failure(tmp_path, '[source]\ndsn = "hunter2${1}"\n').code == "TR-103"
 
 
-def test_memory_limit_too_small_for_the_largest_record(tmp_path: Path) -> None:
+def test_a_memory_limit_too_small_for_the_largest_record_is_refused(tmp_path: Path) -> None:
     assert load(write(tmp_path, GOOD + '[memory]\nlimit = "200MiB"\n'), environ={}).memory.limit == 200 * 2**20
     error = failure(tmp_path, GOOD + '[memory]\nlimit = "150MiB"\n')
     assert "memory.limit must be at least 184549376 bytes" in str(error)
@@ -316,7 +316,7 @@ def test_memory_limit_too_small_for_the_largest_record(tmp_path: Path) -> None:
     ("lines", "said"),
     [
         ('hosts = ["localhost:9200"]', "write URLs"),
-        (f'hosts = ["https://x:{SECRET}@localhost:9200"]', "keys of their own"),
+        (f'hosts = ["https://x:{SECRET}@localhost:9200"]', "as separate keys"),
         ('hosts = ["https://localhost:9200"]\nuser = "x"', "both user and password"),
         ('hosts = ["https://a:9200", "http://b:9200"]\nca_file = "ca.pem"', "without TLS"),
         ('hosts = ["https://a:9200"]\nkey_file = "key.pem"', "needs cert_file"),
@@ -325,12 +325,12 @@ def test_memory_limit_too_small_for_the_largest_record(tmp_path: Path) -> None:
     ],
     ids=["no scheme", "password in the URL", "half a login", "one in the clear", "a key alone", "normalized", "ip"],
 )
-def test_a_server_that_is_asked_over_http(tmp_path: Path, lines: str, said: str) -> None:
+def test_wrong_options_of_an_http_server_are_refused(tmp_path: Path, lines: str, said: str) -> None:
     error = failure(tmp_path, f'[source]\ndsn = ""\n[search]\n{lines}\n')
     assert (error.code, said in error.message, SECRET in str(error)) == ("TR-104", True, False)
 
 
-def test_password_file(tmp_path: Path) -> None:
+def test_a_password_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_text(SECRET + "\n", encoding="utf-8")
     registry = f'[registry]\nurl = "https://a, https://b"\nuser = "x"\npassword_file = "{tmp_path}/password"\n'
     config = load(write(tmp_path, f'[source]\ndsn = ""\n{registry}'), environ={})

@@ -1,4 +1,4 @@
-"""What a reader of a class may rely on: its constructor names every attribute, and asks for few things."""
+"""Rules for all classes: constructors assign every attribute and have at most seven parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _classes(sources: Iterable[str]) -> Classes:
 
 
 def _late_attributes(classes: Classes) -> dict[str, set[str]]:
-    """Return by class the attributes that another method than a constructor is the first to assign."""
+    """Return by class the attributes that methods assign, but no constructor."""
     late: dict[str, set[str]] = {}
     for name, nodes in classes.items():
         for node in nodes:
@@ -42,7 +42,7 @@ def _late_attributes(classes: Classes) -> dict[str, set[str]]:
 
 
 def _crowded_constructors(classes: Classes) -> dict[str, int]:
-    """Return by class how many parameters besides `self` its constructor has, where these are too many."""
+    """Return by class the number of constructor parameters besides `self`, where they are too many."""
     counts: dict[str, int] = {}
     for name, nodes in classes.items():
         for method in (method for node in nodes for method in _methods(node) if method.name == "__init__"):
@@ -53,7 +53,7 @@ def _crowded_constructors(classes: Classes) -> dict[str, int]:
 
 
 def _known(node: ast.ClassDef, classes: Classes) -> set[str]:
-    """Return what the body and the constructors of a class and of its ancestors bind."""
+    """Return the names that the body and the constructors of a class and its ancestors bind."""
     known: set[str] = set()
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -74,7 +74,7 @@ def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
 
 
 def _constructs(method: ast.FunctionDef) -> bool:
-    # a state machine of Hypothesis begins with the rule that is marked `initialize`
+    # Hypothesis starts a state machine with the rule that is marked `initialize`
     marks = (each.func if isinstance(each, ast.Call) else each for each in method.decorator_list)
     return method.name in _CONSTRUCTORS or any(isinstance(each, ast.Name) and each.id == "initialize" for each in marks)
 
@@ -91,15 +91,15 @@ def _bound(method: ast.FunctionDef) -> set[str]:
     }
 
 
-def test_every_attribute_is_named_by_the_constructor() -> None:
+def test_every_attribute_is_assigned_by_a_constructor() -> None:
     assert not _late_attributes(_project())
 
 
-def test_no_constructor_asks_for_more_than_seven_things() -> None:
+def test_no_constructor_has_more_than_seven_parameters() -> None:
     assert not _crowded_constructors(_project())
 
 
-def test_an_attribute_that_is_named_late_is_found() -> None:
+def test_an_attribute_that_is_assigned_late_is_found() -> None:
     source = "class A:\n def __init__(self): self.x = 0\nclass B(A):\n def go(self): self.x, self.y = 1, 2"
     assert _late_attributes(_classes([source])) == {"B": {"y"}}
 

@@ -1,4 +1,4 @@
-"""Which cut each view may go to, and until when nothing was after it on the view's topics."""
+"""The cut that each view may advance to, and until when its topics had no later records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DONE = PositionRecord(_cut(400, 9, 2), 1)
 
 
 def _at(records: list[tuple[PositionRecord, int]], view: Declared) -> list[SeenCut]:
-    """Return what a view sees at each of these looks, given with the milliseconds of each."""
+    """Return the cuts that a view sees at several looks, given as (record, time in ms)."""
     found: list[SeenCut] = []
     before: Look | None = None
     for record, at_ms in records:
@@ -41,15 +41,15 @@ def _at(records: list[tuple[PositionRecord, int]], view: Declared) -> list[SeenC
 _LOOKS = [(_WHOLE, 1_000_000), (_READ_AGAIN[0], 2_000_000), (_READ_AGAIN[1], 3_000_000), (_DONE, 4_000_000)]
 
 
-def test_a_view_of_a_complete_table_goes_on() -> None:
+def test_a_view_of_a_complete_table_advances_while_another_is_read() -> None:
     found = _at(_LOOKS, _SMALL)
     assert [seen.cut.flushed_lsn for seen in found] == [100, 200, 300, 400]
     assert [seen.level_ms for seen in found] == [1_000_000, 2_000_000, 3_000_000, 4_000_000]
     assert not any(seen.waits_for for seen in found)
 
 
-def test_nothing_is_after_a_view_until_something_is_on_its_topics() -> None:
-    """That the table is incomplete is no change of its topic; the join's other table is changed at 300."""
+def test_a_view_is_current_until_its_topics_have_later_records() -> None:
+    """An incomplete table is no change of its topic; the join's other table is changed at LSN 300."""
     big, both = _at(_LOOKS, _BIG), _at(_LOOKS, _BOTH)
     assert [seen.cut.flushed_lsn for seen in big] == [seen.cut.flushed_lsn for seen in both] == [100, 100, 100, 400]
     assert [seen.level_ms for seen in big] == [1_000_000, 2_000_000, 3_000_000, 4_000_000]
@@ -58,22 +58,22 @@ def test_nothing_is_after_a_view_until_something_is_on_its_topics() -> None:
     assert [seen.waits_for for seen in both] == [(), ("public.big",), ("public.big",), ()]
 
 
-def test_a_job_that_starts_later_does_not_take_an_old_cut_for_a_young_one() -> None:
-    """What is after it was committed after the cut's own newest commit; more is not known."""
+def test_a_job_that_starts_later_does_not_take_an_old_cut_for_current() -> None:
+    """Later records were committed after the cut's own newest commit; more is not known."""
     (seen,) = _at(_LOOKS[2:3], _BOTH)
     assert (seen.cut.flushed_lsn, seen.level_ms, seen.is_end) == (100, 100_000, False)
     (seen,) = _at(_LOOKS[2:3], _BIG)
     assert (seen.level_ms, seen.is_end) == (3_000_000, True)
 
 
-def test_a_cut_that_came_since_the_last_look_is_younger_than_that() -> None:
+def test_a_cut_that_is_new_since_the_last_look_is_dated_to_that_look() -> None:
     boundary = Boundary(_cut(250, 1, 2), frozenset({"public.other"}))
     split = PositionRecord(_cut(300, 1, 3), 1, open=7, newest_state=_WHOLE.here, states=(boundary,))
     found = _at([*_LOOKS[:2], (split, 3_000_000)], _BOTH)
     assert (found[-1].cut.flushed_lsn, found[-1].level_ms, found[-1].is_end) == (250, 2_000_000, False)
 
 
-def test_a_view_does_not_go_back_when_its_cut_is_not_named_any_more() -> None:
+def test_a_view_does_not_go_back_when_its_cut_is_no_longer_recorded() -> None:
     gone = PositionRecord(_cut(500, 9, 9), 1, incomplete_tables=("public.big",), newest_state=None)
     found = _at([*_LOOKS, (gone, 5_000_000)], _BIG)
     assert (found[-1].cut.flushed_lsn, found[-1].waits_for) == (400, ("public.big",))

@@ -1,4 +1,4 @@
-"""The decision table of `cdc.tables.decision`: a case for each of its rows, and which of two rows wins."""
+"""The decision table of `cdc.tables.decision`: a case for each row, and the precedence of rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_type(attribute: Attribute, label: str) -> Layout:
 
 
 AT_REST = [
-    # how the table lay, how it lies, what is done
+    # layout before, layout now, action
     (LAYOUT, LAYOUT, Action.NONE),
     (LAYOUT, replace(LAYOUT, attributes=(ID, N, Attribute(3, "m", 25, -1, False, 6))), Action.NOTE),
     (LAYOUT, replace(LAYOUT, files=((7, 71, 0),)), Action.NOTE),  # VACUUM FULL
@@ -54,7 +54,7 @@ REPLACED = [
 
 
 @pytest.mark.parametrize(("was", "now", "action"), AT_REST)
-def test_rows_at_rest(was: Layout, now: Layout, action: Action) -> None:
+def test_a_changed_layout_of_the_same_table_leads_to_its_action(was: Layout, now: Layout, action: Action) -> None:
     columns = tuple(each.name for each in now.attributes)
     state = replace(STATE, layout=was)
     assert on_look(state, now, columns, PAST) is action
@@ -62,7 +62,7 @@ def test_rows_at_rest(was: Layout, now: Layout, action: Action) -> None:
 
 
 @pytest.mark.parametrize(("state", "now", "action"), REPLACED)
-def test_the_topic_of_another_table(state: TableState | None, now: Layout, action: Action) -> None:
+def test_a_new_or_replaced_table_leads_to_its_action(state: TableState | None, now: Layout, action: Action) -> None:
     assert on_look(state, now, COLUMNS, PAST) is action
     relation = replace(RELATION, oid=now.oid)
     assert on_record(state, relation, 2000, now, COLUMNS, PAST, (), chosen=False) is action
@@ -79,7 +79,7 @@ def test_a_truncate_that_is_still_to_be_sent_comes_first() -> None:
     assert on_record(state, other, 2000, LAYOUT, COLUMNS, PAST, (), chosen=False) is Action.REFILL
 
 
-def test_what_readers_cannot_follow() -> None:
+def test_a_change_that_readers_cannot_follow_refills_the_topic() -> None:
     assert on_record(STATE, RELATION, 2000, LAYOUT, COLUMNS, PAST, BROKEN, chosen=True) is Action.REFILL
     assert on_record(STATE, RELATION, 2000, LAYOUT, COLUMNS, PAST, (), chosen=True) is Action.READ
 
@@ -87,17 +87,19 @@ def test_what_readers_cannot_follow() -> None:
 @pytest.mark.parametrize(
     ("now", "lsn", "action"),
     [
-        (LAYOUT, 2000, Action.READ),  # the catalog is not there yet, or is past it
-        (LAYOUT, 999, Action.NONE),  # the rows were read later than that
-        (None, 2000, Action.NONE),  # the table is gone: there is nothing to read
+        (LAYOUT, 2000, Action.READ),  # the catalog has not reached the record, or is past it
+        (LAYOUT, 999, Action.NONE),  # the rows were read at a later LSN
+        (None, 2000, Action.NONE),  # the table is dropped: there is nothing to read
     ],
 )
-def test_wal_and_catalog_are_not_of_one_moment(now: Layout | None, lsn: int, action: Action) -> None:
+def test_a_record_that_differs_from_the_catalog_is_read_only_if_newer(
+    now: Layout | None, lsn: int, action: Action
+) -> None:
     wider = replace(RELATION, columns=(*RELATION.columns, Column("m", 25)))
     assert on_record(STATE, wider, lsn, now, ("id", "n", "m"), PAST, (), chosen=False) is action
 
 
-def test_while_it_waits_to_be_read_nothing_more_is_wanted() -> None:
+def test_a_table_that_waits_to_be_read_needs_no_further_action() -> None:
     waiting = TableState(4, 7, status=TableStatus.WANTED)
     assert on_record(waiting, RELATION, 2000, LAYOUT, ("id",), PAST, (), chosen=False) is Action.NONE
     assert on_look(waiting, with_type(N, "glad"), COLUMNS, PAST) is Action.NONE

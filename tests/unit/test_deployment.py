@@ -1,4 +1,4 @@
-"""compose.yaml and kubernetes.yaml: in the form that their programs take, and true of what our images do."""
+"""compose.yaml and kubernetes.yaml: their programs accept them, and they match our images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KUBERNETES = list(yaml.safe_load_all((_DOCKER / "kubernetes.yaml").read_text())
 
 
 def _compose() -> dict[str, Any]:
-    """Return compose.yaml as `docker compose` understands it, variables and all."""
+    """Return compose.yaml as `docker compose` reads it, with variables replaced."""
     program = Path(sys.executable).with_name("docker-compose")
     done = subprocess.run(
         [program, "--file", _COMPOSE, "config"], capture_output=True, text=True, check=False, env={"HOME": "/nowhere"}
@@ -39,7 +39,7 @@ def _compose() -> dict[str, Any]:
     return found
 
 
-def test_docker_compose_takes_the_file_and_publishes_on_loopback_only() -> None:
+def test_docker_compose_accepts_the_file_and_publishes_on_loopback_only() -> None:
     compose = _compose()
     services = compose["services"]
     brokers = {"kafka1", "kafka2", "kafka3"}
@@ -69,12 +69,12 @@ def _variables(service: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
-def test_kubernetes_takes_the_manifest(version: str) -> None:
+def test_kubernetes_accepts_the_manifest(version: str) -> None:
     for resource in _KUBERNETES:
         kubernetes_validate.validate(resource, version, strict=True)
 
 
-def test_the_manifest_s_pods_are_what_the_image_is_made_for(tmp_path: Path) -> None:
+def test_the_manifests_pods_match_the_image_and_the_health_server(tmp_path: Path) -> None:
     secret, deployment, _, service = _KUBERNETES
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]

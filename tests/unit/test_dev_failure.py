@@ -1,4 +1,4 @@
-"""What `tailrace dev up` says about a program that has ended, from its log."""
+"""The error of `tailrace dev up` about a program that has ended, taken from its log."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ _ERROR = SinkError("TR-999", "the catalog cannot be used", detail="No such folde
 
 def test_the_error_of_a_program_is_the_cause_with_its_hint(tmp_path: Path) -> None:
     log = tmp_path / "views.log"
-    log.write_text(rendered("info", {"event": "following"}, terminal=False) + "\n" + failure(_ERROR, terminal=False))
+    log.write_text(
+        rendered("info", {"event": "views job started"}, terminal=False) + "\n" + failure(_ERROR, terminal=False)
+    )
     error = died("views", log)
     assert (error.code, error.message) == ("TR-611", "the views job has ended")
     assert error.detail == "TR-999 the catalog cannot be used. No such folder."
-    assert error.hint == f"mkdir it\n       The whole log: {log}"
+    assert error.hint == f"mkdir it\n       Full log: {log}"
 
 
-def test_a_log_that_ends_otherwise_is_quoted(tmp_path: Path) -> None:
+def test_a_log_that_ends_without_an_error_is_referred_to(tmp_path: Path) -> None:
     log = tmp_path / "daemon.log"
     parked = rendered("error", {"event": "table parked", "code": "TR-304", "error": "x", "table": "t"}, terminal=False)
     for text in (parked, "Killed", "", "[1]"):
         log.write_text(text)
         assert last_failure(log) is None
-        assert died("daemon", log).hint == f"The whole log: {log}"
+        assert died("daemon", log).hint == f"Full log: {log}"
     assert last_failure(tmp_path / "none.log") is None

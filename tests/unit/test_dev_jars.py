@@ -1,4 +1,4 @@
-"""A set of jars is whole or fetched: the marker, a cut-short fetch, damage; and what Ivy is told."""
+"""Jar sets are complete or fetched again, after an interruption or damage; and Ivy's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.schemas.errors import ConfigError
 
 
 class Repository:
-    """Stands in for Ivy: copies a jar per module, or fails half-way."""
+    """Stands in for Ivy: writes a jar per module, or fails half-way."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -45,14 +45,14 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
     return repository
 
 
-def test_fetched_once_then_offline(repository: Repository) -> None:
+def test_a_jar_set_is_fetched_once(repository: Repository) -> None:
     first = jars.jars("spark")
     assert [path.is_file() for path in first] == [True] * 7
     assert jars.jars("spark") == first
     assert repository.asked == 1
 
 
-def test_cut_short_is_not_complete(repository: Repository) -> None:
+def test_an_interrupted_fetch_is_repeated(repository: Repository) -> None:
     repository.fails = True
     with pytest.raises(ConfigError, match="network is gone"):
         jars.jars("spark")
@@ -81,7 +81,7 @@ def test_another_version_is_another_folder(repository: Repository, monkeypatch: 
     assert before[0].exists()
 
 
-def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_is_that_of_the_environment_or_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TAILRACE_CACHE", raising=False)
     monkeypatch.setenv("HOME", "/home/x")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -92,13 +92,13 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert jars.cache_folder() == Path("/own")
 
 
-def test_spark_gets_no_second_jackson_nor_hadoop() -> None:
+def test_sparks_jar_set_is_seven_modules_without_dependencies() -> None:
     spark = jars.JAR_SETS["spark"]
     assert not spark.transitive
     assert len(spark.modules) == 7
 
 
-def test_what_ivy_is_told() -> None:
+def test_ivy_gets_modules_classifiers_and_the_mirror() -> None:
     (dependency,) = ElementTree.fromstring(ivy.module_xml(["o.x:n-1:1.0"], transitive=False)).iter("dependency")
     told = {"org": "o.x", "name": "n-1", "rev": "1.0", "conf": "default->default", "transitive": "false"}
     assert dependency.attrib == told
@@ -115,7 +115,7 @@ def test_what_ivy_is_told() -> None:
     ("covers", "used"),
     [("central", True), ("*", True), ("external:*", True), ("*,!central", False), ("other", False)],
 )
-def test_the_mirror_of_the_maven_settings(
+def test_a_maven_mirror_is_used_only_if_it_covers_central(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, covers: str, used: bool
 ) -> None:
     monkeypatch.setenv("MIRROR_HOST", "mirror.example")
@@ -127,14 +127,14 @@ def test_the_mirror_of_the_maven_settings(
     assert ivy.mirror(settings) == ("https://mirror.example/maven" if used else None)
 
 
-def test_no_maven_settings_no_mirror_broken_ones_are_named(tmp_path: Path) -> None:
+def test_missing_maven_settings_are_no_mirror_and_broken_ones_are_named(tmp_path: Path) -> None:
     assert ivy.mirror(tmp_path / "none.xml") is None
     (tmp_path / "settings.xml").write_text("<settings>")
     with pytest.raises(ConfigError, match=r"TR-612.*settings\.xml"):
         ivy.mirror(tmp_path / "settings.xml")
 
 
-def test_the_proxy_of_the_environment() -> None:
+def test_the_proxy_of_the_environment_becomes_java_options() -> None:
     assert ivy.proxy_options({}) == []
     assert ivy.proxy_options({"HTTPS_PROXY": "http://p:3128"}) == [
         "-Dhttps.proxyHost=p",

@@ -1,4 +1,4 @@
-"""Which JDK is found, which one is picked, and what is said when none fits."""
+"""The JDKs that are found, the one that is picked, and the error when none fits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.schemas.errors import ConfigError
 
 
 def jdk(folder: Path, name: str, release: str | None, says: str = "") -> Path:
-    """Make what looks like a JDK: a `java` that answers `-version`, and perhaps a release file."""
+    """Create a fake JDK: a `java` that answers `-version`, and optionally a release file."""
     home = folder / name
     (home / "bin").mkdir(parents=True)
     executable = home / "bin" / "java"
@@ -26,11 +26,11 @@ def jdk(folder: Path, name: str, release: str | None, says: str = "") -> Path:
     ("version", "major"),
     [("17.0.15", 17), ("1.8.0_402", 8), ("25-ea", 25), ("21", 21), ("11.0.2", 11), ("", None), ("x", None)],
 )
-def test_major_version(version: str, major: int | None) -> None:
+def test_the_major_version_is_read_from_any_version_string(version: str, major: int | None) -> None:
     assert java.major_version(version) == major
 
 
-def test_java_home_then_path_then_the_distribution_each_once(tmp_path: Path) -> None:
+def test_jdks_are_found_in_java_home_path_and_distribution_each_once(tmp_path: Path) -> None:
     jvm = tmp_path / "jvm"
     b, a = jdk(jvm, "b-17", "17.0.1"), jdk(jvm, "a-25", "25.0.3")
     (jvm / "link-to-b").symlink_to(b)
@@ -43,13 +43,13 @@ def test_java_home_then_path_then_the_distribution_each_once(tmp_path: Path) -> 
     assert [(each.home, each.version) for each in found] == [(own, 21), (b, 17), (a, 25)]
 
 
-def test_without_a_release_file_the_jvm_is_asked(tmp_path: Path) -> None:
+def test_without_a_release_file_the_jvm_is_asked_for_its_version(tmp_path: Path) -> None:
     jdk(tmp_path, "old", None, says='openjdk version "1.8.0_402"')
     jdk(tmp_path, "silent", None)
     assert [each.version for each in java.installed({}, tmp_path)] == [8]
 
 
-def test_the_first_that_fits_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_fitting_jdk_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     have = [java.Java(Path("/j/25"), 25), java.Java(Path("/j/17"), 17), java.Java(Path("/j/21"), 21)]
     monkeypatch.setattr(java, "installed", lambda: iter(have))
     assert java.find_java("Spark", java.SPARK).version == 17
@@ -57,7 +57,7 @@ def test_the_first_that_fits_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert java.find_java("Kafka", java.KAFKA).version == 25
 
 
-def test_none_that_fits_says_what_there_is_and_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_found_jdks_and_the_one_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "installed", lambda: iter([java.Java(Path("/j/25"), 25)]))
     with pytest.raises(ConfigError) as caught:
         java.find_java("Spark", java.SPARK)

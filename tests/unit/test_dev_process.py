@@ -1,4 +1,4 @@
-"""A process is started only when written down, known again by its start time, ended for certain."""
+"""Processes start only once they are recorded, are identified by start time, and end reliably."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start(folder: Path, command: list[str]) -> Process:
     return spawn(command, log=folder / "log", folder=folder, record=lambda process: None)
 
 
-def test_runs_detached_with_its_output_in_the_log_and_ends(tmp_path: Path) -> None:
+def test_a_process_runs_detached_with_its_output_in_the_log(tmp_path: Path) -> None:
     process = start(tmp_path, ["/bin/sh", "-c", "echo started; exec sleep 60"])
     assert wait_until(lambda: tail(tmp_path / "log") == "started", process, 5)
     assert os.getsid(process.pid) != os.getsid(0)
@@ -42,7 +42,7 @@ def test_runs_detached_with_its_output_in_the_log_and_ends(tmp_path: Path) -> No
     assert not alive(process)
 
 
-def test_what_could_not_be_written_down_does_not_run(tmp_path: Path) -> None:
+def test_a_process_that_could_not_be_recorded_does_not_run(tmp_path: Path) -> None:
     seen: list[Process] = []
 
     def record(process: Process) -> None:
@@ -55,7 +55,7 @@ def test_what_could_not_be_written_down_does_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_recycled_id_is_not_ended(tmp_path: Path) -> None:
+def test_a_process_with_a_recycled_id_is_not_ended(tmp_path: Path) -> None:
     process = start(tmp_path, SLEEP)
     other = Process(process.pid, "another boot/1")
     assert not alive(other)
@@ -64,13 +64,13 @@ def test_a_recycled_id_is_not_ended(tmp_path: Path) -> None:
     end(process)
 
 
-def test_a_zombie_is_dead() -> None:
+def test_a_zombie_counts_as_ended() -> None:
     with subprocess.Popen(["/bin/true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert started_at(child.pid) is None
 
 
-def test_who_does_not_listen_is_killed(tmp_path: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     process = start(tmp_path, ["/bin/sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"])
     assert wait_until(lambda: tail(tmp_path / "log") == "deaf", process, 5)
     began = time.monotonic()
@@ -86,7 +86,7 @@ def test_waiting_stops_when_the_process_has_ended(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_the_wanted_port_if_free_and_all_differ() -> None:
+def test_free_ports_are_the_wanted_ones_if_free_and_all_differ() -> None:
     first, second = free_ports([None, None])
     assert first != second
     assert free_ports([first, second]) == [first, second]
@@ -100,7 +100,7 @@ def test_the_wanted_port_if_free_and_all_differ() -> None:
     assert not listening(first)
 
 
-def test_the_lock_is_held_by_one_and_ends_with_a_killed_holder(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder_and_is_released_if_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "state" / "lock"
     code = (
         "import sys, time; from pathlib import Path; from tailrace.cdc.launch.lock import locked\n"
@@ -123,7 +123,7 @@ def test_the_lock_is_held_by_one_and_ends_with_a_killed_holder(tmp_path: Path) -
         waiter.join()
 
 
-def test_the_lock_of_a_folder_that_was_purged_is_not_the_lock(tmp_path: Path) -> None:
+def test_a_waiter_does_not_get_the_lock_of_a_deleted_file(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     got = threading.Event()
 
@@ -142,10 +142,10 @@ def test_the_lock_of_a_folder_that_was_purged_is_not_the_lock(tmp_path: Path) ->
     assert path.exists()
 
 
-def test_a_port_that_was_taken_is_said(tmp_path: Path) -> None:
+def test_the_hint_of_a_failed_start_recognizes_a_taken_port(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert "See " in start_hint(log)
     log.write_text("java.net.BindException: Address already in use\n")
-    assert "repeat the command" in start_hint(log)
+    assert "Repeat the command" in start_hint(log)
     log.write_text('FATAL: lock file "postmaster.pid" already exists\n')
     assert start_hint(log) == f"See {log}."

@@ -1,4 +1,4 @@
-"""The state file, what is refused, and running as somebody who is not root: no server is started here."""
+"""The state file, the folders that are refused, and unprivileged users; no server is started here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_server_is_written_and_read_back() -> None:
     assert Server.from_json("load", json.loads(json.dumps(bare.to_json()))) == bare
 
 
-def test_settings_are_those_asked_for_else_the_last_ones() -> None:
+def test_settings_are_the_given_ones_or_those_of_the_last_start() -> None:
     old = Server("kafka", Process(7, "b/9"), Path("/l"), settings={"a": "1"})
     assert wanted_settings(old, None) == {"a": "1"}
     assert wanted_settings(old, {}) == {}
@@ -33,7 +33,7 @@ def test_settings_are_those_asked_for_else_the_last_ones() -> None:
     assert not reusable(old, {"a": "1"}, lambda server: True, 1)
 
 
-def test_a_program_is_started_once_replaced_when_its_command_changes_and_ended(tmp_path: Path) -> None:
+def test_a_program_is_started_once_and_replaced_if_its_command_changes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
     first = start_program(tmp_path / "s", "load", command)
     assert start_program(tmp_path / "s", "load", command) == first
@@ -48,7 +48,7 @@ def test_a_program_is_started_once_replaced_when_its_command_changes_and_ended(t
     assert not (tmp_path / "s").exists()
 
 
-def test_an_id_of_the_state_file_that_another_process_has_now_is_left_alone(tmp_path: Path) -> None:
+def test_a_recorded_id_that_another_process_has_now_is_left_alone(tmp_path: Path) -> None:
     me = {"pid": os.getpid(), "started": "an earlier boot/5", "log": "/l", "data": None, "ports": {}}
     kept = {"servers": {"load": {**me, "settings": {}, "socket": None}}}
     (tmp_path / "servers.json").write_text(json.dumps(kept))
@@ -58,21 +58,21 @@ def test_an_id_of_the_state_file_that_another_process_has_now_is_left_alone(tmp_
 
 def test_purge_refuses_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
-    with pytest.raises(ConfigError, match=r"TR-615.*no state folder"):
+    with pytest.raises(ConfigError, match=r"TR-615.*not a state folder"):
         stop_servers(tmp_path, purge=True)
     assert os.listdir(tmp_path) == ["precious"]
     assert stop_servers(tmp_path / "none", purge=True) == []
 
 
-def test_a_folder_of_somebody_else_does_not_become_ours(tmp_path: Path) -> None:
+def test_servers_do_not_start_in_a_folder_with_other_files(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="is no state folder") as caught:
+    with pytest.raises(ConfigError, match="is not a state folder") as caught:
         start_servers(tmp_path)
     assert caught.value.code == "TR-615"
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_start_that_was_cut_short_at_once_can_be_purged(tmp_path: Path) -> None:
+def test_a_start_that_was_interrupted_at_once_can_be_purged(tmp_path: Path) -> None:
     with locked(tmp_path / "s" / "lock"):
         pass
     assert stop_servers(tmp_path / "s", purge=True) == []
@@ -88,14 +88,14 @@ def test_a_damaged_state_file_is_named(tmp_path: Path, text: str) -> None:
     assert "servers.json" in caught.value.message
 
 
-def test_the_narrow_capability_is_kept(tmp_path: Path) -> None:
+def test_the_narrower_capability_to_read_files_is_kept(tmp_path: Path) -> None:
     status_file = tmp_path / "status"
     for permitted, kept in (("6", "dac_read_search"), ("2", "dac_override"), ("0", None)):
         status_file.write_text(f"CapInh:\t0\nCapPrm:\t000000000000000{permitted}\n")
         assert unprivileged.kept_capability(unprivileged.permitted_capabilities(status_file)) == kept
 
 
-def test_programs_are_found_where_only_root_may_go(tmp_path: Path) -> None:
+def test_an_unprivileged_user_may_run_programs_in_roots_folders(tmp_path: Path) -> None:
     program = tmp_path / "closed" / "program"
     program.parent.mkdir(mode=0o700)
     program.write_text("#!/bin/sh")
@@ -104,7 +104,7 @@ def test_programs_are_found_where_only_root_may_go(tmp_path: Path) -> None:
     assert subprocess.run([*unprivileged.prefix(unprivileged.NOBODY), *ask], check=False).returncode == 0
 
 
-def test_only_root_becomes_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_switches_to_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert unprivileged.prefix(65534) == []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -113,7 +113,7 @@ def test_only_root_becomes_somebody_else(monkeypatch: pytest.MonkeyPatch) -> Non
         unprivileged.prefix(65534)
 
 
-def test_where_to_connect() -> None:
+def test_database_and_socket_path_are_quoted_in_a_dsn() -> None:
     server = Server("postgres", Process(1, "x"), Path("/l"), ports={"sql": 5}, socket=Path("/a b/run"))
     assert postgres.dsn(server, "a/b") == "postgresql://postgres@127.0.0.1:5/a%2Fb"
     assert postgres.socket_dsn(server) == "postgresql://postgres@/postgres?host=%2Fa%20b%2Frun&port=5"

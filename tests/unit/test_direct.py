@@ -1,4 +1,4 @@
-"""The C libraries that the wheels bring along are found: where they are not, all goes on, but slower and unnoticed."""
+"""The C libraries in the wheels are found; without them all works, but slower, and unnoticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.sinks.kafka import direct
     ("package", "library", "name"),
     [("psycopg_binary", "libpq", "PQgetCopyData"), ("confluent_kafka", "librdkafka", "rd_kafka_producev")],
 )
-def test_function_of_a_loaded_library(package: str, library: str, name: str) -> None:
+def test_a_function_of_a_loaded_library_is_found(package: str, library: str, name: str) -> None:
     assert psycopg_binary.__version__
     assert function_address(package, library, name) > 0
 
@@ -27,17 +27,17 @@ def test_function_of_a_loaded_library(package: str, library: str, name: str) -> 
         ("psycopg_binary", "libpq", "PQnoSuchFunction"),
     ],
 )
-def test_what_is_not_there(package: str, library: str, name: str) -> None:
+def test_a_missing_package_library_or_function_has_address_0(package: str, library: str, name: str) -> None:
     assert function_address(package, library, name) == 0
 
 
-def test_librdkafka_takes_records_directly() -> None:
+def test_librdkafka_takes_records_directly_if_the_module_is_compiled() -> None:
     producer = Producer({"log_level": 0})
     assert direct.Direct(producer).ready is (not direct.__file__.endswith(".py"))
     assert not direct.Direct(object()).ready
 
 
-def test_closed_twice() -> None:
+def test_closing_twice_is_harmless() -> None:
     made = direct.Direct(Producer({"log_level": 0}))
     made.close()
     made.close()

@@ -1,4 +1,4 @@
-"""What a job's lines become on a terminal, and what the display prints where there is none."""
+"""A job's log lines on a terminal, and the display's output without a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.terminal import on_terminal
 
 
 class Recorded(Display):
-    """Keeps what is shown."""
+    """Records everything that is shown."""
 
     def __init__(self) -> None:
         super().__init__("nothing yet")
@@ -30,7 +30,14 @@ class Recorded(Display):
 
 
 PROGRESS = {"event": "progress", "view": "orders", "stage": "read", "rows": 1200, "share": 0.25, "seconds_left": 30}
-SWAPPED = {"event": "swapped", "view": "orders", "generation": 2, "lsn": "0/1", "timestamp": "x", "level": "info"}
+SWAPPED = {
+    "event": "generation swapped",
+    "view": "orders",
+    "generation": 2,
+    "lsn": "0/1",
+    "timestamp": "x",
+    "level": "info",
+}
 
 
 @pytest.mark.parametrize(
@@ -38,14 +45,14 @@ SWAPPED = {"event": "swapped", "view": "orders", "generation": 2, "lsn": "0/1", 
     [
         (json.dumps(PROGRESS), ("orders: read", 0.25, "120 rows/s", 30)),
         (json.dumps(PROGRESS | {"seconds_left": None}), ("orders: read", 0.25, "1,200 rows", None)),
-        (json.dumps(SWAPPED), "orders: swapped  generation 2  lsn 0/1"),
-        (json.dumps({"event": "following", "views": ["a"]}), "following  views ['a']"),
+        (json.dumps(SWAPPED), "orders: generation swapped  generation 2  lsn 0/1"),
+        (json.dumps({"event": "views job started", "views": ["a"]}), "views job started  views ['a']"),
         ("ERROR  TR-500  as it is", "ERROR  TR-500  as it is"),
         ("{not JSON", "{not JSON"),
         ('{"no": "event"}', '{"no": "event"}'),
     ],
 )
-def test_lines_of_a_job(line: str, seen: object) -> None:
+def test_a_jobs_log_lines_become_progress_or_notes(line: str, seen: object) -> None:
     display = Recorded()
     take(display, line)
     assert display.seen == [seen]
@@ -61,7 +68,7 @@ def test_off_a_terminal_notes_and_results_are_lines(capsys: pytest.CaptureFixtur
     assert capsys.readouterr() == ("a result\n", "a note\na phase\n")
 
 
-def test_counted_says_how_many_and_passes_all_on() -> None:
+def test_counted_reports_its_count_and_passes_all_items_on() -> None:
     told: list[tuple[str, int, int | None]] = []
 
     def slow() -> list[int]:
@@ -74,7 +81,7 @@ def test_counted_says_how_many_and_passes_all_on() -> None:
 
 
 def main() -> None:
-    """A long command: notes and results between, and how far it is."""
+    """Simulate a long command with progress, a note and a result."""
     with Display("beginning") as display:
         time.sleep(1.0)
         for done in range(1, 11):
@@ -87,7 +94,9 @@ def main() -> None:
 
 
 @pytest.mark.parametrize(("width", "environment"), [(80, {"NO_COLOR": "1"}), (200, {}), (80, {"TERM": "dumb"})])
-def test_on_a_terminal(width: int, environment: dict[str, str], tmp_path: Path) -> None:
+def test_on_a_terminal_progress_is_drawn_and_removed_at_the_end(
+    width: int, environment: dict[str, str], tmp_path: Path
+) -> None:
     seen = on_terminal([], width=width, cwd=tmp_path, module="tests.unit.test_display", environment=environment)
     assert seen.code == 0, seen.text
     last = seen.raw.split("\x1b[2K")[-1]

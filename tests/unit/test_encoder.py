@@ -1,4 +1,4 @@
-"""Changes to records: the bytes that pgoutput sends, decoded again by fastavro."""
+"""Changes become records: pgoutput's bytes are encoded, and decoded again by fastavro."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def decoded(record: Record) -> tuple[int, dict[str, Any], dict[str, Any] | None]
     return part, decoded_key, row
 
 
-def test_insert(encoder: TableEncoder) -> None:
+def test_an_insert_is_a_create_event_with_its_source(encoder: TableEncoder) -> None:
     message = b"I\0\0\0\1N" + tuple_data(b"-7", "ü\t".encode(), b"-12.50", b"{1,NULL}")
     ((part, key, value),) = map(decoded, encoder.insert(message, 6, 990, 8))
     assert (part, key) == (0, {"id": -7})
@@ -102,7 +102,7 @@ def test_insert(encoder: TableEncoder) -> None:
     }
 
 
-def test_update_keeps_its_key(encoder: TableEncoder) -> None:
+def test_an_update_is_one_record_under_its_key(encoder: TableEncoder) -> None:
     message = b"U\0\0\0\1N" + tuple_data(b"1", b"new", None, None)
     ((_, key, value),) = map(decoded, encoder.change(message, 5, 990, 0))
     assert key == {"id": 1}
@@ -110,7 +110,7 @@ def test_update_keeps_its_key(encoder: TableEncoder) -> None:
     assert (value["op"], value["before"], value["after"]["odd_x20name_x2E"]) == ("u", None, "new")
 
 
-def test_changed_key_is_delete_tombstone_create(encoder: TableEncoder) -> None:
+def test_a_changed_key_is_delete_tombstone_create(encoder: TableEncoder) -> None:
     message = b"U\0\0\0\1K" + tuple_data(b"1", None, None, None) + b"N" + tuple_data(b"2", b"x", None, None)
     gone, tombstone, made = map(decoded, encoder.change(message, 5, 990, 4))
     assert (gone[0], gone[1]) == (0, {"id": 1})
@@ -122,7 +122,7 @@ def test_changed_key_is_delete_tombstone_create(encoder: TableEncoder) -> None:
     assert (made[2]["op"], made[2]["before"], made[2]["source"]["ordinal"]) == ("c", None, 6)
 
 
-def test_delete_is_event_and_tombstone(encoder: TableEncoder) -> None:
+def test_a_delete_is_event_and_tombstone(encoder: TableEncoder) -> None:
     message = b"D\0\0\0\1O" + tuple_data(b"1", b"x", b"1.00", None)
     event, tombstone = map(decoded, encoder.remove(message, 5, 990, 0))
     assert event[2] is not None
@@ -145,7 +145,7 @@ def test_unchanged_toast_comes_from_the_full_old_image(encoder: TableEncoder, ke
     )
 
 
-def test_unchanged_toast_without_an_old_image_is_asked_for(encoder: TableEncoder) -> None:
+def test_unchanged_toast_without_an_old_image_is_requested(encoder: TableEncoder) -> None:
     message = b"U\0\0\0\1N" + tuple_data(b"1", False, b"2.00", None)
     with pytest.raises(UnchangedToast):
         encoder.change(message, 5, 990, 0)
@@ -154,7 +154,7 @@ def test_unchanged_toast_without_an_old_image_is_asked_for(encoder: TableEncoder
     assert value["after"]["odd_x20name_x2E"] == "got"
 
 
-def test_snapshot_row(encoder: TableEncoder) -> None:
+def test_a_snapshot_row_is_a_read_event_without_an_lsn(encoder: TableEncoder) -> None:
     encoder.begin_snapshot(999, 1_700_000_000_000, 1_700_000_000_001)
     key, raw = encoder.snapshot(b"1\ta\t\\N\t\\N\n", 5)
     _, decoded_key, value = decoded((0, key, raw))
@@ -170,7 +170,7 @@ def test_snapshot_row(encoder: TableEncoder) -> None:
     )
 
 
-def test_truncate(encoder: TableEncoder) -> None:
+def test_a_truncate_event_has_no_rows(encoder: TableEncoder) -> None:
     _, _, value = decoded((0, b"\0\0\0\0\1\2", encoder.truncate(990, 12)))
     assert value is not None
     assert (value["op"], value["before"], value["after"]) == ("t", None, None)
@@ -191,7 +191,7 @@ def test_every_cut_message_is_a_decode_error(encoder: TableEncoder) -> None:
             encoder.change(message[:size], 5, 990, 0)
 
 
-def test_without_a_key() -> None:
+def test_a_change_without_a_key_is_one_record() -> None:
     """A change is one record, whatever of its row it changes, and a delete has no tombstone."""
     encoder = TableEncoder(
         Names("1.0", "p", "db", "public", "t"), [value_type(column, _TYPES) for column in _COLUMNS], [], 0, 2

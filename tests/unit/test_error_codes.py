@@ -1,4 +1,4 @@
-"""The registry of error codes agrees with the code that raises them: no code is missing, unused or of another class."""
+"""The registry of error codes matches the source: no code is missing, unused or of another class."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """A call that makes an error, or an answer over HTTP, of a code."""
+    """A call that creates an error, or an answer over HTTP, with a code."""
 
     code: str
     place: str
@@ -65,7 +65,7 @@ def _modules() -> dict[str, ast.Module]:
 
 
 def _docstrings(tree: ast.Module) -> set[ast.expr]:
-    """Docstrings, and those that stand below a constant or an attribute."""
+    """Return the docstrings, also those below a constant or an attribute."""
     alone = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
     return {value for value in alone if isinstance(value, ast.Constant)}
 
@@ -80,7 +80,7 @@ def _mentions() -> Iterator[Mention]:
 
 @cache
 def _constants() -> dict[str, set[str]]:
-    """Return the codes that the names of module constants stand for."""
+    """Return the codes in module constants, by the constant's name."""
     found = defaultdict(set)
     for tree in _modules().values():
         for node in tree.body:
@@ -155,7 +155,7 @@ def _fits(found: Raise, entry: ErrorCode) -> bool:
     return issubclass(found.error, entry.error) and found.error.exit_code == entry.exit_code
 
 
-def test_a_constant_stands_for_one_code() -> None:
+def test_constants_of_one_name_have_one_code() -> None:
     assert {name: codes for name, codes in _constants().items() if len(codes) > 1} == {}
 
 
@@ -176,7 +176,7 @@ def test_titles_and_ids_are_unique() -> None:
     assert len(titles) == len(set(titles))
 
 
-def test_a_code_is_looked_up() -> None:
+def test_known_and_unknown_codes_are_looked_up() -> None:
     assert code("TR-204").exit_code == 6
     assert code("TR-204").refill
     assert code("TR-578").exit_code is None
@@ -188,8 +188,8 @@ def test_a_code_is_looked_up() -> None:
     assert not is_refilled("TR-999")
 
 
-def test_what_the_daemon_does_about_an_error() -> None:
-    """The entries decide it, so a rule that is changed by mistake would change the daemon."""
+def test_codes_have_the_retry_park_and_refill_rules_listed_here() -> None:
+    """The entries decide it, so a rule that is changed by mistake would change the daemon's behaviour."""
 
     def ids(rule: Retry) -> set[str]:
         return {entry.id for entry in CODES.values() if entry.retry is rule}

@@ -1,4 +1,4 @@
-"""What readers can follow, and what rows at rest read like behind an ALTER TABLE."""
+"""Schema changes that readers can follow, and the state of stored rows after an ALTER TABLE."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def row(envelope: str) -> Any:
         (column("a.b", "int4"), column("a_x2Eb", "int4"), 'column "a_x2Eb": int → int'),
     ],
 )
-def test_breaks(old: Column, new: Column, found: str | None) -> None:
+def test_only_changes_that_readers_cannot_follow_are_breaks(old: Column, new: Column, found: str | None) -> None:
     id_ = column("id", "int4")
     assert [str(each) for each in breaks(schema(id_, old), schema(id_, new))] == ([found] if found else [])
 
 
-def test_what_passes_is_read_by_fastavro() -> None:
+def test_old_values_are_read_with_a_new_schema_without_breaks() -> None:
     """With the new schema as the reader's, every old value is the same value."""
     values = {"int": 2**31 - 1, "long": -(2**63), "float": 0.10000000149011612, "double": 0.1, "string": "a€"}
     for old, new in product(OID, OID):
@@ -84,7 +84,7 @@ def test_what_passes_is_read_by_fastavro() -> None:
         assert fastavro.schemaless_reader(out, row(writer), row(reader)) == {"c": values[written], "d": None}
 
 
-def test_any_change_of_a_key_breaks() -> None:
+def test_any_change_of_a_keys_schema_is_a_break() -> None:
     def key(*columns: Column) -> str:
         return key_schema(columns, TYPES, "p.public.t")
 
@@ -131,7 +131,9 @@ def added(**changes: Any) -> tuple[Attribute, ...]:
         (altered(2, version=501), 901, True),  # USING
     ],
 )
-def test_rows_differ(attributes: tuple[Attribute, ...], file: int, differ: bool) -> None:
+def test_stored_rows_differ_only_after_certain_alterations(
+    attributes: tuple[Attribute, ...], file: int, differ: bool
+) -> None:
     now = Layout(1, ((1, file, False),), (1,), attributes)
     columns = [each.name for each in attributes]
     before = [each.name for each in ATTRIBUTES]
@@ -158,20 +160,22 @@ def test_a_partition_with_another_file_may_have_been_truncated() -> None:
     [
         (0, 0, RowsAtRest.SAME),
         (700, 700, RowsAtRest.SAME),
-        (0, 700, RowsAtRest.MISSING),  # made as a partition, taken out, put in again
+        (0, 700, RowsAtRest.MISSING),  # created as a partition, detached, attached again
         (700, 701, RowsAtRest.MISSING),
         (1, 701, RowsAtRest.SAME),  # stored by a version that knew only that it was attached
     ],
 )
-def test_a_partition_that_was_out_for_a_while(before: int, now: int, found: RowsAtRest) -> None:
-    """Its rows may have been changed or deleted meanwhile, and nothing of that is in the stream of the table."""
+def test_rows_of_a_partition_that_was_detached_for_a_while_are_missing(
+    before: int, now: int, found: RowsAtRest
+) -> None:
+    """Its rows may have been changed or deleted meanwhile, which is not in the table's stream."""
     names = [each.name for each in ATTRIBUTES]
     root = Layout(1, ((2, 900, 0), (3, 901, before)), (1,), ATTRIBUTES)
     again = replace(root, files=((2, 900, 0), (3, 901, now)))
     assert root.rows_at_rest(again, names, names, names, ["id"]) is found
 
 
-def test_a_layout_of_a_version_that_knew_only_that_a_partition_was_attached() -> None:
+def test_a_stored_layout_that_only_flags_attached_partitions_is_read() -> None:
     stored = {"oid": 1, "files": [[2, 900, False], [3, 901, True]], "key": [1], "attributes": [], "member": 0}
     assert Layout.from_dict(stored).files == ((2, 900, 0), (3, 901, 1))
 
@@ -185,18 +189,18 @@ def test_a_layout_of_a_version_that_knew_only_that_a_partition_was_attached() ->
         (Layout(1, ((1, 901, 0),), (1,), altered(2, version=501), toast=71), RowsAtRest.DIFFER),  # USING
     ],
 )
-def test_a_table_that_was_unlogged_for_a_while(now: Layout, found: RowsAtRest) -> None:
+def test_rows_of_a_table_that_was_unlogged_for_a_while_are_missing(now: Layout, found: RowsAtRest) -> None:
     names = [each.name for each in ATTRIBUTES]
     assert replace(BEFORE, toast=70).rows_at_rest(now, names, names, names, ["id"]) is found
     assert BEFORE.rows_at_rest(now, names, names, names, ["id"]) is not RowsAtRest.MISSING, "not known before"
 
 
-def test_a_column_that_was_there_and_is_published_now() -> None:
+def test_rows_differ_if_an_existing_column_is_newly_published() -> None:
     assert BEFORE.rows_at_rest(BEFORE, ["id", "name", "n"], ["id", "n"], {"id", "n"}, ["id"]) is RowsAtRest.DIFFER
     assert BEFORE.rows_at_rest(BEFORE, ["id", "n"], ["id", "name", "n"], {"id", "name", "n"}, []) is RowsAtRest.SAME
 
 
-def test_partitions_come_and_go() -> None:
+def test_attached_and_rewritten_partitions_are_recognized() -> None:
     root = Layout(1, ((2, 900, False), (3, 901, True)), (1,), ATTRIBUTES)
     made = replace(root, files=((2, 900, False), (4, 905, False)))
     assert not root.rewritten(made)
@@ -227,7 +231,7 @@ def inside(*types: TypeForm, at: int = 2) -> Layout:
         (replace(PAIR, parts=()), True),
     ],
 )
-def test_types_inside_a_type(now: TypeForm, differ: bool) -> None:
+def test_rows_differ_if_a_type_inside_a_columns_type_changes(now: TypeForm, differ: bool) -> None:
     names = [each.name for each in ATTRIBUTES]
     after = [now if form.oid == now.oid else form for form in (MOOD, PAIR)]
     for at, worst in ((2, RowsAtRest.DIFFER), (1, RowsAtRest.REKEYED)):
@@ -236,7 +240,7 @@ def test_types_inside_a_type(now: TypeForm, differ: bool) -> None:
         assert found is (worst if differ else RowsAtRest.SAME)
 
 
-def test_a_layout_of_a_version_that_knew_labels_only() -> None:
+def test_a_stored_layout_that_has_only_enum_labels_is_compared() -> None:
     stored = {"oid": 1, "files": [[1, 900, False]], "key": [1], "attributes": [], "labels": [[70, "sad"]], "member": 0}
     old = Layout.from_dict(stored)
     assert old.types is None
@@ -259,6 +263,6 @@ WHOLE = TableState(
 )
 
 
-def test_state_is_kept_whole() -> None:
+def test_a_table_state_is_stored_and_read_unchanged() -> None:
     for state in (TableState(1, 7), WHOLE):
         assert TableState.from_json(state.to_json()) == state

@@ -1,4 +1,4 @@
-"""When a slot is full, how near it is, and when to speak of it."""
+"""The forecast of when a slot is full, its alarm level, and the times at which an alarm is raised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def slot(safe_wal_size: int | None, wal_status: str = "reserved") -> Slot:
     return Slot("s", "pgoutput", "d", 1, 0, 0, wal_status, safe_wal_size, False)
 
 
-def test_growth_needs_a_minute() -> None:
+def test_a_growth_rate_needs_a_minute_of_samples() -> None:
     growth = Growth()
     for at in range(0, 60, 5):
         growth.add(at, at * 100)
@@ -21,7 +21,7 @@ def test_growth_needs_a_minute() -> None:
     assert growth.rate() == 100
 
 
-def test_growth_forgets() -> None:
+def test_a_growth_rate_forgets_old_samples() -> None:
     growth = Growth()
     for at in range(0, 3600, 5):
         growth.add(at, at * 1000 if at < 1800 else 1_800_000)
@@ -41,7 +41,7 @@ def test_a_slot_that_moves_as_fast_as_the_wal_does_not_fill() -> None:
     assert seconds_to_full(None, 5.0) is None
 
 
-def test_seconds_to_full() -> None:
+def test_seconds_to_full_are_the_room_over_the_rate() -> None:
     assert seconds_to_full(7200, 2.0) == 3600
     assert seconds_to_full(-10, 2.0) == 0
 
@@ -63,7 +63,9 @@ def test_seconds_to_full() -> None:
         (slot(None, "lost"), 105, None, Level.DANGER),
     ],
 )
-def test_levels(found: Slot, retained: int, left_s: float | None, level: Level) -> None:
+def test_the_level_depends_on_the_room_and_the_time_left(
+    found: Slot, retained: int, left_s: float | None, level: Level
+) -> None:
     assert level_of(found, retained, left_s) is level
 
 
@@ -83,5 +85,5 @@ def test_an_alarm_does_not_flutter() -> None:
     assert spoken([Level.NOTICE, Level.SAFE] * 100) == [(0, Level.NOTICE)]
 
 
-def test_an_alarm_repeats_itself_now_and_then() -> None:
+def test_an_alarm_repeats_every_five_minutes() -> None:
     assert spoken([Level.DANGER] * 121) == [(0, Level.DANGER), (300, Level.DANGER), (600, Level.DANGER)]

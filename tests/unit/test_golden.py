@@ -1,4 +1,4 @@
-"""Messages that PostgreSQL 14 to 18 have sent, decoded field by field (recorded by `tests.golden.record`)."""
+"""Messages of PostgreSQL 14 to 18, recorded by `tests.golden.record`, decoded field by field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_all_versions_have_been_recorded() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_recorded_messages(path: Path) -> None:
+def test_recorded_messages_are_decoded_as_expected(path: Path) -> None:
     recording = load(path)
     assert list(describe(recording)) == expected(recording.version, recording.protocol)
 
@@ -30,8 +30,8 @@ def test_a_spooled_transaction_is_the_one_that_protocol_1_sends_whole(path: Path
     spool = Spool(tmp_path, limit)
     streamed = _transactions(load(path), spool)
     whole = _transactions(load(path.with_name(path.name.replace("protocol2", "protocol1"))), spool)
-    # The one difference, and it is the server's: a logical message comes with the xid of the whole transaction, so
-    # nobody can tell that it stands in a part that was rolled back. Protocol 1 does not send it.
+    # The one difference is the server's: a logical message comes with the xid of the whole transaction, so
+    # no reader can tell that it is in a part that was rolled back. Protocol 1 does not send it.
     streamed["streamed"].remove("M transactional=True golden b'in the aborted part'")
     assert streamed == whole
     assert list(streamed) == list(whole)

@@ -1,4 +1,4 @@
-"""What makes the daemon live and ready, and what it says when it is not."""
+"""Liveness and readiness of the daemon, and the reasons that it gives."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tailrace.schemas.records.position import Cut
 _CUT = Cut(Position(1, 400, 0), 401, 1_700_000_000_000_000, "1", 1, {})
 
 
-def test_live_while_the_loop_turns() -> None:
+def test_a_streaming_daemon_is_live_while_its_loop_turns() -> None:
     health = Health("s")
     health.streaming()
     assert health.live()[0]
     health.turned_at = time.monotonic() - 200
     assert not health.live()[0]
-    # whoever does not stream has no loop that could hang
+    # a daemon that does not stream has no loop that could hang
     for state in STATES:
         health.state = state
         assert health.live()[0] is (state != "streaming")
 
 
-def test_ready_where_changes_flow_or_somebody_else_sees_to_it() -> None:
+def test_a_daemon_is_ready_while_changes_flow_or_it_stands_by() -> None:
     health = Health("s")
     found = {}
     for state in STATES:
@@ -39,7 +39,7 @@ def test_ready_where_changes_flow_or_somebody_else_sees_to_it() -> None:
     assert found == {"starting": False, "copying": True, "streaming": True, "standby": True, "retrying": False}
 
 
-def test_the_lag_of_a_daemon() -> None:
+def test_lag_is_the_age_of_undelivered_changes_or_unknown() -> None:
     lag = LagMeter()
     assert lag.seconds(100.0) is None
     # a start: the WAL ends at 900, Kafka has all to 500
@@ -51,14 +51,14 @@ def test_the_lag_of_a_daemon() -> None:
     assert lag.seconds(100.0) == 10
     lag.delivered(900)
     assert lag.seconds(100.0) == 0
-    # WAL of others, of which the server says later that it has nothing
+    # WAL without captured changes, as the server says later
     lag.saw_wal(100.0, 950)
     assert lag.seconds(101.0) == 0
     lag.delivered(950)
     assert lag.seconds(119.0) == 0
     # the server has not been seen since
     assert lag.seconds(121.0) is None
-    # nobody reads on
+    # reading has stopped
     lag.saw_wal(200.0, 990)
     lag.saw_wal(205.0, 995)
     assert lag.seconds(203.9) == 0
@@ -117,9 +117,9 @@ def test_every_metric_that_is_described_is_collected() -> None:
     assert {family.name.removeprefix("tailrace_") for family in families} == DESCRIPTIONS.keys()
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_readiness_names_the_reason_and_the_error() -> None:
     health = Health("s")
-    assert health.ready()[1]["reason"] == "the slot is not attached yet"
+    assert health.ready()[1]["reason"] == "the slot is not acquired yet"
     health.failed(SinkError("TR-301", "no answer from Kafka", hint="Look."))
     ready, body = health.ready()
     assert not ready

@@ -1,4 +1,4 @@
-"""Transactions in progress: which of their logical messages there are, and that rows of others are not kept."""
+"""Transactions in progress: their logical messages, and rows of tables that are not captured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def in_progress(tmp_path: Path) -> InProgress:
 
 
 def _keep(in_progress: InProgress) -> None:
-    """Let a block of transaction 7 with a message come and end."""
+    """Feed a block of transaction 7 that has a logical message."""
     in_progress.take(b"S" + struct.pack(">IB", 7, 1))
     message = b"M" + struct.pack(">IBQ", 7, 1, 2000) + b"outbox\0" + struct.pack(">I", 2) + b"hi"
     in_progress.keep([_HEAD + message, _HEAD + b"E"], 0)
@@ -30,13 +30,13 @@ def _abort(sub_xid: int) -> bytes:
     return b"A" + struct.pack(">II", 7, sub_xid)
 
 
-def test_a_part_rolled_back(in_progress: InProgress) -> None:
+def test_a_rollback_of_a_part_after_a_logical_message_is_refused(in_progress: InProgress) -> None:
     _keep(in_progress)
     with pytest.raises(SourceError, match="TR-212"):
         in_progress.take(_abort(8))
 
 
-def test_rolled_back_whole_or_committed(in_progress: InProgress) -> None:
+def test_a_rollback_of_the_whole_or_a_commit_is_accepted(in_progress: InProgress) -> None:
     _keep(in_progress)
     in_progress.take(_abort(7))
     in_progress.take(_abort(8))
@@ -51,8 +51,8 @@ def _relation(name: str) -> bytes:
     return b"R" + struct.pack(">I", 7) + body
 
 
-def test_rows_of_tables_that_are_not_captured_are_not_kept(tmp_path: Path) -> None:
-    """Neither in memory nor on disk; they count, and a table is what its Relation message of this transaction says."""
+def test_rows_of_tables_that_are_not_captured_are_not_stored(tmp_path: Path) -> None:
+    """Neither in memory nor on disk, only counted; the transaction's own Relation message names the table."""
     spool = Spool(tmp_path, 1_000_000)
     in_progress = InProgress(spool, captures=lambda schema, name: name != "hidden")
     row = b"I" + struct.pack(">II", 7, 5) + b"N" + struct.pack(">H", 1) + b"t" + struct.pack(">I", 4) + b"s3cr"

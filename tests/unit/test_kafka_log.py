@@ -1,4 +1,4 @@
-"""librdkafka's log lines: few, counted, readable, and none for what passes."""
+"""librdkafka's log lines: readable, throttled with a count, and none for short failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock:
 
 
 def said(throttle: Throttle, kind: str = "FAIL") -> int:
-    """Return how many lines a line stands for, 0 if there is none."""
+    """Return the number of lines that a logged line represents, 0 if it is suppressed."""
     record = logging.LogRecord(
         "librdkafka", logging.ERROR, "", 0, "%s [%s] %s", (kind, "rdkafka#producer-1", "refused"), None
     )
@@ -31,7 +31,7 @@ def said(throttle: Throttle, kind: str = "FAIL") -> int:
     return int(values["lines"])
 
 
-def test_a_connection_that_fails_for_a_moment_is_no_line() -> None:
+def test_a_connection_that_fails_for_a_moment_is_not_logged() -> None:
     clock = Clock()
     throttle = Throttle(clock)
     assert [said(throttle) for _ in range(50)] == [0] * 50
@@ -39,7 +39,7 @@ def test_a_connection_that_fails_for_a_moment_is_no_line() -> None:
     assert said(throttle) == 0
 
 
-def test_one_line_in_ten_seconds_with_a_count() -> None:
+def test_a_repeated_line_is_logged_every_ten_seconds_with_a_count() -> None:
     clock = Clock()
     throttle = Throttle(clock)
     lines = []
@@ -47,18 +47,18 @@ def test_one_line_in_ten_seconds_with_a_count() -> None:
         lines.append(said(throttle))
         clock.now += 0.125
     assert [count for count in lines if count] == [17, 80, 80, 80]
-    # another kind is another line, at once
+    # a line of another kind is logged at once
     assert said(throttle, "CONFWARN") == 1
     assert said(throttle, "CONFWARN") == 0
 
 
-def test_other_records_pass() -> None:
+def test_records_of_another_form_pass_unchanged() -> None:
     record = logging.LogRecord("librdkafka", logging.ERROR, "", 0, "plain", None, None)
     assert Throttle().filter(record)
     assert record.getMessage() == "plain"
 
 
-def test_clients_take_the_logger_and_java_does_not_see_it() -> None:
+def test_librdkafka_gets_the_logger_and_java_does_not() -> None:
     kafka = Kafka(bootstrap="127.0.0.1:1")
     assert client_options(kafka)["logger"] is LOGGER
     Producer(client_options(kafka)).flush(0)

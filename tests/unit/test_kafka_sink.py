@@ -1,4 +1,4 @@
-"""The producer of a session that has failed goes with it, though nobody has answered for its last records."""
+"""The producer of a failed session is freed with it, even if its last records are unacknowledged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.schemas.errors import SinkError
 from tailrace.sinks.kafka.producer import KafkaSink
 
 
-def test_an_abandoned_producer_is_free() -> None:
+def test_an_abandoned_producer_is_freed() -> None:
     sink = KafkaSink(Kafka(bootstrap="127.0.0.1:1", prefix="x"), None, "progress")
     sink.outbox.produce("t", 0, (b"key", b"value", []), sink.delivered)
     sink.abandon()

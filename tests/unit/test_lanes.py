@@ -1,4 +1,4 @@
-"""Which batches run at once: their number, their order, and which of them a view waits for."""
+"""Concurrent batches: their number, their order, and those that a view waits for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.spark_jobs.maintain.lanes import MUCH_LONGER, PATIENCE_S, Lanes, T
 
 
 class Work:
-    """Batches that end when they are told to; `Lanes` runs them."""
+    """Batches that `Lanes` runs and that end when the test says so."""
 
     def __init__(self, at_once: int) -> None:
         self.released: list[object] = []
@@ -35,7 +35,7 @@ class Work:
         return [turn.name for _, turn in self.lanes.running.values()]
 
     def end(self, *names: str) -> None:
-        """Let batches end, one after the other; what can be starts after each."""
+        """End batches one after the other; after each, batches that can start do so."""
         for name in names:
             future, turn = next((f, turn) for f, (_, turn) in self.lanes.running.items() if turn.name == name)
             with self.ends:
@@ -53,7 +53,7 @@ class Work:
 
 
 class Clock:
-    """The time, which passes when it is told to."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -88,7 +88,7 @@ def begin(work: Work, *views: Any) -> None:
     work.lanes.begin([Turn(each, None) for each in views])
 
 
-def test_each_view_after_those_that_it_reads_and_no_more_than_the_lanes(work: Work) -> None:
+def test_batches_run_after_the_views_they_read_and_fill_the_lanes(work: Work) -> None:
     low, other, mid, top = view("low"), view("other"), view("mid", "low"), view("top", "mid", "other")
     every = [low, other, mid, top]
     assert work.lanes.ready(every) == every
@@ -116,7 +116,7 @@ def test_a_view_that_has_waited_long_enough_begins_another_round(work: Work, clo
     assert work.lanes.ready(every) == []
     clock.now += PATIENCE_S
     assert names(work.lanes.ready(every)) == ["light", "more"], "the one over the heavy one waits for it"
-    # one lane more: as many as ever for those that no longer wait for the heavy one
+    # one lane more: views that no longer wait for the heavy one have as many as before
     begin(work, light, more)
     assert work.running() == ["heavy", "light", "more"]
     work.end("light", "more")
@@ -128,7 +128,7 @@ def test_a_view_that_has_waited_long_enough_begins_another_round(work: Work, clo
     assert work.lanes.ready(every) == every
 
 
-def test_a_view_whose_batches_take_as_long_waits_longer(work: Work, clock: Clock) -> None:
+def test_a_view_with_long_batches_waits_longer_for_others(work: Work, clock: Clock) -> None:
     slow, slower = view("slow"), view("slower")
     begin(work, slow, slower)
     clock.now += 5
@@ -139,7 +139,7 @@ def test_a_view_whose_batches_take_as_long_waits_longer(work: Work, clock: Clock
     assert work.lanes.ready([slow, slower]) == [slow]
 
 
-def test_a_view_with_one_long_batch_does_not(work: Work, clock: Clock) -> None:
+def test_a_view_with_only_one_long_batch_does_not_wait_longer(work: Work, clock: Clock) -> None:
     once_slow, slow = view("once slow"), view("slow")
     begin(work, once_slow)
     work.end("once slow")
@@ -149,7 +149,7 @@ def test_a_view_with_one_long_batch_does_not(work: Work, clock: Clock) -> None:
     assert work.lanes.ready([once_slow, slow]) == [once_slow]
 
 
-def test_memory_is_bounded_by_the_lanes(work: Work, clock: Clock) -> None:
+def test_running_batches_are_bounded_by_the_lanes(work: Work, clock: Clock) -> None:
     every = [view(name) for name in "abcd"]
     for each in every[:3]:
         begin(work, each)
@@ -160,7 +160,7 @@ def test_memory_is_bounded_by_the_lanes(work: Work, clock: Clock) -> None:
     assert names(work.lanes.ready(every)) == ["d"], "b has taken long as well"
 
 
-def test_what_a_batch_raises_is_raised(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_a_batch_is_raised_at_the_end(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work.lanes, "_work", lambda _: 1 // 0)
     begin(work, view("a"))
     with pytest.raises(ZeroDivisionError):
@@ -169,6 +169,6 @@ def test_what_a_batch_raises_is_raised(work: Work, monkeypatch: pytest.MonkeyPat
     assert len(work.released) == 1
 
 
-def test_a_parked_view_is_in_no_round_and_one_over_it_says_so(work: Work) -> None:
+def test_a_parked_view_is_not_ready_but_a_view_over_it_is(work: Work) -> None:
     parked, over = view("parked", parked=True), view("over", "parked")
     assert work.lanes.ready([parked, over]) == [over]

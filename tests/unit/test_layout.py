@@ -1,4 +1,4 @@
-"""The folders: each says what is in it, and all is imported as tailrace.*, whatever an application has of its own."""
+"""Source folders: READMEs name all modules, and modules are imported only as tailrace.*."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _packages() -> Iterator[Path]:
 
 def test_each_folder_names_its_modules_and_no_others() -> None:
     for package in _packages():
-        if package.name == "error_codes":  # the docstring of its __init__ does
+        if package.name == "error_codes":  # documented in its __init__
             continue
         text = (package / "README.md").read_text()
         named = set(re.findall(r"`([a-z_0-9]+\.py)`", text))
@@ -31,8 +31,8 @@ def test_each_folder_names_its_modules_and_no_others() -> None:
         assert len(text.splitlines()) <= 60, f"{package / 'README.md'} is longer than a page"
 
 
-def test_all_is_imported_by_the_installed_name() -> None:
-    """By another name it would be loaded twice: two classes of each error, two of each cache."""
+def test_modules_are_imported_only_by_their_installed_name() -> None:
+    """By another name a module is loaded twice: two classes of each error, two of each cache."""
     for file in [*(_ROOT / "tests").rglob("*.py"), *(file for package in _packages() for file in package.glob("*.py"))]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom):
@@ -43,7 +43,7 @@ def test_all_is_imported_by_the_installed_name() -> None:
                 assert not _OF_OURS.search(node.value), f"{file}:{node.lineno}: a program in a string"
 
 
-def test_an_application_with_a_schemas_of_its_own(tmp_path: Path) -> None:
+def test_an_applications_module_named_like_our_folder_is_not_loaded(tmp_path: Path) -> None:
     for name in _FOLDERS:
         (tmp_path / f"{name}.py").write_text("raise AssertionError('the application has this')\n")
     code = "import tailrace; import tailrace.cdc.cli.main; tailrace.Views('missing.toml')"

@@ -1,4 +1,4 @@
-"""The log's form where its default is not readable: errors of several lines, and the error that ends a program."""
+"""The log's form of errors with several lines, and of the error that ends a program."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ERROR = ConfigError("TR-999", "it is wrong", detail='By "this".', hint="do this
 
 
 def test_an_error_of_several_lines_is_printed_as_lines_on_a_terminal() -> None:
-    shown = rendered("error", {"event": "parked", "error": str(_ERROR), "again_in_s": 5}, terminal=True)
+    shown = rendered("error", {"event": "view parked", "error": str(_ERROR), "again_in_s": 5}, terminal=True)
     assert shown.splitlines()[1:] == str(_ERROR).splitlines()
     assert "again_in_s" in shown
-    record = json.loads(rendered("error", {"event": "parked", "error": str(_ERROR)}, terminal=False))
-    assert (record["event"], record["error"]) == ("parked", str(_ERROR))
+    record = json.loads(rendered("error", {"event": "view parked", "error": str(_ERROR)}, terminal=False))
+    assert (record["event"], record["error"]) == ("view parked", str(_ERROR))
 
 
-def test_the_error_that_ends_a_program() -> None:
+def test_the_error_that_ends_a_program_is_three_lines_or_a_record() -> None:
     assert failure(_ERROR, terminal=True) == str(_ERROR)
     record = json.loads(failure(_ERROR, terminal=False))
     assert record.pop("timestamp")
@@ -43,9 +43,9 @@ def test_the_error_that_ends_a_program() -> None:
 def test_records_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     set_level("warning")
     try:
-        line(event="batch", view="a")
-        line(event="parked", view="b", level="error")
+        line(event="batch applied", view="a")
+        line(event="view parked", view="b", level="error")
     finally:
         set_level("info")
-    line(event="batch", view="c")
+    line(event="batch applied", view="c")
     assert [json.loads(each)["view"] for each in capsys.readouterr().err.splitlines()] == ["b", "c"]

@@ -1,4 +1,4 @@
-"""`tailrace verify --log` on the cuts that a position record names as states of some tables."""
+"""`tailrace verify --log` checks the cuts that position records name as states of tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
 
 
 def _records(*incomplete: str) -> list[PositionRecord]:
-    """Return a record for each word: its letters are the tables that are incomplete; with a dash it is split."""
+    """Return a record for each word: its letters are the incomplete tables; a dash means a split cut."""
     progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), "abc"))
     found: list[PositionRecord] = []
     for number, word in enumerate(incomplete):
@@ -42,20 +42,20 @@ def _findings(records: Sequence[PositionRecord]) -> list[str]:
 _GOOD = ("", "a", "ab", "a-", "a", "b", "bc-", "b", "")
 
 
-def test_what_the_daemon_names_is_right() -> None:
+def test_states_that_the_daemon_names_are_accepted() -> None:
     records = _records(*_GOOD)
     assert sum(len(record.states) for record in records) > 5
     assert _findings(records) == []
     assert _findings([replace(record, states=()) for record in records]) == []  # of an older version
 
 
-def test_a_cut_at_which_a_table_was_incomplete_is_no_state_of_it() -> None:
+def test_a_state_at_which_a_table_was_incomplete_is_found() -> None:
     records = _records(*_GOOD)
     records[5] = replace(records[5], states=(Boundary(records[4].here, frozenset()),))
-    assert any("as a state what was none: 0/41A, of all tables" in detail for detail in _findings(records))
+    assert any("names a cut that is no state: 0/41A, of all tables" in detail for detail in _findings(records))
 
 
-def test_the_older_of_two_tables_newest_cuts_is_none_for_both() -> None:
+def test_a_cut_that_is_a_state_of_only_one_of_two_tables_is_found() -> None:
     """Table a was last complete at the cut of record 1, b at that of record 2, where a was incomplete."""
     records = _records("b", "a", "ab")
     assert records[2].state_for("a") == records[0].here
@@ -63,12 +63,12 @@ def test_the_older_of_two_tables_newest_cuts_is_none_for_both() -> None:
     assert records[2].state_for("ab") is None
     older: Cut = min(records[0].here, records[1].here, key=lambda cut: cut.order)
     records[2] = replace(records[2], states=(Boundary(older, frozenset()),))
-    assert any("as a state what was none" in detail for detail in _findings(records))
+    assert any("names a cut that is no state" in detail for detail in _findings(records))
 
 
-def test_a_state_that_is_forgotten_is_found() -> None:
+def test_a_state_that_a_record_no_longer_names_is_found() -> None:
     records = _records(*_GOOD)
     assert len(records[5].states) == 1
     assert len(records[6].states) == 2
     records[6] = replace(records[6], states=records[6].states[1:])
-    assert any("no more what is a state" in detail for detail in _findings(records))
+    assert any("omits a state" in detail for detail in _findings(records))

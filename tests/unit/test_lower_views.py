@@ -1,4 +1,4 @@
-"""Views that read views: which names are views', which of them can be read, the order they are kept in."""
+"""Views that read views: names, views that cannot be read, and the order of maintenance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def config(**queries: str | View) -> Config:
     return Config(source=Source(dsn=""), warehouse=warehouse, search=Search(hosts=["http://none"]), views=views)
 
 
-def test_a_view_follows_from_all_topics_below_it() -> None:
+def test_a_view_depends_on_all_topics_below_it() -> None:
     made = config(
         top="WITH low AS (SELECT id FROM mid) SELECT low.id FROM low JOIN public.b ON b.id = low.id",
         mid="SELECT id FROM low JOIN public.a USING (id)",
@@ -41,7 +41,7 @@ def test_a_view_follows_from_all_topics_below_it() -> None:
     assert in_order(made, ["top", "low"]) == ["low", "top"]
 
 
-def test_a_view_is_kept_behind_those_that_it_reads() -> None:
+def test_a_view_is_maintained_after_those_that_it_reads() -> None:
     made = config(
         top="SELECT id FROM mid JOIN other USING (id)",
         other="SELECT id FROM public.b",
@@ -51,11 +51,11 @@ def test_a_view_is_kept_behind_those_that_it_reads() -> None:
     kept: list[Any] = [SimpleNamespace(declared=declare(made, name)) for name in in_order(made, made.views)]
     levels = [{view.declared.name for view in level} for level in in_levels(kept)]
     assert levels == [{"low", "other"}, {"mid"}, {"top"}]
-    # what is not kept here is waited for where it is
+    # a view that is not maintained here has no level: it is waited for elsewhere
     assert [[view.declared.name for view in level] for level in in_levels(kept[-1:])] == [["top"]]
 
 
-def test_a_view_may_be_called_as_a_table_is() -> None:
+def test_a_view_may_have_the_name_of_a_table() -> None:
     query = "SELECT t.id, o.id AS other, o.n FROM public.orders t JOIN orders o ON o.id = t.id"
     catalog = {"public.orders": TableInfo(("id", "amount"), ("id",)), "orders": TableInfo(("id", "n"), ("id",))}
     found = declare_query(QueryText("top", query), ["id"], catalog)
@@ -93,7 +93,9 @@ def test_a_history_is_read_as_of_a_moment() -> None:
         ({"a": "SELECT id FROM b"}, "TR-541", "public.b"),
     ],
 )
-def test_what_cannot_be_read_is_refused(queries: dict[str, str | View], code: str, detail: str) -> None:
+def test_cycles_and_views_that_cannot_be_read_are_refused(
+    queries: dict[str, str | View], code: str, detail: str
+) -> None:
     with pytest.raises(ConfigError, match=code) as caught:
         declare(config(**queries), "a")
     assert detail in str(caught.value)

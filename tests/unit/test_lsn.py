@@ -12,7 +12,7 @@ _U64 = st.integers(0, 2**64 - 1)
 _POSITIONS = st.builds(Position, st.integers(0, 2**32 - 1), _U64, _U64)
 
 
-def test_postgres_form() -> None:
+def test_an_lsn_has_the_form_that_postgresql_prints() -> None:
     assert format_lsn(0x16B3748) == "0/16B3748"
     assert parse_lsn("7A/3F2C10") == 0x7A003F2C10
 
@@ -21,13 +21,13 @@ def test_postgres_form() -> None:
     "text",
     ["", "16B3748", "0/", "/0", "0/123456789", "x/0", "+0/1", "0/-1", " 0/1", "0/1\n", "0/0x1", "1_0/0", "٠/١"],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_a_malformed_lsn_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an LSN"):
         parse_lsn(text)
 
 
 @given(_U64)
-def test_lsn_round_trip(lsn: int) -> None:
+def test_an_lsn_is_formatted_and_parsed_unchanged(lsn: int) -> None:
     assert parse_lsn(format_lsn(lsn)) == lsn
 
 

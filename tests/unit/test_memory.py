@@ -1,4 +1,4 @@
-"""What a failed session held is free before the next one begins."""
+"""The memory of a failed session is free before the next one starts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tailrace.cdc.daemon.allocator import reclaim
 
 
 class _Part:
-    """Something with a cycle, as the parts of a session have."""
+    """An object with a reference cycle, as the parts of a session have."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
-def test_an_error_on_its_way_up_holds_nothing() -> None:
+def test_reclaim_frees_the_objects_of_a_raised_errors_frames() -> None:
     held: list[weakref.ref[_Part]] = []
 
     def fail() -> None:

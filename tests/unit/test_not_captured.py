@@ -1,4 +1,4 @@
-"""What is said about a view's table that is not captured."""
+"""The hint about a view's table that is not captured."""
 
 from __future__ import annotations
 

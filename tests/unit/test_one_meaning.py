@@ -1,4 +1,4 @@
-"""Faults that once shared a code with others have their own: what a person has to do about them differs."""
+"""Faults that once shared an error code have their own, because their remedies differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.sinks.http import registry
 from tailrace.sinks.iceberg import catalog
 
 
-def test_a_registry_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_registry_client_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package is missing, not a certificate."""
     monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
     with pytest.raises(ConfigError, match="TR-110") as refused:
@@ -22,7 +22,7 @@ def test_a_registry_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.hint == "pip install 'tailrace[registry]'"
 
 
-def test_a_warehouse_without_a_location(tmp_path: Path) -> None:
+def test_a_blank_warehouse_location_is_a_configuration_error(tmp_path: Path) -> None:
     """The configuration is wrong, while TR-513 is a catalog or a folder that fails."""
     with pytest.raises(ConfigError, match="TR-104"):
         catalog.check(Warehouse(uri=f"jdbc:sqlite:{tmp_path}/catalog.db", location=" "))
@@ -31,8 +31,8 @@ def test_a_warehouse_without_a_location(tmp_path: Path) -> None:
         catalog.check(Warehouse(uri=f"jdbc:sqlite:{tmp_path}/catalog.db", location=f"{tmp_path}/file/below"))
 
 
-def test_a_wait_that_is_ended_by_its_process() -> None:
-    """Nothing is wrong with the question, as it is with TR-578."""
+def test_a_wait_that_its_process_ends_has_its_own_code() -> None:
+    """The request itself is valid, unlike with TR-578."""
     config = Config(source=Source(dsn=""), kafka=Kafka(bootstrap="127.0.0.1:1"), views={"v": View(table="public.t")})
     applied = AppliedViews(config)
     applied.close()

@@ -1,4 +1,4 @@
-"""The Java client's options, from librdkafka's or as they are given."""
+"""The Java client's options, translated from librdkafka's or as they are given."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_login_over_tls_is_translated(tmp_path: Path) -> None:
         {"enable.ssl.certificate.verification": False},
     ],
 )
-def test_what_has_no_counterpart_is_refused_and_the_hint_helps(options: dict[str, object]) -> None:
+def test_an_option_without_a_counterpart_is_refused_with_a_useful_hint(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as refused:
         java_options(kafka(options=options))
     assert refused.value.code == "TR-505"
@@ -63,7 +63,7 @@ def test_what_has_no_counterpart_is_refused_and_the_hint_helps(options: dict[str
     assert java_options(kafka(options=options, java_options=given)) == {"bootstrap.servers": "k:9093", **given}
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_a_missing_certificate_file_is_named() -> None:
     with pytest.raises(ConfigError, match="no-such-ca") as refused:
         java_options(kafka(options={"ssl.ca.location": "/no-such-ca"}))
     assert refused.value.code == "TR-504"

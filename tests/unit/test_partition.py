@@ -1,4 +1,4 @@
-"""The partition of a key, against librdkafka's own murmur2 (`partitioner=murmur2_random`, as the Java producer)."""
+"""The partition of a key is that of librdkafka's `murmur2_random`, and of the Java producer."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _librdkafka() -> ctypes.CDLL | None:
         (b"abc", 479470107),
     ],
 )
-def test_hashes_of_kafkas_own_tests(key: bytes, murmur2: int) -> None:
+def test_keys_of_kafkas_own_tests_have_its_partitions(key: bytes, murmur2: int) -> None:
     for partitions in (1, 2, 3, 4, 7, 1000):
         assert partition_of(key, partitions) == (murmur2 & 0x7FFFFFFF) % partitions
 
 
 @given(st.binary(max_size=80), st.integers(1, 1000))
-def test_same_as_librdkafka(key: bytes, partitions: int) -> None:
+def test_any_key_has_the_partition_that_librdkafka_computes(key: bytes, partitions: int) -> None:
     library = _librdkafka()
     assert library is not None, "confluent-kafka brings its own librdkafka"
     library.rd_kafka_msg_partitioner_murmur2.restype = ctypes.c_int32

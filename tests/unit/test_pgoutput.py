@@ -24,18 +24,18 @@ _TRUNCATE = b"T" + struct.pack(">IBII", 2, 3, 16385, 16390)
 _MESSAGE = b"M\1" + struct.pack(">Q", 9) + b"tailrace:s\0" + struct.pack(">I", 3) + b"abc"
 
 
-def test_begin() -> None:
+def test_begin_is_parsed() -> None:
     begin = pgoutput.begin(_BEGIN)
     assert (begin.final_lsn, begin.xid) == (0x16B3748, 77)
     assert begin.commit_us == 946_684_801_000_000
 
 
-def test_commit() -> None:
+def test_commit_is_parsed() -> None:
     commit = pgoutput.commit(_COMMIT)
     assert (commit.commit_lsn, commit.end_lsn) == (0x16B3748, 0x16B3778)
 
 
-def test_relation() -> None:
+def test_relation_is_parsed() -> None:
     relation = pgoutput.relation(_RELATION)
     assert (relation.oid, relation.schema, relation.name) == (16385, "public", 'odd "name"')
     assert relation.replica_identity is ReplicaIdentity.FULL
@@ -46,19 +46,19 @@ def test_a_relation_of_pg_catalog_has_no_namespace_on_the_wire() -> None:
     assert pgoutput.relation(_RELATION.replace(b"public", b"")).schema == "pg_catalog"
 
 
-def test_type() -> None:
+def test_type_is_parsed() -> None:
     assert pgoutput.type_(_TYPE) == pgoutput.Type(16400, "public", "mood")
 
 
-def test_origin() -> None:
+def test_origin_is_parsed() -> None:
     assert pgoutput.origin(_ORIGIN) == pgoutput.Origin(5, "node")
 
 
-def test_truncate() -> None:
+def test_truncate_is_parsed() -> None:
     assert pgoutput.truncate(_TRUNCATE) == pgoutput.Truncate((16385, 16390), True, True)
 
 
-def test_message() -> None:
+def test_message_is_parsed() -> None:
     assert pgoutput.message_(_MESSAGE) == pgoutput.Message(True, 9, "tailrace:s", b"abc")
 
 

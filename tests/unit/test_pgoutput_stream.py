@@ -16,22 +16,22 @@ _PREPARED = struct.pack(">QQqI", _LSN, _END_LSN, _SECOND, 77) + _GID.encode() + 
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_stream_start(first: bool) -> None:
+def test_stream_start_is_parsed(first: bool) -> None:
     message = b"S" + struct.pack(">IB", 77, first)
     assert pgoutput_stream.stream_start(message) == pgoutput_stream.StreamStart(77, first)
 
 
-def test_stream_stop() -> None:
+def test_stream_stop_is_parsed() -> None:
     assert pgoutput_stream.stream_stop(b"E") == pgoutput_stream.StreamStop()
 
 
-def test_stream_commit() -> None:
+def test_stream_commit_is_parsed() -> None:
     message = b"c" + struct.pack(">IBQQq", 77, 0, _LSN, _END_LSN, _SECOND)
     expected = pgoutput_stream.StreamCommit(77, _LSN, _END_LSN, _SECOND_AS_UNIX_US)
     assert pgoutput_stream.stream_commit(message) == expected
 
 
-def test_stream_abort_says_where_only_if_parallel_was_asked_for() -> None:
+def test_stream_abort_has_lsn_and_time_only_in_parallel_mode() -> None:
     short = b"A" + struct.pack(">II", 77, 78)
     long = short + struct.pack(">Qq", _LSN, _SECOND)
     read = pgoutput_stream.stream_abort
@@ -43,19 +43,19 @@ def test_stream_abort_says_where_only_if_parallel_was_asked_for() -> None:
         read(long, parallel=False)
 
 
-def test_the_three_that_prepare() -> None:
+def test_the_three_prepare_messages_are_parsed() -> None:
     expected = pgoutput_stream.Prepared(_LSN, _END_LSN, _SECOND_AS_UNIX_US, 77, _GID)
     assert pgoutput_stream.begin_prepare(b"b" + _PREPARED) == expected
     assert pgoutput_stream.prepare(b"P\0" + _PREPARED) == expected
     assert pgoutput_stream.stream_prepare(b"p\0" + _PREPARED) == expected
 
 
-def test_commit_prepared() -> None:
+def test_commit_prepared_is_parsed() -> None:
     expected = pgoutput_stream.CommitPrepared(_LSN, _END_LSN, _SECOND_AS_UNIX_US, 77, _GID)
     assert pgoutput_stream.commit_prepared(b"K\0" + _PREPARED) == expected
 
 
-def test_rollback_prepared() -> None:
+def test_rollback_prepared_is_parsed() -> None:
     message = b"r\0" + struct.pack(">QQqqI", _LSN, _END_LSN, _SECOND, _SECOND + 5, 77) + b"g\0"
     expected = pgoutput_stream.RollbackPrepared(
         _LSN, _END_LSN, _SECOND_AS_UNIX_US, _SECOND_AS_UNIX_US + 5, 77, "g"
@@ -63,7 +63,7 @@ def test_rollback_prepared() -> None:
     assert pgoutput_stream.rollback_prepared(message) == expected
 
 
-def test_flags_that_nobody_has_defined_are_refused() -> None:
+def test_undefined_flags_are_refused() -> None:
     for read, kind in [
         (pgoutput_stream.prepare, b"P"),
         (pgoutput_stream.stream_prepare, b"p"),
@@ -75,7 +75,7 @@ def test_flags_that_nobody_has_defined_are_refused() -> None:
         pgoutput_stream.stream_commit(b"c" + struct.pack(">IBQQq", 77, 1, _LSN, _END_LSN, _SECOND))
 
 
-def test_the_body_of_a_streamed_message_is_read_where_it_begins() -> None:
+def test_the_body_of_a_streamed_message_is_parsed_after_its_xid() -> None:
     def inside(message: bytes) -> bytes:
         return message[:1] + struct.pack(">I", 78) + message[1:]
 
@@ -95,14 +95,14 @@ def test_the_body_of_a_streamed_message_is_read_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize("message", [b"", b"E", b"O\0\0\0\0\0", b"B\0\0\0\0\0", b"c\0\0\0\0\0"])
-def test_what_has_no_xid_in_a_streamed_block(message: bytes) -> None:
+def test_a_message_without_an_xid_in_a_streamed_block_is_refused(message: bytes) -> None:
     with pytest.raises(DecodeError) as error:
         pgoutput_stream.streamed(message)
     assert error.value.offset == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_a_cut_xid(size: int) -> None:
+def test_a_cut_xid_is_refused(size: int) -> None:
     with pytest.raises(DecodeError) as error:
         pgoutput_stream.streamed(b"I\0\0\0\1"[:size])
     assert error.value.offset == 1

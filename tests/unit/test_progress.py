@@ -1,4 +1,4 @@
-"""When a cut is a state."""
+"""The conditions under which a cut is a state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _record(progress: Progress, flushed_lsn: int) -> PositionRecord:
 
 
 def test_values_read_again_are_remembered_over_a_restart() -> None:
-    """They may be newer than the cut, also if the daemon is killed before the stream has come so far."""
+    """They may be newer than the cut, also if the daemon is killed before the stream has reached them."""
     progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
     progress.acknowledged(_record(progress, 2000))
     progress.reread["public.docs"] = 5000

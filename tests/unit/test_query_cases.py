@@ -1,4 +1,4 @@
-"""Cases in which a view is easily wrong, one by one; the engine is DuckDB."""
+"""Batches after which a query view is easily wrong, one by one; the engine is DuckDB."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ CASES: dict[str, tuple[str, list[Batch], list[Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_case(case: str) -> None:
+def test_the_view_equals_its_query_after_each_batch(case: str) -> None:
     name, batches, keys = CASES[case]
     engine, view = Engine(), Kept(name)
     tables: dict[str, dict[Any, Row]] = {table: {} for table in COLUMNS}

@@ -1,4 +1,4 @@
-"""What a query may not be: refused when it is declared, with a pointer to the place."""
+"""Queries that are refused when they are declared, with a pointer to the place."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sql", "code", "at"), REFUSED)
-def test_refused_with_a_pointer(sql: str, code: str, at: str | None) -> None:
+def test_an_unsupported_query_is_refused_with_a_pointer_to_the_place(sql: str, code: str, at: str | None) -> None:
     with pytest.raises(ConfigError) as raised:
         declare(QueryText("v", sql), ["id"], CATALOG)
     error = raised.value
@@ -123,7 +123,7 @@ def test_refused_with_a_pointer(sql: str, code: str, at: str | None) -> None:
         assert line[place:].startswith(at), error
 
 
-def test_full_refresh_takes_no_part_of_a_table() -> None:
+def test_full_refresh_refuses_a_sample_of_a_table() -> None:
     text = QueryText("v", "SELECT id FROM public.orders TABLESAMPLE (10 PERCENT)")
     with pytest.raises(ConfigError, match="TR-541"):
         declare(text, ["id"], CATALOG, refresh="full")
@@ -137,7 +137,7 @@ def test_full_refresh_takes_no_part_of_a_table() -> None:
         _O + " LIMIT 10",
     ],
 )
-def test_full_refresh_takes_more(sql: str) -> None:
+def test_full_refresh_accepts_queries_that_are_otherwise_refused(sql: str) -> None:
     with pytest.raises(ConfigError):
         declare(QueryText("v", sql), ["id"], CATALOG)
     view = declare(QueryText("v", sql), ["id"], CATALOG, refresh="full")
@@ -160,11 +160,11 @@ def test_full_refresh_takes_more(sql: str) -> None:
         ("SELECT id, first(at) OVER (PARTITION BY status ORDER BY id) AS m FROM public.orders", ("id",)),
     ],
 )
-def test_a_key_that_follows_is_taken(sql: str, key: tuple[str, ...]) -> None:
+def test_a_key_that_is_provably_unique_is_accepted(sql: str, key: tuple[str, ...]) -> None:
     assert declare(QueryText("v", sql), key, CATALOG).key == key
 
 
-def test_a_table_that_is_not_followed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_the_reader_has_overlooked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sql = "SELECT id FROM public.orders WHERE customer_id IN (SELECT c.id FROM public.customer c)"
     monkeypatch.setattr(BlockReader, "_subqueries", lambda *_: ())
     with pytest.raises(ConfigError, match=r"(?s)TR-552.*public\.customer"):

@@ -1,4 +1,4 @@
-"""The daemon is asked only where it is known to be, and believed only if it is the one."""
+"""The daemon's lag is asked for at its recorded address, and accepted only from that daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = Config.model_validate({"source": {"dsn": "host=none"}, "kafka": {"boots
 
 @contextmanager
 def answering(body: bytes) -> Iterator[str]:
-    """Answer every request with `body`; give the address."""
+    """Answer every request with `body`; yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -51,7 +51,7 @@ def answer(**changes: object) -> bytes:
     return orjson.dumps(values | changes)
 
 
-def test_the_daemon_of_the_record_is_believed() -> None:
+def test_the_answer_of_the_recorded_daemon_is_accepted() -> None:
     with answering(answer()) as address:
         found = ask_daemon(recorded(address), CONFIG)
         assert found is not None
@@ -66,6 +66,6 @@ def test_the_daemon_of_the_record_is_believed() -> None:
     [answer(slot="other"), answer(prefix="other"), answer(pid=1), b"[]", b"not JSON", b"null"],
     ids=["slot", "prefix", "pid", "list", "no JSON", "null"],
 )
-def test_another_program_is_not(body: bytes) -> None:
+def test_the_answer_of_another_program_is_ignored(body: bytes) -> None:
     with answering(body) as address:
         assert ask_daemon(recorded(address), CONFIG) is None

@@ -1,4 +1,4 @@
-"""Where the reading of a small topic ends. A leader that lags behind its own log cannot be had, hence the double."""
+"""The end of reading a small topic; a stub, as no test can make a leader lag behind its own log."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def reader() -> Iterator[Reader]:
 
 
 @pytest.mark.parametrize("last", [4, 3], ids=["ends with a record", "ends with a marker"])
-def test_an_end_before_the_one_that_was_named_is_none(reader: Reader, last: int) -> None:
-    """A new leader says how much is committed before it knows of all."""
+def test_an_end_before_the_requested_one_does_not_end_the_read(reader: Reader, last: int) -> None:
+    """A new leader reports how much is committed before it knows of all."""
     end = KafkaError._PARTITION_EOF
     reader.consumer.close()
     reader.consumer = _Client(  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Why something failed is said in words: no name of a class, no value of a row, no secret."""
+"""Reasons for failures are in words: no class names, no values of rows, no secrets."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from tailrace.spark_jobs.jobs.jvm import recorded
         ("a\n\tb", "a b"),
     ],
 )
-def test_classes_are_left_out(text: str, expected: str) -> None:
+def test_class_names_are_left_out(text: str, expected: str) -> None:
     assert without_classes(text) == expected
 
 
-def test_the_words_of_the_system_come_first() -> None:
+def test_the_words_of_the_operating_system_come_first() -> None:
     system = FileNotFoundError(2, "No such file or directory", "/nonexistent/file")
     outer = RuntimeError("wrapped")
     outer.__cause__ = system
     assert reason(outer) == 'No such file or directory: "/nonexistent/file"'
-    assert reason(ValueError()) == "It does not say why"
+    assert reason(ValueError()) == "No reason given"
 
 
 class Thrown:
-    """A Throwable as py4j shows it; one of Spark's has a condition."""
+    """A Throwable as py4j presents it; Spark's own have a condition."""
 
     def __init__(self, name: str, message: str, inner: Thrown | None = None, condition: str | None = None) -> None:
         self.name, self.message, self.inner = name, message, inner
@@ -66,20 +66,23 @@ def failed(thrown: Thrown) -> Exception:
     return error
 
 
-def test_the_innermost_cause_that_is_about_no_rows() -> None:
+def test_the_innermost_cause_without_values_of_rows_is_named() -> None:
     inner = Thrown("java.net.ConnectException", "Connection refused")
     outer = Thrown("org.apache.iceberg.jdbc.UncheckedSQLException", "Failed to initialize", inner)
     assert cause(failed(outer)) == "Connection refused"
     value = Thrown("org.apache.spark.SparkNumberFormatException", "The value 'secret' of", None, "CAST_INVALID_INPUT")
     stage = Thrown("org.apache.spark.SparkException", "Job aborted: value 'secret'", value)
     assert cause(failed(stage)) == "Spark reports CAST_INVALID_INPUT"
-    assert cause(failed(Thrown("java.lang.RuntimeException", "secret"))) == "for a reason that may hold values of rows"
+    assert (
+        cause(failed(Thrown("java.lang.RuntimeException", "secret")))
+        == "the cause is not shown, as it may contain row values"
+    )
     told = str(job_failed(failed(stage)))
     assert "secret" not in told
     assert "Exception" not in told
 
 
-def test_what_a_task_in_python_ended_with() -> None:
+def test_our_own_error_in_a_python_task_is_restored() -> None:
     """Our own error comes back from a worker as the text of a traceback."""
     ours = SinkError("TR-531", 'OpenSearch refuses a document of index "x"', detail="index: 400.", hint="See its log.")
     text = f"Traceback (most recent call last):\n  File worker.py\nschemas.errors.SinkError: {ours}\n"
@@ -90,14 +93,14 @@ def test_what_a_task_in_python_ended_with() -> None:
 
 
 def test_an_error_of_a_task_keeps_the_exit_code_of_its_code() -> None:
-    refused = ConfigError("TR-533", 'column "tags" is of type map, for which an index has no field')
+    refused = ConfigError("TR-533", 'column "tags" has type map, which OpenSearch does not support')
     python = Thrown("org.apache.spark.api.python.PythonException", f"tailrace.schemas.errors.ConfigError: {refused}\n")
     assert job_failed(failed(python)).exit_code == 3
     unknown = Thrown("org.apache.spark.api.python.PythonException", "ERROR  TR-999  of a later version\n")
     assert (job_failed(failed(unknown)).code, job_failed(failed(unknown)).exit_code) == ("TR-999", 5)
 
 
-def test_errors_of_python() -> None:
+def test_an_unexpected_python_error_is_named_by_its_place_only() -> None:
     assert cause(KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))) == "no answer"
     try:
         raise KeyError("secret")
@@ -107,7 +110,7 @@ def test_errors_of_python() -> None:
     assert "test_reasons.py, line" in told
 
 
-def test_what_the_jvm_prints() -> None:
+def test_jvm_output_becomes_a_record_or_is_dropped() -> None:
     for noise in (
         "WARNING: Using incubator modules: jdk.incubator.vector\n",
         'Setting default log level to "WARN".\n',

@@ -1,4 +1,4 @@
-"""Records that earlier versions wrote about the pipeline are read, and nothing of them is lost by it."""
+"""Records that earlier versions wrote to our own topics are read without loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILES = sorted(FOLDER.glob("records_*.jsonl"))
 
 
 def _read_and_written(topic: str, kind: str, value: bytes) -> bytes | None:
-    """Return a record as this version writes what it has read; None for one that is read as it is."""
+    """Return a record as this version reads and writes it; None for a kind that is not checked."""
     if topic == "progress":
         return PositionRecord.from_json(value).to_json()
     if topic == "tables" and kind == "table":
@@ -37,7 +37,7 @@ def _read_and_written(topic: str, kind: str, value: bytes) -> bytes | None:
 
 
 def _assert_kept(old: Any, new: Any, where: str) -> None:
-    """What was there is there; a new version may have added fields."""
+    """Assert that all old fields are there; a new version may have added fields."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name, value in old.items():
             assert name in new, f"{where}: {name} is gone"
@@ -47,7 +47,7 @@ def _assert_kept(old: Any, new: Any, where: str) -> None:
 
 
 @pytest.mark.parametrize("file", _FILES, ids=[file.stem for file in _FILES])
-def test_records_are_read_whole(file: Any) -> None:
+def test_records_of_earlier_versions_are_read_without_loss(file: Any) -> None:
     seen: Counter[str] = Counter()
     for number, line in enumerate(file.read_text().splitlines(), 1):
         record = json.loads(line)

@@ -1,4 +1,4 @@
-"""What becomes of a refused change: its dead letter, and what stands in its place on the table's topic."""
+"""Refused changes: their dead letters, and the records that replace them on the table's topic."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def refusals(outbox: _Outbox, on_error: str = "divert", max_message_bytes: int =
 
 
 def diverted(table: CapturedTable, change: bytes) -> tuple[list[Record], bytes, dict[str, Any]]:
-    """Divert a change that begins with the mark of its first tuple, behind the kind; return records, key and letter."""
+    """Divert a change, given as kind, mark and tuples; return its records, key and dead letter."""
     outbox = _Outbox()
     message = bytes(XLOGDATA) + change[:1] + b"\0\0\0\1" + change[1:]
     pos = XLOGDATA + 5
@@ -125,7 +125,7 @@ def assert_removed(records: list[Record], n: int) -> None:
     assert (removed["op"], removed["before"], removed["after"], removed["source"]["ordinal"]) == ("d", None, None, 8)
 
 
-def test_insert(table: CapturedTable) -> None:
+def test_a_refused_insert_is_a_delete_and_a_dead_letter(table: CapturedTable) -> None:
     records, sent, letter = diverted(table, b"IN" + tuple_data(*_BAD))
     assert_removed(records, 1)
     assert len(records) == 2
@@ -147,7 +147,7 @@ def test_insert(table: CapturedTable) -> None:
     }
 
 
-def test_update_beside_an_unchanged_large_value(table: CapturedTable) -> None:
+def test_the_dead_letter_of_an_update_lists_unchanged_toast_columns(table: CapturedTable) -> None:
     new = (b"1", b"NaN", False, b"\xff2", False)
     records, _, letter = diverted(table, b"UN" + tuple_data(*new))
     assert_removed(records, 1)
@@ -164,7 +164,7 @@ def test_changed_key_with_a_refused_row_is_a_delete_of_the_old_key(table: Captur
 
 
 @pytest.mark.parametrize("big", [b"large", False])
-def test_a_refused_old_image_does_not_keep_the_new_row_back(table: CapturedTable, big: bytes | bool) -> None:
+def test_a_refused_old_image_does_not_hold_back_the_new_row(table: CapturedTable, big: bytes | bool) -> None:
     new = (b"1", b"3.00", big, b"45", b"never")
     records, _, letter = diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*new))
     ((part, row_key, _),) = records
@@ -179,26 +179,26 @@ def test_a_refused_old_image_does_not_keep_the_new_row_back(table: CapturedTable
     assert (letter["old"]["price"], letter["new"]["price"]) == ("NaN", "3.00")
 
 
-def test_a_refused_old_image_under_another_key(table: CapturedTable) -> None:
+def test_a_refused_old_image_under_another_key_is_deleted(table: CapturedTable) -> None:
     records, _, _ = diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(b"2", *_GOOD[1:]))
     assert_removed(records, 1)
     assert (records[2][:2], value(records[2])["after"]["id"]) == ((2, key(2)), 2)
 
 
-def test_both_images_refused(table: CapturedTable) -> None:
+def test_an_update_with_both_images_refused_is_a_delete(table: CapturedTable) -> None:
     records, _, _ = diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*_BAD))
     assert_removed(records, 1)
     assert len(records) == 2
 
 
-def test_delete(table: CapturedTable) -> None:
+def test_a_refused_delete_is_still_a_delete(table: CapturedTable) -> None:
     records, sent, letter = diverted(table, b"DO" + tuple_data(*_BAD))
     assert_removed(records, 1)
     assert (sent, letter["op"], letter["new"], letter["old"]["price"]) == (key(1), "d", None, "NaN")
 
 
 @pytest.mark.parametrize("change", [b"IN" + tuple_data(*_BAD), b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*_GOOD)])
-def test_a_table_without_a_key_has_events_only(change: bytes) -> None:
+def test_a_refused_change_without_a_key_is_only_a_dead_letter(change: bytes) -> None:
     records, sent, letter = diverted(captured([]), change)
     assert (records, sent, letter["new"]["id"]) == ([], b"", "1")
 
@@ -208,7 +208,7 @@ def test_a_damaged_change_is_no_dead_letter(table: CapturedTable) -> None:
         diverted(table, b"UO" + tuple_data(*_BAD) + b"N" + tuple_data(*_GOOD[:2]))
 
 
-def test_a_letter_too_large_for_kafka_has_the_key_and_the_place(table: CapturedTable) -> None:
+def test_a_dead_letter_too_large_for_kafka_has_key_and_position(table: CapturedTable) -> None:
     outbox = _Outbox()
     row = (b"1", b"NaN", b"x" * 2**20, None, None)
     kept = refusals(outbox, max_message_bytes=2**20).row(table, ColumnRefused(1, "why"), row)
@@ -218,7 +218,7 @@ def test_a_letter_too_large_for_kafka_has_the_key_and_the_place(table: CapturedT
     assert letter["left_out_bytes"] > 2**20
 
 
-def test_stop_is_the_default_and_shows_no_value(table: CapturedTable) -> None:
+def test_stop_raises_an_error_that_shows_no_value(table: CapturedTable) -> None:
     with pytest.raises(SourceError) as stopped:
         refusals(_Outbox(), "stop").row(table, ColumnRefused(1, "why"), [b"1", b"4711", None, None, None])
     assert "4711" not in str(stopped.value)
@@ -226,8 +226,8 @@ def test_stop_is_the_default_and_shows_no_value(table: CapturedTable) -> None:
 
 
 @pytest.mark.parametrize("mark", [b"IN", b"UO", b"UN"])
-def test_all_columns_of_a_row_are_named_at_once(mark: bytes) -> None:
-    """The encoder stops at the first; a person who sees one stop after the other loses an hour each time."""
+def test_all_refused_columns_of_a_row_are_named_at_once(mark: bytes) -> None:
+    """The encoder stops at the first; an operator who sees one after the other loses an hour each time."""
     columns = (Column("id", 23, -1, True), *(Column(f"n{n}", 1700, (10 << 16 | 2) + 4) for n in range(3)))
     relation = Relation(1, "public", "t", ReplicaIdentity.FULL, columns)
     encoder = TableEncoder(

@@ -1,4 +1,4 @@
-"""Which schema is the newest: the last of a subject on the topic. A registry gives a shape that comes back its id."""
+"""The newest schema of a subject is its last on the topic: registries reuse a recurring shape's id."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def _stored(number: int, *columns: Column) -> StoredSchema:
     return StoredSchema(number, "p.public.t-value", value_schema(relation, _TYPES, "p.public.t"), registered=True)
 
 
-def test_the_last_one_is_what_a_query_sees() -> None:
+def test_a_query_sees_the_last_schema_not_the_highest_id() -> None:
     key = StoredSchema(7, "p.public.t-key", key_schema([_ID], _TYPES, "p.public.t"), registered=True)
     narrow, wide = _stored(8, _ID), _stored(9, _ID, _N)
     assert table_of(Topics("p"), "public.t", [key, narrow, wide]) == TableInfo(("id", "n"), ("id",))
     assert table_of(Topics("p"), "public.t", [key, wide, narrow]) == TableInfo(("id",), ("id",))
 
 
-def test_the_last_one_is_what_a_view_has() -> None:
+def test_a_view_has_the_last_schema_not_the_highest_id() -> None:
     old, new = (Shape(number, "", "", {}, {"id": kind}) for number, kind in ((9, IntegerType()), (8, LongType())))
     shapes = TableShapes("p.public.t", {7: old}, {9: old, 8: new})
     assert (shapes.columns, shapes.key, shapes.newest) == ({"id": LongType()}, ("id",), {7, 8})
 
 
-def test_who_has_given_the_id_is_kept() -> None:
+def test_a_stored_schema_records_whether_a_registry_gave_its_id() -> None:
     for stored in (_stored(8, _ID), StoredSchema(1, "s", "{}")):
         assert StoredSchema.from_value(stored.value()) == stored
     assert StoredSchema.from_value(b'{"id": 1, "subject": "s", "schema": "{}"}') == StoredSchema(1, "s", "{}")

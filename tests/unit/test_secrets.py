@@ -1,4 +1,4 @@
-"""Secrets planted in every setting that takes one, each broken in every way: none of them comes out anywhere."""
+"""Secrets planted in every setting that takes one, valid or broken, are not printed anywhere."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ COMMANDS = [
     ["config", "show"],
     ["config", "show", "--json"],
 ]
-"""All that read the configuration, once for each way in which they connect."""
+"""All commands that read the configuration, once for each way in which they connect."""
 
 
 def everything(folder: Path, commands: list[list[str]]) -> dict[str, tuple[int, str]]:
@@ -90,8 +90,8 @@ def everything(folder: Path, commands: list[list[str]]) -> dict[str, tuple[int, 
         return dict(pool.map(run, commands))
 
 
-def test_no_server_answers(tmp_path: Path) -> None:
-    """Options that the client cannot take end all that asks Kafka; without them nothing that is asked is there."""
+def test_no_command_prints_a_secret_if_no_server_answers(tmp_path: Path) -> None:
+    """First with options that the Kafka client refuses, then without them, with no server to connect to."""
     refused = EVERYWHERE.replace("options = {", 'options = { "security.protocol" = "SSL",', 1)
     (tmp_path / "tailrace.toml").write_text(refused)
     found = everything(tmp_path, COMMANDS)
@@ -139,7 +139,7 @@ def test_every_secret_of_the_model_is_known(tmp_path: Path) -> None:
         ("https://token@h", f"https://{HIDDEN}@h"),
     ],
 )
-def test_secrets_in_a_text(text: str, left: str) -> None:
+def test_secrets_in_a_text_are_hidden(text: str, left: str) -> None:
     assert without_secrets(text) == left
 
 
@@ -183,10 +183,10 @@ BROKEN = [(key, value) for key, values in _values(Config).items() for value in v
 
 
 @pytest.mark.parametrize(("key", "value"), BROKEN, ids=range(len(BROKEN)))
-def test_a_wrong_value(
+def test_a_wrong_value_is_not_printed(
     key: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of every setting: an error that is no traceback, or none; never the value."""
+    """Every setting gives an error without a traceback, or none; never the value."""
     section, _, name = key.partition(".")
     values: dict[str, object] = {**MINIMAL, "registry": {"url": "http://h"}, "search": {"hosts": ["http://h"]}}
     values["warehouse"] = {"uri": "jdbc:sqlite:/x", "location": "/x"}
@@ -211,7 +211,7 @@ def test_a_wrong_value(
         assert ended.value.code in (0, None, 3), printed
         assert "Traceback" not in printed
         if command[0] == "config" and ended.value.code in (0, None):
-            continue  # what is no secret there is shown
+            continue  # values that are not secret are shown
         assert PLANTED not in printed
 
 

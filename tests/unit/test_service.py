@@ -1,4 +1,4 @@
-"""What the service does with errors; the session is a double, for PostgreSQL fails this way by chance only."""
+"""The service's handling of errors; sessions are stubs, for PostgreSQL fails so only by chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.schemas.errors import SourceError
 
 
 class _Session:
-    """Fails in mid-stream while it streams, and stops the service when it does not."""
+    """Fails if transactions are streamed in progress, and stops the service otherwise."""
 
     streamed: ClassVar[list[bool]] = []
     begun = True
@@ -36,7 +36,7 @@ class _Session:
     def close(self) -> None: ...
 
 
-def test_goes_on_without_streaming_when_decoding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_continues_without_streaming_if_decoding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "Session", _Session)
     monkeypatch.setattr(service, "settle", lambda: None)
     service.Service(Config(source=Source(dsn="", streaming=True)), threading.Event(), Health("s")).run()

@@ -1,4 +1,4 @@
-"""How far reads are: counted as the daemon goes, and again from the records that it leaves."""
+"""Progress of reads: counted by the daemon, and again from the records that it stores."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def _counted() -> ReadProgress:
     return reads
 
 
-def test_counted_and_stored_agree() -> None:
+def test_counted_and_stored_progress_agree() -> None:
     stored = [(1, _record(_CHUNKS[2], None)), (1, _record(_CHUNKS[1], Counted(30, 900, 3000)))]
     assert stored_progress([*stored, (1, _record(_CHUNKS[0], None))]) == _counted()
     a = _counted()["a"]
     assert (a.chunks, a.chunks_done, a.size, a.size_done, a.rows, a.done) == (2, 1, 400, 300, 30, False)
     assert a.rows_per_s() == 15
-    # while it goes on, the pauses of a limit count; at its end the last one has not been waited for
+    # during a read, the pauses of a limit count; at its end the last one has not been waited for
     assert a.rows_per_s(now_ms=11_000) == 3
     assert a.rows_per_s(limit=4) == 4
 
 
-def test_time_left_by_bytes() -> None:
+def test_the_time_left_is_estimated_by_bytes() -> None:
     assert seconds_left(_counted().values(), 4000) == pytest.approx(7.0)  # 300 of 1000 bytes took 3 s
     assert seconds_left(ReadProgress().values(), 4000) == 0
     reads = ReadProgress()
@@ -51,7 +51,7 @@ def test_time_left_by_bytes() -> None:
     assert seconds_left(reads.values(), 4000) is None
 
 
-def test_a_later_run_begins_anew() -> None:
+def test_a_later_run_starts_from_zero() -> None:
     reads = _counted()
     reads.planned(_CHUNKS[0], 2)
     reads.read(_CHUNKS[1], 1, Counted(5, 5, 9000))  # of the run that was given up
@@ -60,7 +60,7 @@ def test_a_later_run_begins_anew() -> None:
     assert stored_progress(old_and_new)["a"] == reads["a"]
 
 
-def test_metrics() -> None:
+def test_progress_is_in_the_metrics() -> None:
     health = Health("s")
     health.reads = _counted()
     text = Metrics(health).text().decode()
@@ -69,7 +69,7 @@ def test_metrics() -> None:
     assert 'tailrace_snapshot_rows{table="a"} 30.0' in text
 
 
-def test_pace() -> None:
+def test_a_pace_rests_only_above_its_rate() -> None:
     free = Pace(None)
     free.read(10**9)
     assert free.rest() == 0

@@ -1,4 +1,4 @@
-"""What the JVM of a Spark job is started with."""
+"""Options, settings and signals of a Spark job's JVM."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return jar
 
 
-def test_an_archive_is_used_once_it_is_whole(jar: Path, tmp_path: Path) -> None:
+def test_a_class_archive_is_used_once_it_is_complete(jar: Path, tmp_path: Path) -> None:
     java = Java(tmp_path / "jdk", 17)
     assert archive_options(java, [jar], write=False) == ()
     option = archive_options(java, [jar], write=True)[0]
@@ -50,7 +50,7 @@ def test_an_archive_is_used_once_it_is_whole(jar: Path, tmp_path: Path) -> None:
     assert archive_options(java, [jar], write=True) == ()
 
 
-def test_one_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_is_set_only_if_the_user_has_set_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
     assert collector(config()) == ("-XX:+UseParallelGC",)
@@ -97,6 +97,6 @@ time.sleep(5)
 
 
 def test_a_signal_to_the_whole_group_is_one_signal() -> None:
-    """It comes to a job from the system, and again from the command that started it; a later one ends it at once."""
+    """A job gets it from the system and from the command that started it; a later one ends it at once."""
     done = subprocess.run([sys.executable, "-c", _SIGNALLED], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("True\n", 128 + signal.SIGINT), done.stderr

@@ -1,4 +1,4 @@
-"""The spool of streamed transactions: order, aborted subtransactions, its bounds, and what a full disk does."""
+"""The spool of streamed transactions: order, aborted subtransactions, bounds, and a full disk."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_an_aborted_transaction_is_dropped_whole(make: Callable[[int], Spool]) -
     assert list(spool.take(7)) == []
 
 
-def test_what_is_not_there_is_no_error(make: Callable[[int], Spool]) -> None:
+def test_an_unknown_transaction_is_no_error(make: Callable[[int], Spool]) -> None:
     spool = make(30)
     spool.abort(7, 7)
     spool.abort(7, 8)
     assert list(spool.take(7)) == []
 
 
-def test_the_largest_goes_to_a_file_and_only_above_the_bound(make: Callable[[int], Spool], folder: Path) -> None:
+def test_the_largest_goes_to_a_file_but_only_above_the_bound(make: Callable[[int], Spool], folder: Path) -> None:
     spool = make(1000)
     spool.append(1, 1, 1, bytes(184))
     spool.append(2, 2, 2, bytes(584))
@@ -80,7 +80,7 @@ def test_the_largest_goes_to_a_file_and_only_above_the_bound(make: Callable[[int
     assert [lsn for lsn, _ in spool.take(1)] == [1, 3, 4]
 
 
-def test_a_message_larger_than_the_bound(make: Callable[[int], Spool]) -> None:
+def test_a_message_larger_than_the_bound_goes_to_a_file(make: Callable[[int], Spool]) -> None:
     spool = make(10)
     message = os.urandom(3_000_000)
     spool.append(1, 1, 1, message)
@@ -88,7 +88,7 @@ def test_a_message_larger_than_the_bound(make: Callable[[int], Spool]) -> None:
     assert list(spool.take(1)) == [(1, message)]
 
 
-def test_others_may_go_on_while_one_is_taken(make: Callable[[int], Spool]) -> None:
+def test_other_transactions_may_grow_while_one_is_taken(make: Callable[[int], Spool]) -> None:
     spool = make(100)
     for lsn in range(10):
         spool.append(1, 1, lsn, b"abc")
@@ -99,7 +99,7 @@ def test_others_may_go_on_while_one_is_taken(make: Callable[[int], Spool]) -> No
     assert taken == list(range(10)) == [lsn for lsn, _ in spool.take(2)]
 
 
-def test_a_broken_off_take_deletes_too(make: Callable[[int], Spool]) -> None:
+def test_an_abandoned_take_deletes_its_transaction(make: Callable[[int], Spool]) -> None:
     spool = make(100)
     for lsn in range(10):
         spool.append(1, 1, lsn, b"abc")
@@ -121,12 +121,12 @@ def test_memory_stays_within_the_bound(make: Callable[[int], Spool]) -> None:
     assert sum(1 for _ in spool.take(1)) == 10_000
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # an eighth that buffers allocate ahead, one being replaced by a larger one, 256 KiB to read, 400 kB of aborted ones
+    # the bound, an eighth allocated ahead, a buffer being replaced, 256 KiB to read, 400 kB of aborted xids
     assert peak < 2_900_000
     assert spool.disk_bytes + spool.memory_bytes == 10_000 * 1016
 
 
-def test_a_full_disk_says_where_and_loses_nothing(
+def test_a_full_disk_is_named_and_loses_nothing(
     make: Callable[[int], Spool], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, calls = os.pwrite, []
@@ -145,13 +145,13 @@ def test_a_full_disk_says_where_and_loses_nothing(
     assert error.value.code == "TR-226"
     assert str(folder) in error.value.message
     assert "No space left on device" in error.value.detail
-    assert "Make room" in error.value.hint
+    assert "Free space" in error.value.hint
     monkeypatch.undo()
     spool.append(1, 1, 3, b"third")
     assert [message for _, message in spool.take(1)] == [b"first", b"second", b"third"]
 
 
-def test_a_file_that_the_system_will_not_let_grow(make: Callable[[int], Spool]) -> None:
+def test_a_file_size_limit_is_an_error_and_leaves_no_gap(make: Callable[[int], Spool]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     spool = make(100)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
@@ -169,7 +169,7 @@ def _append_a_hundred(spool: Spool) -> None:
         spool.append(1, 1, lsn, b"abc")
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     spool = Spool(tmp_path / "file" / "folder", 10)
     with pytest.raises(SourceError, match="TR-226"):
@@ -189,7 +189,7 @@ sys.stdin.read()
 """
 
 
-def test_kill_9_leaves_nothing(folder: Path) -> None:
+def test_a_killed_process_leaves_no_file(folder: Path) -> None:
     command = [sys.executable, "-c", _KILLED, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""When standing still is a stall, and what it is put down to."""
+"""Conditions under which missing progress is a stall, and the causes that are named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_no_stall_without_wal_to_read() -> None:
     assert all(still.look(now, 1, behind=False) is None for now in range(0, 600, 5))
 
 
-def test_no_stall_while_it_moves() -> None:
+def test_no_stall_while_the_position_moves() -> None:
     still = Standstill(60)
     assert all(still.look(now, now // 50, behind=True) is None for now in range(0, 600, 5))
 
@@ -63,28 +63,28 @@ def streaming() -> Health:
         (source(wait_event="WalSenderWaitForWal"), source(), "all WAL has been sent"),
         (source(wait_event="ReorderBufferRead"), source(), "a large transaction is being decoded"),
         (source(), source(), "a large transaction is being decoded"),
-        (source(sent_lsn=600), source(), "reading: WAL keeps coming"),
-        (source(active_pid=None), source(), "nobody reads the slot"),
-        (None, source(), "PostgreSQL has not been asked"),
+        (source(sent_lsn=600), source(), "reading: WAL arrives"),
+        (source(active_pid=None), source(), "no process reads the slot"),
+        (None, source(), "PostgreSQL has not been queried"),
     ],
 )
-def test_causes_at_the_source(now: SourceState | None, before: SourceState, cause: str) -> None:
+def test_the_cause_at_the_source_is_named(now: SourceState | None, before: SourceState, cause: str) -> None:
     assert cause in cause_of(streaming(), now, before)
 
 
 def test_kafka_is_named_before_the_source() -> None:
     health = streaming()
     health.committing_since = time.time() - 30
-    assert "Kafka has not answered a commit of 20" in cause_of(health, source(), source())
+    assert "Kafka has not answered the commit begun at 20" in cause_of(health, source(), source())
     health.kafka_error = "no answer from Kafka at here"
     assert cause_of(health, source(), source()) == "no answer from Kafka at here"
 
 
-def test_a_start_waits_for_open_transactions() -> None:
+def test_a_start_names_the_open_transaction_that_it_waits_for() -> None:
     health = Health("s")
     expected = "the end of transaction 77 of process 12 (idle in transaction), open since 2026-01-02 03:04:05Z"
     being_made = replace(source(), slot=None)
     assert expected in cause_of(health, being_made, None)
     assert cause_of(health, source(), None) == "starting"
     health.failed(SinkError("TR-301", "no answer from Kafka"))
-    assert cause_of(health, source(), None) == "starting again after TR-301: no answer from Kafka"
+    assert cause_of(health, source(), None) == "restarting after TR-301: no answer from Kafka"

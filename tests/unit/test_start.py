@@ -1,4 +1,4 @@
-"""The truth table of `cdc.startup.decide`, line by line: one fact is changed in what a healthy pipeline finds."""
+"""The truth table of `cdc.startup.decide`: each case changes what a healthy pipeline finds."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _part(name: str, **changes: Any) -> Callable[[Found], Found]:
 
 
 def _topic(topic: str, *bounds: Bounds) -> Callable[[Found], Found]:
-    """Without bounds: it is gone."""
+    """Replace a topic's offsets; without bounds the topic is missing."""
 
     def change(found: Found) -> Found:
         others = {name: there for name, there in found.topics.items() if name != topic}
@@ -88,7 +88,12 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
         "before PostgreSQL 16",
         [_with(slot=None, stored=None, topics={}), _part("server", version=150000, in_recovery=True)],
     ),
-    "standby, synced slot": ("TR-232", 4, "in step", [_part("server", in_recovery=True), _part("slot", synced=True)]),
+    "standby, synced slot": (
+        "TR-232",
+        4,
+        "is synchronized",
+        [_part("server", in_recovery=True), _part("slot", synced=True)],
+    ),
     "first, publish": (
         "TR-233",
         4,
@@ -133,7 +138,7 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
     "cut short, other publication": (
         "TR-404",
         6,
-        "is gone",
+        "is missing",
         [_with(stored=_BEFORE_SLOT, publications=None)],
     ),
     "other system": ("TR-403", 6, "is 78, that of the topics 77", [_part("identity", system_identifier="78")]),
@@ -143,19 +148,19 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
     "timeline of others": (
         "TR-421",
         6,
-        "does not come",
+        "does not descend",
         [_here(timeline=2), _part("identity", timeline=3, history={1: 9})],
     ),
     "promoted, lacks a commit": (
         "TR-421",
         6,
-        "has not their newest transaction",
+        "lacks their newest transaction",
         [_part("identity", timeline=2, history={1: 0x5000})],
     ),
     "promoted, lacks idle WAL": (
         "TR-421",
         6,
-        "1 bytes of WAL further. It has their newest transaction",
+        "1 bytes of WAL further. The server has their newest transaction",
         [_part("identity", timeline=2, history={1: 0x50FF})],
     ),
     "promoted, lacks a split transaction": (
@@ -189,7 +194,7 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
         "sync_replication_slots",
         [_with(slot=None), _part("identity", timeline=2, history={1: 0x5800})],
     ),
-    "promoted, half synchronized": ("TR-402", 6, "is gone", [_part("slot", synced=True, temporary=True)]),
+    "promoted, half synchronized": ("TR-402", 6, "is missing", [_part("slot", synced=True, temporary=True)]),
     "other plugin": ("TR-208", 4, "plugin test_decoding", [_part("slot", plugin="test_decoding")]),
     "other database": ("TR-208", 4, "database e", [_part("slot", database="e")]),
     "physical": ("TR-208", 4, "physical", [_part("slot", slot_type="physical", plugin=None, database=None)]),
@@ -199,20 +204,20 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
     "idle": ("TR-204", 6, "idle_timeout", [_part("slot", wal_status="lost", invalidation_reason="idle_timeout")]),
     "invalidated": ("TR-204", 6, "conflict", [_part("slot", invalidation_reason="conflict")]),
     "ahead": ("TR-401", 6, "1 bytes of WAL further", [_part("slot", confirmed_flush_lsn=0x5101)]),
-    "publication gone": ("TR-404", 6, '"p" is gone', [_with(publications=None)]),
+    "publication gone": ("TR-404", 6, '"p" is missing', [_with(publications=None)]),
     "publication again": (
         "TR-404",
         6,
-        "made again",
+        "recreated",
         [_with(publications=Publications(Publication("p", 200, _ALL), Publication("p_nokey", 101, _EVENTS)))],
     ),
     "second publication gone": (
         "TR-404",
         6,
-        '"p_nokey" is gone',
+        '"p_nokey" is missing',
         [_with(publications=Publications(Publication("p", 100, _ALL), None))],
     ),
-    "second publication later": ("TR-404", 6, "made after", [_with(stored=replace(_STORED, nokey_oid=0))]),
+    "second publication later": ("TR-404", 6, "created after", [_with(stored=replace(_STORED, nokey_oid=0))]),
     "publish": (
         "TR-426",
         6,
@@ -250,7 +255,9 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
 
 
 @pytest.mark.parametrize(("code", "exit_code", "word", "changes"), _REFUSED.values(), ids=_REFUSED)
-def test_refused(code: str, exit_code: int, word: str, changes: list[Callable[[Found], Found]]) -> None:
+def test_a_start_is_refused_with_code_detail_and_hint(
+    code: str, exit_code: int, word: str, changes: list[Callable[[Found], Found]]
+) -> None:
     found = _HEALTHY
     for change in changes:
         found = change(found)
@@ -291,13 +298,15 @@ _GOES_ON: dict[str, tuple[int, str, list[Callable[[Found], Found]]]] = {
 
 
 @pytest.mark.parametrize(("timeline", "note", "changes"), _GOES_ON.values(), ids=_GOES_ON)
-def test_goes_on_behind_the_position(timeline: int, note: str, changes: list[Callable[[Found], Found]]) -> None:
+def test_a_start_continues_from_the_stored_position(
+    timeline: int, note: str, changes: list[Callable[[Found], Found]]
+) -> None:
     found = _HEALTHY
     for change in changes:
         found = change(found)
     start = decide(found)
     assert found.stored is not None
-    # a record of the old timeline must not be measured by a second promotion
+    # a record of the old timeline must not be compared with a second promotion
     assert start.origin == replace(found.stored, here=replace(found.stored.here, timeline=timeline))
     assert note in "".join(start.notes)
     assert bool(note) == bool(start.notes)
@@ -315,18 +324,18 @@ _FIRST = {
 
 
 @pytest.mark.parametrize("change", _FIRST.values(), ids=_FIRST)
-def test_first_start(change: Callable[[Found], Found]) -> None:
+def test_a_first_start_has_no_origin(change: Callable[[Found], Found]) -> None:
     assert decide(change(_HEALTHY)).origin is None
 
 
-def test_slot_without_its_first_record() -> None:
-    """Nothing was copied and nobody has confirmed anything: all tables are read, and no cut is a state until then."""
+def test_a_slot_without_its_first_record_has_all_tables_read() -> None:
+    """Nothing was copied or confirmed: all tables are read, and no cut is a state until then."""
     start = decide(replace(_HEALTHY, stored=_BEFORE_SLOT))
     assert start.origin == new_origin(1, 0x5100, "77", 1, (100, 101), ["public.t"])
     assert not start.origin.is_state
     assert "read in windows" in start.notes[0]
 
 
-def test_history_file() -> None:
+def test_a_timeline_history_file_is_parsed() -> None:
     text = "1\t0/3000148\tno recovery target specified\n\n# a comment\n2\t1/A0\tbefore 2026-01-01\n"
     assert parse_history(text) == {1: 0x3000148, 2: 0x1000000A0}

@@ -49,12 +49,12 @@ def slot(**changes: Any) -> Slot:
 
 
 def stored(record: PositionRecord, seconds: float) -> list[tuple[PositionRecord, int]]:
-    """Return what the progress topic has: one record, which Kafka took so many seconds ago."""
+    """Return the content of the progress topic: one record, which Kafka stored `seconds` ago."""
     return [(record, int((NOW - seconds) * 1000))]
 
 
 def committed(seconds: float, lsn: int, end: int) -> tuple[PositionRecord, int]:
-    """Return a record whose newest transaction was committed so many seconds ago, and when Kafka took it."""
+    """Return a record whose newest commit was `seconds` ago, and when Kafka stored it (ms since 1970)."""
     here = replace(cut(lsn), commit_ts_us=int((NOW - seconds) * 1e6), offsets={"tailrace.public.orders": [end]})
     return PositionRecord(here, 1), int((NOW - seconds) * 1000) + 100
 
@@ -75,7 +75,7 @@ def text(status: Status) -> str:
     return "\n".join(status_lines(status, 200))
 
 
-def test_where_a_history_begins() -> None:
+def test_the_beginning_of_a_history_is_shown() -> None:
     begins = HistoryFrom(0x2AB, 0)
     record = ViewRecord("orders", "warehouse", 2, cut(800), int(NOW * 1000), history_from=begins)
     status = made(records={"orders": ViewRecord.from_value(record.value())})
@@ -83,7 +83,7 @@ def test_where_a_history_begins() -> None:
     assert status.to_dict()["views"][0]["history_from_lsn"] == "0/2AB"
 
 
-def test_lag_in_bytes_and_seconds() -> None:
+def test_lag_is_shown_in_bytes_and_seconds() -> None:
     status = made()
     assert (status.topics.lag_bytes, status.topics.lag_seconds) == (100, 2.5)
     assert status.source.retained_bytes == 500
@@ -96,7 +96,7 @@ def test_wal_without_a_change_is_no_lag() -> None:
     assert "lag 0 s\n" in text(status)
 
 
-def test_a_lag_that_is_not_known() -> None:
+def test_an_unknown_lag_is_not_shown_as_zero() -> None:
     status = made(lag_s=None)
     assert (status.topics.lag_bytes, status.topics.lag_seconds) == (None, None)
     assert "lag unknown (100 B of WAL not read yet)" in text(status)
@@ -110,17 +110,17 @@ def test_the_lag_of_a_view_counts_from_the_first_change_that_it_lacks() -> None:
         return made(records={"orders": record}, positions=[applied, *later], lag_s=0.0).views[0].lag_seconds
 
     assert lag(applied[0].here) == 5
-    # what other tables' changes have moved is none of this view's
+    # a cut that only changes of other tables have moved
     assert lag(later[0][0].here) == 5
     assert lag(later[1][0].here) == 3
     assert lag(later[2][0].here) == 0
-    # older than what was looked at
+    # older than the position records that were read
     assert lag(replace(applied[0].here, offsets={"tailrace.public.orders": [3]}), 90) == 90
     # without a cut of this topic nothing has been applied
     assert lag(replace(applied[0].here, offsets={}), 90) == 90
 
 
-def test_rows_of_a_snapshot_count_from_when_kafka_took_them() -> None:
+def test_rows_of_a_snapshot_count_from_when_kafka_stored_them() -> None:
     applied = committed(60, 700, 5)
     record = PositionRecord(replace(applied[0].here, offsets={"tailrace.public.orders": [9]}), 1)
     view = ViewRecord("orders", "warehouse", 2, applied[0].here, 1)
@@ -135,7 +135,7 @@ def test_dead_letters_are_counted() -> None:
     assert "could not" not in text(made())
 
 
-def test_a_view_without_a_batch() -> None:
+def test_a_view_without_a_batch_has_nothing_applied() -> None:
     status = made()
     assert (status.views[1].flushed_lsn, status.views[1].lag_bytes) == (None, None)
     assert "nothing applied yet" in text(status)
@@ -149,24 +149,24 @@ def test_json_prints_lsns_as_postgresql_does() -> None:
     assert value["topics"]["lag_bytes"] == 100
 
 
-def test_before_the_first_start() -> None:
+def test_before_the_first_start_nothing_exists_yet() -> None:
     status = made(source=SourceStatus(wal_lsn=1000), positions=[], records={}, lag_s=None)
     assert "does not exist yet" in text(status)
     assert "nothing stored yet" in text(status)
 
 
-def test_what_a_slot_still_has_room_for() -> None:
+def test_the_room_left_to_a_slot_is_shown() -> None:
     assert "no limit" in text(made())
     limited = made(source=SourceStatus(wal_lsn=1000, slot=slot(safe_wal_size=2_000_000, active_pid=None)))
-    assert "2.0 MB more until it is lost" in text(limited)
-    assert "not read by anybody" in text(limited)
+    assert "lost after another 2.0 MB of WAL" in text(limited)
+    assert "not read by any process" in text(limited)
 
 
-def test_how_long_a_slot_lasts() -> None:
+def test_the_time_until_a_slot_is_full_is_shown() -> None:
     room = slot(safe_wal_size=3_600_000)
     mean = made(source=SourceStatus(wal_lsn=1000, slot=room, wal_bytes_per_s=100.0))
     assert mean.seconds_to_full == 36_000
-    assert "that is 10.0 hours of WAL" in text(mean)
+    assert "in about 10.0 hours" in text(mean)
     # nothing has come for 1000 s, in which 100 bytes were written
     since = stored(PositionRecord(cut(900), 1), 1000)
     stuck = made(source=SourceStatus(wal_lsn=1000, slot=room, wal_bytes_per_s=100.0), positions=since)
@@ -174,7 +174,7 @@ def test_how_long_a_slot_lasts() -> None:
     assert made(source=SourceStatus(wal_lsn=1000, slot=slot(), wal_bytes_per_s=100.0)).seconds_to_full is None
 
 
-def test_a_view_that_stands_still_says_why() -> None:
+def test_a_stopped_view_shows_its_error_below_the_table() -> None:
     error = "ERROR  TR-522  view cannot go on\nDETAIL It has 3 columns.\nHINT   tailrace views rebuild orders"
     found = ViewRecord("found", "search", 1, cut(900), 1, error=error)
     status = made(records={"orders": ViewRecord("orders", "warehouse", 2, cut(800), 1, error=error), "found": found})
@@ -183,7 +183,7 @@ def test_a_view_that_stands_still_says_why() -> None:
     assert all("TR-522" not in line for line in table)
     assert "stopped, see below" in table[1]
     assert (blank, first) == ("", "orders, found: TR-522 view cannot go on")
-    assert second == "         all of it: tailrace views status orders"
+    assert second == "         full error: tailrace views status orders"
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -201,7 +201,7 @@ def test_lines_fit_the_terminal(width: int) -> None:
     assert all(line.strip() or line == "" for line in lines)
 
 
-def test_what_is_known_of_a_daemon() -> None:
+def test_the_daemons_record_is_shown_in_words() -> None:
     def shown(active: bool, **record: Any) -> str:
         values: dict[str, Any] = {"state": "running", "since_ms": 1_795_548_000_000, "host": "db1", "pid": 42}
         values |= {"version": "1"} | record
@@ -211,18 +211,18 @@ def test_what_is_known_of_a_daemon() -> None:
 
     assert "daemon   runs on db1 (process 42) since 2026-11-24 19:20:00 UTC" in shown(True)
     again = shown(True, state="retrying", code="TR-301", message="no answer from Kafka")
-    assert "tries again since 2026-11-24 19:20:00 UTC: TR-301 no answer from Kafka" in again
+    assert "retrying since 2026-11-24 19:20:00 UTC: TR-301 no answer from Kafka" in again
     stopped = shown(False, state="stopped")
     assert "daemon   does not run: it was stopped at 2026-11-24 19:20:00 UTC on db1 (process 42)" in stopped
     failed = shown(False, state="failed", code="TR-402", message="slot is gone")
     assert "daemon   does not run: it failed at 2026-11-24 19:20:00 UTC on db1" in failed
     assert "TR-402 slot is gone" in failed
-    assert "ended without a word" in shown(False)
-    # another one has begun since
+    assert "ended without reporting why" in shown(False)
+    # another daemon has started since
     assert "does not run" not in shown(True, state="stopped")
 
 
-def test_a_daemon_of_which_nothing_is_known() -> None:
+def test_a_daemon_without_a_record_is_shown_by_its_slot() -> None:
     idle = SourceStatus(wal_lsn=1000, slot=slot(active_pid=None))
     assert "daemon   does not run" in text(made(source=idle, daemon=daemon_status(idle, None, None)))
     none = SourceStatus(wal_lsn=1000)
@@ -254,7 +254,7 @@ def test_a_view_without_a_batch_waits_for_its_table() -> None:
     record = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
     shown = text(made(records={}, positions=stored(record, 1)))
     assert shown.count("nothing applied yet, waits for table public.orders: being read") == 2
-    # of a query only the job knows which tables it reads
+    # only the job knows which tables a query reads
     config = CONFIG.model_copy(update={"views": {"joined": View(query="SELECT 1", key=["id"])}})
     error = 'TR-584 view "joined" waits for table public.orders, which is being read'
     waiting = ViewRecord("joined", "warehouse", 0, None, 0, error=f"ERROR  {error}\nDETAIL more")
@@ -282,7 +282,7 @@ def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:
     assert "orders" in shown
 
 
-def test_a_kafka_that_is_down_is_said_once() -> None:
+def test_a_kafka_that_is_down_is_reported_once() -> None:
     error = "Kafka cannot be read: no answer"
     shown = text(made(positions=[], records={}, kafka_error=error, views_error=error, lag_s=7.0))
     assert shown.count(error) == 1

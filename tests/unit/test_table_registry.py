@@ -1,4 +1,4 @@
-"""The registry of captured tables, without servers: its states, and which call leads from which to which."""
+"""The registry of captured tables, without servers: its states, and the calls that change them."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def found(name: str, layout: Layout = LAYOUT, columns: tuple[str, ...] = ("id", 
     return Found("public", name, columns, layout)
 
 
-def test_nothing_has_changed() -> None:
+def test_an_unchanged_table_is_not_read() -> None:
     made = registry()
     assert not adopt(made, T)
     settle(made, found("t"))
     assert (made.wanted, made.states, made.incomplete) == ({}, {"public.t": READ}, set())
 
 
-def test_a_column_without_values_is_noted_only() -> None:
+def test_a_new_column_without_values_is_only_recorded() -> None:
     made = registry()
     wider = replace(T, columns=(ID, N, Column("m", 25)))
     now = replace(LAYOUT, attributes=(*LAYOUT.attributes, Attribute(3, "m", 25, -1, False, 6)))
@@ -76,7 +76,7 @@ def test_a_column_without_values_is_noted_only() -> None:
     assert made.states["public.t"] == replace(READ, layout=now, columns=("id", "n", "m"), lsn=2000)
 
 
-def test_a_look_from_before_the_stream_had_come_so_far_says_nothing() -> None:
+def test_a_look_from_before_the_streams_position_is_ignored() -> None:
     made = registry()
     began = time.monotonic()
     now = replace(LAYOUT, attributes=LAYOUT.attributes[:1])
@@ -88,7 +88,7 @@ def test_a_look_from_before_the_stream_had_come_so_far_says_nothing() -> None:
     assert "public.t" in made.wanted, "it has come back"
 
 
-def test_a_commit_is_in_the_wal_before_others_see_it() -> None:
+def test_a_layout_is_awaited_until_its_commit_is_visible() -> None:
     wider = replace(LAYOUT, attributes=(*LAYOUT.attributes, Attribute(3, "m", 25, -1, False, 6)))
     shown = replace(T, columns=(ID, N, Column("m", 25)))
     assert when_visible(iter([LAYOUT, LAYOUT, wider, LAYOUT]).__next__, shown) is wider
@@ -96,7 +96,7 @@ def test_a_commit_is_in_the_wal_before_others_see_it() -> None:
     assert when_visible(iter([None, LAYOUT]).__next__, shown) is None
 
 
-def test_from_wanted_over_reading_to_streaming() -> None:
+def test_a_table_goes_from_wanted_to_reading_to_streaming() -> None:
     made = registry()
     made.want(T)
     assert (made.status("public.t"), made.incomplete) == (TableStatus.WANTED, {"public.t"})
@@ -116,8 +116,8 @@ REWRITTEN = (replace(LAYOUT.attributes[0], version=6), LAYOUT.attributes[1])
 REKEYED = replace(LAYOUT, files=((7, 71, False),), attributes=REWRITTEN)
 
 
-def test_what_happens_before_its_read_is_planned_counts() -> None:
-    """The topic has rows of the layout before: records of old keys would stay beside those of the read."""
+def test_changes_before_a_read_is_planned_can_require_an_empty_topic() -> None:
+    """The topic has rows of the old layout: records of old keys would stay beside those of the read."""
     for layout, emptied in ((LAYOUT, False), (REKEYED, True)):
         made = registry()
         made.want(T)
@@ -134,8 +134,8 @@ def test_what_happens_before_its_read_is_planned_counts() -> None:
     assert (looked.states["public.t"].run, looked.must_be_emptied("public.t")) == (5, True)
 
 
-def test_rows_that_came_before_the_first_read_was_planned() -> None:
-    """The stream brings them in the form of their time, while the table waits for others to be read."""
+def test_rows_before_the_first_planned_read_can_require_an_empty_topic() -> None:
+    """They are streamed in their layout at the time, while the table waits for others to be read."""
     looked = registry({}, "public.t")
     settle(looked, found("t"))
     looked.planned(T, REKEYED, 3000, PAST)
@@ -146,7 +146,7 @@ def test_rows_that_came_before_the_first_read_was_planned() -> None:
     assert (streamed.must_be_emptied("public.t"), streamed.begins_empty("public.t")) == (False, True)
 
 
-def test_altered_while_it_is_read() -> None:
+def test_a_table_altered_while_it_is_read_is_wanted_again() -> None:
     filled = replace(LAYOUT, attributes=(*LAYOUT.attributes, Attribute(3, "m", 25, -1, True, 6)))
     for layout, emptied in ((filled, False), (None, False), (REKEYED, True)):
         made = registry()
@@ -156,7 +156,7 @@ def test_altered_while_it_is_read() -> None:
         assert (made.status("public.t"), made.must_be_emptied("public.t")) == (TableStatus.WANTED, emptied)
 
 
-def test_the_first_copy() -> None:
+def test_the_first_copy_leaves_no_table_incomplete() -> None:
     made = registry({}, "public.t", "public.u")
     assert (made.status("public.t"), made.incomplete) == (TableStatus.NEW, {"public.t", "public.u"})
     made.first(T, LAYOUT, 1000)
@@ -168,7 +168,7 @@ def test_the_first_copy() -> None:
     assert (made.status("public.u"), made.incomplete) == (TableStatus.GONE, set())
 
 
-def test_a_read_that_a_person_wants_of_a_topic_that_lacks_nothing() -> None:
+def test_of_requested_reads_only_reconcile_makes_a_table_incomplete() -> None:
     made = registry()
     made.ask(T, Asked(whole=True))
     assert (made.status("public.t"), made.incomplete) == (TableStatus.STREAMING, set())
@@ -179,7 +179,7 @@ def test_a_read_that_a_person_wants_of_a_topic_that_lacks_nothing() -> None:
     assert made.incomplete == {"public.t"}
 
 
-def test_what_readers_cannot_follow_is_read_again_from_an_empty_topic() -> None:
+def test_a_change_that_readers_cannot_follow_refills_the_topic() -> None:
     text, longer = replace(T, columns=(ID, Column("n", 25))), replace(T, columns=(Column("id", 20, -1, True), N))
     for relation in (text, longer):
         made = registry()
@@ -191,7 +191,7 @@ def test_what_readers_cannot_follow_is_read_again_from_an_empty_topic() -> None:
     assert adopt(registry(as_text=["public.t.*"]), longer), "a key has no other form"
 
 
-def test_what_readers_cannot_follow_stops_if_a_person_wants_it() -> None:
+def test_on_schema_change_stop_refuses_what_readers_cannot_follow() -> None:
     made = registry(on_schema_change="stop")
     with pytest.raises(StateError) as stopped:
         adopt(made, replace(T, columns=(ID, Column("n", 25))))
@@ -205,7 +205,7 @@ def test_what_readers_cannot_follow_stops_if_a_person_wants_it() -> None:
     assert "as_text" not in stopped.value.hint
 
 
-def test_another_table_of_the_same_name() -> None:
+def test_another_table_of_the_same_name_refills_the_topic() -> None:
     made = registry()
     assert adopt(made, replace(T, oid=8), replace(LAYOUT, oid=8))
     assert made.states["public.t"] == replace(REFILL, oid=8)
@@ -223,7 +223,7 @@ def test_another_table_of_the_same_name() -> None:
     assert looked.status("public.t") is TableStatus.READING
 
 
-def test_published_again() -> None:
+def test_a_table_that_is_published_again_refills_its_topic() -> None:
     before = replace(READ, member=90, layout=replace(LAYOUT, member=90))
     gone, again = replace(LAYOUT, member=0), replace(LAYOUT, member=91)
     made = registry({"public.t": before})
@@ -234,7 +234,7 @@ def test_published_again() -> None:
     assert not adopt(made, T, again)
 
 
-def test_renamed_and_back() -> None:
+def test_a_table_renamed_and_back_is_read_under_its_last_name() -> None:
     made = registry()
     assert not adopt(made, replace(T, name="u"), old=None)
     assert made.wanted.keys() == {"public.u"}
@@ -244,7 +244,7 @@ def test_renamed_and_back() -> None:
     assert made.wanted.keys() == {"public.t"}
 
 
-def test_renamed_without_a_change() -> None:
+def test_a_rename_without_a_streamed_change_is_found_by_a_look() -> None:
     made = registry()
     look = Look(time.monotonic(), 2000, (found("u"),))
     assert made.moved(look) == {"public.t"}
@@ -253,7 +253,7 @@ def test_renamed_without_a_change() -> None:
     assert not made.must_be_emptied("public.u")
 
 
-def test_two_tables_swap_names() -> None:
+def test_two_tables_that_swap_names_are_both_read_once() -> None:
     other = replace(LAYOUT, oid=8, files=((8, 80, False),))
     made = registry({"public.t": READ, "public.u": replace(READ, oid=8, layout=other)})
     settle(made, found("t", other), found("u"))
@@ -266,14 +266,14 @@ def test_two_tables_swap_names() -> None:
     assert {state.run for state in made.states.values()} == {4}, "once is enough"
 
 
-def test_a_table_that_was_dropped_while_it_was_read_is_let_go_of() -> None:
+def test_only_a_table_dropped_while_it_was_read_is_forgotten() -> None:
     made = registry({"public.t": replace(READ, status=TableStatus.READING), "public.u": replace(READ, oid=8)})
     settle(made)
     assert made.status("public.t") is TableStatus.GONE
     assert made.status("public.u") is TableStatus.STREAMING, "its topic is as it was at its end"
 
 
-def test_primary_key_changed_where_the_wal_does_not_name_it() -> None:
+def test_a_changed_key_that_the_wal_does_not_name_is_found() -> None:
     made = registry()
     assert not made.key_changed(T, 2000, LAYOUT)
     other = replace(LAYOUT, key=(2,))
@@ -281,8 +281,8 @@ def test_primary_key_changed_where_the_wal_does_not_name_it() -> None:
     assert not made.key_changed(T, 999, other)
 
 
-def test_an_option_that_is_taken_back() -> None:
-    """What was left out, or masked, is not on the topic for the rows that were read so."""
+def test_a_change_of_column_options_has_the_table_read() -> None:
+    """Values that were left out, or masked, are not on the topic for the rows that were read so."""
     hidden = {"public.t": replace(READ, columns=("id",))}
     for options, wanted in (({}, True), ({"exclude": ["public.t.n"]}, False)):
         made = registry(hidden, **options)
@@ -293,7 +293,7 @@ def test_an_option_that_is_taken_back() -> None:
     assert "public.t" in masked.wanted
 
 
-def test_parked_resumed_left_out() -> None:
+def test_a_table_is_parked_left_out_and_resumed() -> None:
     made = registry()
     made.park(T, SourceError("TR-220", "refused", hint="do this"), 2000)
     assert (made.status("public.t"), made.incomplete) == (TableStatus.PARKED, {"public.t"})
@@ -308,7 +308,7 @@ def test_parked_resumed_left_out() -> None:
     assert made.incomplete == {"public.t"}
 
 
-def test_states_of_a_version_that_left_them_to_the_position_record() -> None:
+def test_states_without_a_status_follow_from_the_position_record() -> None:
     old = replace(READ, status=None)
     made = registry({"public.a": old, "public.b": old, "public.c": TableState(4, 7), "public.d": TableState(1, 0)},
                     "public.b", "public.c")  # fmt: skip

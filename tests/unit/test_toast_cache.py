@@ -1,4 +1,4 @@
-"""The file of the TOAST cache: what it keeps over restarts, and what it does when it cannot."""
+"""The file of the TOAST cache: its values over restarts, its failures, and invalidation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cache(tmp_path: Path) -> Iterator[ToastCache]:
     made.close()
 
 
-def test_sees_what_it_has_just_been_told(cache: ToastCache) -> None:
+def test_values_are_visible_before_the_commit(cache: ToastCache) -> None:
     cache.put(1, b"k", "body", b"one")
     cache.put(1, b"k", "more", b"two", until=9)
     assert (cache.get(1, b"k", "body"), cache.get(1, b"k", "more")) == ((b"one", 0), (b"two", 9))
@@ -41,7 +41,7 @@ def test_sees_what_it_has_just_been_told(cache: ToastCache) -> None:
     assert (cache.names(1, b"k"), cache.has(1)) == ([], False)
 
 
-def test_only_what_was_committed_is_there_again(tmp_path: Path) -> None:
+def test_only_committed_values_survive_a_restart(tmp_path: Path) -> None:
     first = ToastCache(tmp_path, _MIB)
     assert first.at is None
     first.put(1, b"k", "body", b"one")
@@ -60,13 +60,13 @@ def test_only_what_was_committed_is_there_again(tmp_path: Path) -> None:
     second.close()
 
 
-def test_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_folder_and_file_are_readable_by_the_owner_only(tmp_path: Path) -> None:
     ToastCache(tmp_path / "new", _MIB).close()
     modes = [(tmp_path / "new").stat().st_mode, (tmp_path / "new" / FILE_NAME).stat().st_mode]
     assert [mode & 0o777 for mode in modes] == [0o700, 0o600]
 
 
-def test_oldest_values_give_way_to_the_stream_but_not_to_a_snapshot(tmp_path: Path) -> None:
+def test_the_oldest_values_give_way_to_the_stream_not_to_a_snapshot(tmp_path: Path) -> None:
     cache = ToastCache(tmp_path, 4 * _MIB)
     for n in range(1000):
         cache.put(1, b"%d" % n, "body", bytes([n % 256]) * 10_000)
@@ -87,14 +87,14 @@ def test_oldest_values_give_way_to_the_stream_but_not_to_a_snapshot(tmp_path: Pa
     assert (tmp_path / FILE_NAME).stat().st_size < 5.5 * _MIB
 
 
-def test_a_value_too_large_is_not_kept_nor_the_one_before(cache: ToastCache) -> None:
+def test_a_value_too_large_to_cache_removes_the_one_before(cache: ToastCache) -> None:
     cache.put(1, b"k", "body", b"one")
     cache.put(1, b"k", "body", bytes(17 * _MIB))
     assert cache.get(1, b"k", "body") is None
 
 
 @pytest.mark.parametrize("damage", [b"no database at all" * 1000, b""])
-def test_damaged_file_begins_empty(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_replaced_by_an_empty_one(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(damage)
     cache = ToastCache(tmp_path, _MIB)
     assert cache.at is None
@@ -103,7 +103,7 @@ def test_damaged_file_begins_empty(tmp_path: Path, damage: bytes) -> None:
     cache.close()
 
 
-def test_file_of_another_version_begins_empty(tmp_path: Path) -> None:
+def test_a_file_of_another_version_is_emptied(tmp_path: Path) -> None:
     cache = ToastCache(tmp_path, _MIB)
     cache.put(1, b"k", "body", b"one")
     cache.commit(_CUT, "origin")
@@ -116,7 +116,7 @@ def test_file_of_another_version_begins_empty(tmp_path: Path) -> None:
     cache.close()
 
 
-def test_damaged_while_in_use_is_given_up(tmp_path: Path) -> None:
+def test_a_file_whose_damage_is_found_in_use_is_deleted(tmp_path: Path) -> None:
     cache = ToastCache(tmp_path, 64 * _MIB)
     for n in range(2000):
         cache.put(1, b"%d" % n, "body", bytes(5000))
@@ -133,7 +133,7 @@ def test_damaged_while_in_use_is_given_up(tmp_path: Path) -> None:
     assert not (tmp_path / FILE_NAME).exists()
 
 
-def test_no_folder_no_cache(tmp_path: Path) -> None:
+def test_without_a_usable_folder_nothing_is_cached(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (None, tmp_path / "file" / "below"):
         cache = ToastCache(folder, _MIB)
@@ -144,7 +144,7 @@ def test_no_folder_no_cache(tmp_path: Path) -> None:
         cache.close()
 
 
-def test_in_use_by_another_process_is_left_alone(cache: ToastCache, tmp_path: Path) -> None:
+def test_a_file_in_use_by_another_cache_is_left_alone(cache: ToastCache, tmp_path: Path) -> None:
     cache.put(1, b"k", "body", b"one")
     other = ToastCache(tmp_path / "toast", _MIB)
     other.put(1, b"k", "body", b"two")
@@ -155,7 +155,7 @@ def test_in_use_by_another_process_is_left_alone(cache: ToastCache, tmp_path: Pa
     assert (tmp_path / "toast" / FILE_NAME).exists()
 
 
-# When a table's values lose their meaning
+# Invalidation of a table's values
 
 _RELATION = Relation(1, "public", "docs", ReplicaIdentity.DEFAULT, (Column("id", 23, -1, True), Column("body", 25)))
 
@@ -176,22 +176,24 @@ def table(cache: ToastCache) -> TableToast:
     return made
 
 
-def test_relation_message_that_says_nothing_new(table: TableToast, cache: ToastCache) -> None:
+def test_a_relation_message_without_a_change_keeps_values(table: TableToast, cache: ToastCache) -> None:
     _took(table, 50, b"x" * 100)
-    _took(table, 100, b"y" * 100)  # the stream has passed the moment at which the catalog was asked
+    _took(table, 100, b"y" * 100)  # the stream has passed the LSN at which the catalog was read
     table.seen("t.public.docs", "mark", 300)
     assert _kept(cache)
 
 
 @pytest.mark.parametrize(("topic", "mark"), [("t.public.docs", "other"), ("t.public.docs", None), ("t.b.docs", "mark")])
-def test_relation_message_of_a_changed_table(table: TableToast, cache: ToastCache, topic: str, mark: str) -> None:
+def test_a_relation_message_of_a_changed_table_drops_values(
+    table: TableToast, cache: ToastCache, topic: str, mark: str
+) -> None:
     _took(table, 100, b"x" * 100)
     table.seen(topic, mark, 300)
     assert not _kept(cache)
 
 
-def test_relation_message_before_the_catalog_was_asked(table: TableToast, cache: ToastCache) -> None:
-    """What it tells of may be in the catalog's answer already, so that both answers are the same."""
+def test_values_from_before_the_catalog_was_read_are_dropped(table: TableToast, cache: ToastCache) -> None:
+    """Its change may be in the catalog's answer already, so that both answers are the same."""
     _took(table, 99, b"x" * 100)
     table.seen("t.public.docs", "mark", 300)
     assert not _kept(cache)
@@ -200,7 +202,7 @@ def test_relation_message_before_the_catalog_was_asked(table: TableToast, cache:
     assert not _kept(cache)
 
 
-def test_a_table_that_cannot_be_asked_about(cache: ToastCache) -> None:
+def test_without_a_catalog_answer_each_relation_message_drops_values(cache: ToastCache) -> None:
     table = TableToast(cache, _RELATION, ToastShape({1: 10}, 20, None, 0))
     table.seen("t.public.docs", None, 0)
     _took(table, 100, b"x" * 100)

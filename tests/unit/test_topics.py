@@ -1,4 +1,4 @@
-"""Names of topics: which tables could not be told apart."""
+"""Topic names: tables whose names would clash, and the list of our own topics."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tailrace.schemas.records.topics import Topics
         ([("public", "é"), ("public", "_xE9")], [("public._xE9", "public.é")]),
     ],
 )
-def test_clashes(tables: list[tuple[str, str]], expected: list[tuple[str, ...]]) -> None:
+def test_tables_whose_names_clash_are_found(tables: list[tuple[str, str]], expected: list[tuple[str, ...]]) -> None:
     assert Topics("p").clashes([*tables, tables[0]]) == expected
 
 
-def test_every_topic_of_ours_is_on_one_list() -> None:
+def test_each_of_our_own_topics_is_on_one_list() -> None:
     topics = Topics("p")
     properties = [name for name, each in vars(Topics).items() if isinstance(each, property)]
     named = {value for name in properties if isinstance(value := getattr(topics, name), str)}

@@ -1,4 +1,4 @@
-"""The assembler's dealings with what is no row; rows are tried against servers."""
+"""The assembler's handling of messages other than rows; rows are tested with servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.golden.describe import FOLDER, load
 
 
 class _Sink:
-    """Nothing is sent here."""
+    """A sink to which nothing may be sent."""
 
     def __init__(self) -> None:
         self.outbox = Outbox(SimpleNamespace(produce=_unexpected), *[_unexpected] * 4)
@@ -43,20 +43,20 @@ def _xlogdata(message: bytes) -> bytes:
     return struct.pack(">cQQq", b"w", 2000, 3000, 0) + message
 
 
-def test_stream_abort_that_nobody_asked_for(assembler: Assembler) -> None:
+def test_an_unrequested_stream_abort_is_ignored(assembler: Assembler) -> None:
     """PostgreSQL 18 sends it under protocol 1, too, for rolled-back parts of large transactions."""
     begin = b"B" + struct.pack(">QqI", 2000, 0, 77)
     assembler.feed([_xlogdata(b"A" + struct.pack(">II", 77, 78)), _xlogdata(begin)])
     assert assembler.open_xid == 77
 
 
-def test_unknown_message(assembler: Assembler) -> None:
+def test_an_unknown_message_is_refused(assembler: Assembler) -> None:
     with pytest.raises(DecodeError, match="unknown type 90"):
         assembler.feed([_xlogdata(b"Z")])
 
 
 @pytest.mark.parametrize("message", [b"I\0\0\0\1N\0\0", b"T\0\0\0\1\0\0\0\0\1", b"C\0" + bytes(24)])
-def test_outside_a_transaction(assembler: Assembler, message: bytes) -> None:
+def test_a_message_outside_a_transaction_is_refused(assembler: Assembler, message: bytes) -> None:
     with pytest.raises(DecodeError, match="outside a transaction"):
         assembler.feed([_xlogdata(message)])
 
@@ -69,7 +69,7 @@ def test_commit_ends_the_transaction(assembler: Assembler) -> None:
 
 
 def test_two_phase_messages_are_refused(assembler: Assembler) -> None:
-    """Our slots have two_phase off, so nobody has asked for them: taken for nothing, changes would be lost."""
+    """Our slots have two_phase off, so they are unexpected; ignoring them would lose changes."""
     recording = load(FOLDER / "pg18_protocol4.json")
     by_kind = {message[:1]: message for _, message in recording.messages}
     for kind in (b"b", b"P", b"K", b"r", b"p"):

@@ -1,4 +1,4 @@
-"""Readers of single values: the corners that PostgreSQL prints, and what is refused."""
+"""Parsers of single values: PostgreSQL's edge cases, and values that are refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tailrace.schemas.encode.values import ValueRefused
 
 
 @given(st.dates())
-def test_date(date: datetime.date) -> None:
+def test_a_date_is_parsed_into_days(date: datetime.date) -> None:
     assert values.date_days(date.isoformat().encode()) == (date - datetime.date(1970, 1, 1)).days
 
 
 @given(st.datetimes())
-def test_timestamp(moment: datetime.datetime) -> None:
+def test_a_timestamp_is_parsed_into_microseconds(moment: datetime.datetime) -> None:
     text = moment.isoformat(sep=" ").encode()
     expected = (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
     assert values.timestamp_micros(text, False) == expected
@@ -36,7 +36,7 @@ def test_timestamp(moment: datetime.datetime) -> None:
         (b"-infinity", -(2**31)),
     ],
 )
-def test_far_dates(text: bytes, days: int) -> None:
+def test_dates_at_the_limits_are_parsed(text: bytes, days: int) -> None:
     assert values.date_days(text) == days
 
 
@@ -52,12 +52,12 @@ def test_far_dates(text: bytes, days: int) -> None:
         (b"0044-03-15 12:00:00 BC", -63517780800000000),
     ],
 )
-def test_far_timestamps(text: bytes, micros: int) -> None:
+def test_timestamps_at_the_limits_are_parsed(text: bytes, micros: int) -> None:
     assert values.timestamp_micros(text, False) == micros
 
 
 @pytest.mark.parametrize("text", [b"294247-01-10 04:00:54.775807", b"294276-12-31 23:59:59.999999"])
-def test_a_timestamp_that_would_collide_is_refused(text: bytes) -> None:
+def test_a_timestamp_at_or_past_the_value_of_infinity_is_refused(text: bytes) -> None:
     with pytest.raises(ValueRefused):
         values.timestamp_micros(text, False)
 
@@ -67,13 +67,13 @@ def test_a_session_that_is_not_in_utc_is_noticed() -> None:
         values.timestamp_micros(b"2026-01-01 00:00:00+02", True)
 
 
-def test_end_of_day() -> None:
+def test_24_hours_and_one_microsecond_are_times() -> None:
     assert values.time_micros(b"24:00:00") == 86_400_000_000
     assert values.time_micros(b"00:00:00.000001") == 1
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=1 - 10**10, max_value=10**10 - 1))
-def test_decimal(number: Decimal) -> None:
+def test_a_decimal_is_parsed_into_its_unscaled_bytes(number: Decimal) -> None:
     raw = values.decimal_bytes(f"{number:.4f}".encode(), 14, 4)
     assert Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-4) == number
 
@@ -81,12 +81,12 @@ def test_decimal(number: Decimal) -> None:
 @pytest.mark.parametrize(
     ("number", "size"), [("0", 1), ("127", 1), ("-128", 1), ("128", 2), ("-129", 2), ("32767", 2), ("-32768", 2)]
 )
-def test_decimal_takes_no_byte_too_many(number: str, size: int) -> None:
+def test_a_decimal_has_no_superfluous_byte(number: str, size: int) -> None:
     assert len(values.decimal_bytes(number.encode(), 10, 0)) == size
 
 
 @pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"-Infinity", b"1.005", b"12345678901"])
-def test_no_decimal(text: bytes) -> None:
+def test_a_number_that_does_not_fit_the_decimal_is_refused(text: bytes) -> None:
     with pytest.raises(ValueRefused):
         values.decimal_bytes(text, 10, 2)
 
@@ -101,24 +101,24 @@ def test_no_decimal(text: bytes) -> None:
         ('{"ä ö"}'.encode(), ["ä ö".encode()]),
     ],
 )
-def test_array(text: bytes, items: list[bytes | None]) -> None:
+def test_an_array_is_parsed_into_its_items(text: bytes, items: list[bytes | None]) -> None:
     assert values.array_items(text) == items
 
 
 @pytest.mark.parametrize("text", [b"{{1,2},{3,4}}", b"[0:1]={1,2}", b"{1,2", b'{"a', b'{"a"b}'])
-def test_no_array_of_one_dimension(text: bytes) -> None:
+def test_an_array_other_than_of_one_dimension_is_refused(text: bytes) -> None:
     with pytest.raises(ValueRefused):
         values.array_items(text)
 
 
-def test_hstore() -> None:
+def test_an_hstore_is_parsed_into_its_pairs() -> None:
     text = rb'"a"=>"1", "b\"c"=>NULL, ""=>"x\\"'
     assert values.hstore_items(text) == [(b"a", b"1"), (b'b"c', None), (b"", b"x\\")]
 
 
 @pytest.mark.parametrize("text", [b"9999999-01-01", b"9999999-01-01 BC", b"12345678-01-01", b"12345678-01-01 BC"])
-def test_a_date_that_postgresql_does_not_have(text: bytes) -> None:
-    """Compiled, larger years would overflow."""
+def test_a_date_beyond_postgresqls_range_is_refused(text: bytes) -> None:
+    """In compiled code larger years would overflow."""
     with pytest.raises(ValueRefused):
         values.date_days(text)
     with pytest.raises(ValueRefused):

@@ -1,4 +1,4 @@
-"""What `tailrace verify` prints: both sides of a key that differs, on standard output only."""
+"""The report of `tailrace verify`: both sides of a key that differs, and an error without values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text(found: Result) -> str:
     return "\n".join(lines(found))
 
 
-def test_equal() -> None:
+def test_an_equal_view_is_reported_with_its_row_counts() -> None:
     assert text(result()).splitlines() == [
         "orders: equal  (X 0/100, C 0/200, 1.2 s)",
         "  source and topic at X: 3 and 3 rows, no difference",
@@ -35,7 +35,7 @@ def test_equal() -> None:
     assert summary([result()]) is None
 
 
-def test_only_the_columns_that_differ() -> None:
+def test_only_the_columns_that_differ_are_shown() -> None:
     assert text(result(OTHER, more=4)).splitlines()[2:] == [
         "  topic and view at C: 3 and 2 rows, 5 keys differ",
         '    id="1"',
@@ -45,7 +45,7 @@ def test_only_the_columns_that_differ() -> None:
     ]
 
 
-def test_a_side_without_the_row_and_one_with_two() -> None:
+def test_a_missing_row_and_a_duplicate_are_shown() -> None:
     shown = text(result(Difference(b'["1"]', None, b'["1",null,"5"]', 0, 2)))
     assert "topic  no such row" in shown
     assert 'view   note=NULL total="5" (2 rows with this key)' in shown
@@ -67,12 +67,12 @@ def test_the_error_names_views_and_shows_no_value() -> None:
     assert '"a"' not in str(failure)
 
 
-def test_late() -> None:
+def test_a_late_difference_may_be_due_to_compaction() -> None:
     assert "compaction" in text(result(OTHER, late=True))
     assert "compaction" not in text(result(late=True))
 
 
-def test_json() -> None:
+def test_json_has_cut_and_differences() -> None:
     value = orjson.loads(orjson.dumps(result(OTHER).to_dict()))
     assert (value["equal"], value["x"], value["cut"]) == (False, "0/100", "0/200")
     assert value["comparisons"][1]["differences"][0]["left"] == ["1", "a", None]

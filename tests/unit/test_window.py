@@ -1,4 +1,4 @@
-"""What a read sees: transaction ids of 32 bits against a snapshot of 64."""
+"""Visibility for a read: 32-bit transaction ids compared with a 64-bit snapshot."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tailrace.snapshot.window import Plan, VisibleXids, moved
         ("100:110:103,105", 200, False),
         ("100:100:", 99, True),
         ("100:100:", 100, False),
-        # behind the first wrap of the 32-bit counter
+        # after the first wrap of the 32-bit counter
         ("4294967296:4294967400:4294967300", 4, False),
         ("4294967296:4294967400:4294967300", 5, True),
         ("4294967296:4294967400:4294967300", 104, False),
         ("4294967290:4294967300:", 4294967295, True),
     ],
 )
-def test_visible(snapshot: str, xid: int, seen: bool) -> None:
+def test_a_32_bit_xid_is_seen_as_the_64_bit_snapshot_says(snapshot: str, xid: int, seen: bool) -> None:
     assert VisibleXids.parse(snapshot).sees(xid) is seen
 
 
-def test_moved_is_what_chunks_or_rows_of_before_do_not_fit() -> None:
+def test_a_table_has_moved_if_old_chunks_or_rows_do_not_fit_it() -> None:
     columns = (Column("id", 23), Column("n", 23))
     relation = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, columns)
     attributes = tuple(Attribute(i, each.name, 23, -1, False, 5) for i, each in enumerate(columns, 1))
