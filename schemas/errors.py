@@ -84,7 +84,7 @@ class DecodeError(SourceError):
         super().__init__(
             "TR-210",
             f"cannot decode {what} at offset {offset}",
-            detail=f"{need} bytes needed, {have} there.",
+            detail=f"{need} bytes needed, {have} available.",
             hint="This is a bug or a damaged connection; the slot still has the data. Please report it.",
         )
         self.offset = offset

@@ -9,10 +9,10 @@ def no_key(view: str, topic: str) -> ConfigError:
     """Return the error TR-508. A key added later does not help, because the topic keeps its initial form."""
     return ConfigError(
         "TR-508",
-        f'view "{view}": its table has no key',
-        detail=f'Topic "{topic}" is a log of events: nothing tells which of them are of the same row.',
-        hint=f'shape = "log"  # under [views.{view}]: a row for each change, which needs no key\n'
+        f'the table of view "{view}" has no key',
+        detail=f'Topic "{topic}" is a log of events: nothing identifies the row that an event belongs to.',
+        hint=f'shape = "log"  # under [views.{view}]: one row for each change, needs no key\n'
         "       Or give the table a primary key (or REPLICA IDENTITY FULL, a unique index, and its columns in\n"
-        "       source.keys), and begin on other topics, for these stay without keys:\n"
+        "       source.keys), and start with new topics, because the present ones stay without keys:\n"
         '       prefix = "NEW"  # under [kafka], and another slot under [source]',
     )

@@ -33,7 +33,7 @@ def reason(error: BaseException) -> str:
         named = f': "{system.filename}"' if system.filename else ""
         return f"{_sentence(str(system.strerror))}{named}"
     texts = (without_classes(str(each)) for each in reversed(chain))
-    return _sentence(next((text for text in texts if text), "it does not say why"))
+    return _sentence(next((text for text in texts if text), "no reason given"))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -33,13 +33,13 @@ class Shape:
 
 SHAPES: Final[Mapping[ShapeName, Shape]] = {
     "current": Shape(
-        "Each changed key is merged from its newest record; no table is read but the view itself.",
+        "Each changed key is merged from its newest record; only the view itself is read.",
         from_topics=True,
         has_rows=True,
         readable=True,
     ),
     "history": Shape(
-        "Each record of a changed key is a version; of the view, the open versions of these keys are read.",
+        "Each record of a changed key is a version; the open versions of these keys are read from the view.",
         has_rows=True,
         has_versions=True,
         readable=True,

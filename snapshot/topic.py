@@ -66,15 +66,15 @@ class Decoder:
         try:
             schema_id = schema_id_of(raw)
         except ValueError as error:
-            raise SinkError(NOT_OURS, "a record is not one of ours", detail=f"It is {error}.") from None
+            raise SinkError(NOT_OURS, "a record was not written by Tailrace", detail=f"It is {error}.") from None
         if schema_id not in self._texts:
             self._texts.update(self._read())
         if schema_id not in self._texts:
             raise SinkError(
                 "TR-332",
                 f"schema {schema_id} is not on the schemas topic",
-                detail="Records that were written with it cannot be read.",
-                hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
+                detail="Records written with it cannot be decoded.",
+                hint="tailrace config show  # kafka.prefix must be that of the pipeline that wrote the topic",
             )
         return schema_id
 
@@ -125,9 +125,9 @@ def read_to(
             elif time.monotonic() > deadline:
                 raise SinkError(
                     "TR-333",
-                    f'nothing came from topic "{topic}" for {idle_s:.0f} s',
-                    detail=f"{len(missing)} of {len(ends)} partitions are not read to the cut.",
-                    hint="Check that the brokers run and that kafka.bootstrap names them.",
+                    f'no record arrived from topic "{topic}" for {idle_s:.0f} s',
+                    detail=f"{len(missing)} of {len(ends)} partitions have not been read up to the cut.",
+                    hint="kcat -b HOST:PORT -L  # do the brokers of kafka.bootstrap run? Has each partition a leader?",
                 )
     except KafkaException as error:
         raise _unreadable(topic, error.args[0]) from None
@@ -161,9 +161,9 @@ def record_of(message: Message) -> Record:
     if raw is None:
         raise SinkError(
             NOT_OURS,
-            f'a record of topic "{message.topic()}" is not one of ours',
+            f'topic "{message.topic()}" has a record that Tailrace did not write',
             detail=f'Partition {partition}, offset {offset} has no header "{POSITION_HEADER}".',
-            hint="Something else writes to the topic. Give this pipeline a kafka.prefix of its own.",
+            hint="Another program writes to the topic. Stop it, or give this pipeline its own kafka.prefix.",
         )
     key, value = message.key(), message.value()
     return Record(
@@ -181,5 +181,5 @@ def _unreadable(topic: str, error: KafkaError) -> SinkError:
         "TR-333",
         f'topic "{topic}" cannot be read',
         detail=f"{error.name()}: {error.str()}.",
-        hint="Check that the brokers run and that kafka.bootstrap names them.",
+        hint="kcat -b HOST:PORT -L  # do the brokers of kafka.bootstrap run? Has each partition a leader?",
     )

@@ -45,8 +45,8 @@ def job_failed(error: Exception) -> TailraceError:
         return _from_a_task(error) or SinkError(
             "TR-527",
             f"a Spark job failed: {cause(error)}",
-            detail="The batch changed nothing that its cut does not say; it is tried again from there.",
-            hint="The whole of it may hold values of rows, so it is printed only with TAILRACE_TRACE=1 set.",
+            detail="The recorded cut of a view covers completed work only; the next batch continues from it.",
+            hint="TAILRACE_TRACE=1 prints the complete error, which may contain row values.",
         )
     except Exception:
         # The exception is an object in the JVM, which has ended in the meantime.
@@ -57,8 +57,8 @@ def _gone() -> SinkError:
     return SinkError(
         JVM_GONE,
         "the JVM of the Spark job has ended",
-        detail="A signal ended it, or the system had no memory left for it. What was not committed is done again.",
-        hint="Give it memory: [spark] driver_memory; see also: dmesg | grep -i 'killed process'",
+        detail="A signal ended it, or the system ran out of memory. Uncommitted work is repeated at the next start.",
+        hint="dmesg | grep -i 'killed process'  # if memory ran out, raise driver_memory under [spark]",
     )
 
 
@@ -72,7 +72,7 @@ def cause(error: Exception) -> str:
         name, text = str(each.getClass().getName()), without_classes(str(each.getMessage() or ""))
         if text and name.startswith(_ABOUT_NO_ROWS):
             return f"{text} [{condition}]" if condition else text
-    return f"Spark reports {condition}" if condition else "for a reason that may hold values of rows"
+    return f"Spark reports {condition}" if condition else "the cause is not shown, as it may contain row values"
 
 
 def is_jvm_gone(error: BaseException) -> bool:
@@ -138,4 +138,4 @@ def _in_python(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     place = f" in {Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else ""
-    return f"a fault{place}, of which the text may hold values of rows"
+    return f"an error{place}; its text is not shown, as it may contain row values"

@@ -65,13 +65,13 @@ def _put_integer(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
     if negative:
         i += 1
     if i >= end or end - i > 19:
-        raise ValueRefused("not an integer of the form that PostgreSQL prints")
+        raise ValueRefused("not an integer in PostgreSQL's output format")
     if end - i == 19 and text[i:end] > (b"9223372036854775808" if negative else b"9223372036854775807"):
         raise ValueRefused("an integer of more than 64 bits")
     while i < end:
         digit = text[i] - 48
         if digit < 0 or digit > 9:
-            raise ValueRefused("not an integer of the form that PostgreSQL prints")
+            raise ValueRefused("not an integer in PostgreSQL's output format")
         # accumulate the negative value, because the range below zero is larger by one
         value = value * 10 - digit
         i += 1
@@ -207,7 +207,7 @@ def put_value(
         _put_integer(text, start, end, out)
     elif kind == BOOL:
         if end - start != 1 or (text[start] != 116 and text[start] != 102):
-            raise ValueRefused("not a boolean of the form that PostgreSQL prints")
+            raise ValueRefused("not a boolean in PostgreSQL's output format")
         out.put_byte(1 if text[start] == 116 else 0)
     elif kind == DOUBLE:
         out.put_double(_float_at(text, start, end))
@@ -257,7 +257,7 @@ def _put_rare_value(kind: cython.int, column: ValueType, text: bytes, out: Buffe
         out.put_byte(0)
     elif kind == VECTOR:
         if not text.startswith(b"[") or not text.endswith(b"]"):
-            raise ValueRefused("not a vector of the form that pgvector prints")
+            raise ValueRefused("not a vector in pgvector's output format")
         numbers = text[1:-1].split(b",")
         out.put_long(len(numbers))
         for number in numbers:

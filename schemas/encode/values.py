@@ -33,11 +33,11 @@ def _number(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cy
     i: cython.Py_ssize_t
     digit: cython.int
     if end <= start or end - start > 18:
-        raise ValueRefused("not a number of the form that PostgreSQL prints")
+        raise ValueRefused("not a number in PostgreSQL's output format")
     for i in range(start, end):
         digit = text[i] - 48
         if digit < 0 or digit > 9:
-            raise ValueRefused("not a number of the form that PostgreSQL prints")
+            raise ValueRefused("not a number in PostgreSQL's output format")
         value = value * 10 + digit
     return value
 
@@ -65,7 +65,7 @@ def _days(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, before_
     dash: cython.Py_ssize_t = end - 6
     # PostgreSQL's years have at most seven digits; longer ones could overflow below
     if dash - start < 4 or dash - start > 7 or text[dash] != 45 or text[dash + 3] != 45:
-        raise ValueRefused("not a date of the form that PostgreSQL prints")
+        raise ValueRefused("not a date in PostgreSQL's output format")
     year: cython.longlong = _number(text, start, dash)
     if before_christ:
         year = 1 - year
@@ -81,11 +81,11 @@ def time_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cy
     fraction: cython.longlong = 0
     digits: cython.Py_ssize_t = 0
     if end - start < 8 or text[start + 2] != 58 or text[start + 5] != 58:
-        raise ValueRefused("not a time of the form that PostgreSQL prints")
+        raise ValueRefused("not a time in PostgreSQL's output format")
     if end - start > 8:
         digits = end - start - 9
         if text[start + 8] != 46 or digits > 6:
-            raise ValueRefused("not a time of the form that PostgreSQL prints")
+            raise ValueRefused("not a time in PostgreSQL's output format")
         fraction = _number(text, start + 9, end)
         for _ in range(6 - digits):
             fraction *= 10
@@ -116,7 +116,7 @@ def date_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cy
     before_christ: cython.bint = _is_before_christ(text, start, end)
     days: cython.longlong = _days(text, start, end - 3 if before_christ else end, before_christ)
     if days >= 2147483647 or days <= -2147483648:  # the values of the infinities
-        raise ValueRefused("a date that PostgreSQL does not have")
+        raise ValueRefused("a date out of PostgreSQL's range")
     return days
 
 
@@ -126,7 +126,7 @@ def _infinity(text: bytes, plus: cython.longlong, minus: cython.longlong) -> cyt
         return plus
     if text == b"-infinity":
         return minus
-    raise ValueRefused("neither finite nor infinite in the form that PostgreSQL prints")
+    raise ValueRefused("neither a finite nor an infinite value in PostgreSQL's output format")
 
 
 @cython.cfunc
@@ -154,9 +154,9 @@ def timestamp_at(text: bytes, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
     clock: cython.longlong = time_at(text, space + 1, end)
     # 294247-01-10 04:00:54.775807 is the value of infinity; only the last day can reach it
     if days > 106751991 or (days == 106751991 and clock >= 14454775807):
-        raise ValueRefused("later than 294247-01-10 04:00:54.775806, past what timestamp-micros holds")
+        raise ValueRefused("later than 294247-01-10 04:00:54.775806, the maximum of timestamp-micros")
     if days < -106751991:
-        raise ValueRefused("a timestamp that PostgreSQL does not have")
+        raise ValueRefused("a timestamp out of PostgreSQL's range")
     return days * 86_400_000_000 + clock
 
 
@@ -182,7 +182,7 @@ def decimal_bytes(text: bytes, precision: int, scale: int) -> bytes:
     if not whole.isdigit() or (fraction and not fraction.isdigit()):
         raise ValueRefused("NaN and infinity are no decimals")
     if len(fraction) > scale:
-        raise ValueRefused(f"more than {scale} digits behind the point")
+        raise ValueRefused(f"more than {scale} digits after the decimal point")
     unscaled = int(whole + fraction + b"0" * (scale - len(fraction)))
     if unscaled >= 10**precision:
         raise ValueRefused(f"more than {precision} digits")
@@ -200,7 +200,7 @@ def array_items(text: bytes) -> list[bytes | None]:
     pos: cython.Py_ssize_t = 1
     end: cython.Py_ssize_t = len(text) - 1
     if end < 1 or text[end] != 125:
-        raise ValueRefused("not an array of the form that PostgreSQL prints")
+        raise ValueRefused("not an array in PostgreSQL's output format")
     while pos < end:
         if text[pos] == 123:
             raise ValueRefused("an array of more than one dimension")
@@ -215,7 +215,7 @@ def array_items(text: bytes) -> list[bytes | None]:
             items.append(None if bare == b"NULL" else bare)
             pos = stop
         if pos < end and text[pos] != 44:
-            raise ValueRefused("not an array of the form that PostgreSQL prints")
+            raise ValueRefused("not an array in PostgreSQL's output format")
         pos += 1
     return items
 
@@ -228,17 +228,17 @@ def hstore_items(text: bytes) -> list[tuple[bytes, bytes | None]]:
     value: bytes | None
     while pos < end:
         if text[pos] != 34:
-            raise ValueRefused("not an hstore of the form that PostgreSQL prints")
+            raise ValueRefused("not an hstore in PostgreSQL's output format")
         key, pos = _quoted(text, pos + 1, end)
         if text[pos : pos + 6] == b"=>NULL":
             value, pos = None, pos + 6
         elif text[pos : pos + 3] == b'=>"':
             value, pos = _quoted(text, pos + 3, end)
         else:
-            raise ValueRefused("not an hstore of the form that PostgreSQL prints")
+            raise ValueRefused("not an hstore in PostgreSQL's output format")
         items.append((key, value))
         if pos < end and text[pos : pos + 2] != b", ":
-            raise ValueRefused("not an hstore of the form that PostgreSQL prints")
+            raise ValueRefused("not an hstore in PostgreSQL's output format")
         pos += 2
     return items
 

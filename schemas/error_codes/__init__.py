@@ -57,7 +57,7 @@ def parks_table(code_id: str) -> bool:
 
 
 REFILL: Final = (
-    "tailrace snapshot start --all --reconcile  # a new slot; all tables are read again, what is gone is deleted\n"
+    "tailrace snapshot start --all --reconcile  # new slot; reads all tables again, deletes rows that no longer exist\n"
     "       tailrace run"
 )
 """The hint of errors registered with `refill`: the topics lack changes or rows, or have wrong ones."""

@@ -145,7 +145,7 @@ CODES: Final = (
     ErrorCode(
         "TR-125",
         ConfigError,
-        "Two tables would have the same topic, or a table one of Tailrace's own",
+        "A table would have the topic of another table, or one of Tailrace's own topics",
         parks_table=True,
         cause="In a topic name all characters but letters, digits, `_` and `-` are written as `_xHH`, and Kafka treats"
         " a dot and an underscore alike. So different tables can have one topic name.",
@@ -157,8 +157,7 @@ CODES: Final = (
         "The topic name of the table would be too long",
         parks_table=True,
         cause="A topic name consists of `kafka.prefix`, schema and table, and Kafka allows 249 characters.",
-        remedy="Rename the table, leave it out of `source.tables`, or take a shorter `kafka.prefix` for a new"
-        " pipeline.",
+        remedy="Rename the table, leave it out of `source.tables`, or use a shorter `kafka.prefix` for a new pipeline.",
     ),
     ErrorCode(
         "TR-127",
@@ -173,7 +172,7 @@ CODES: Final = (
         ConfigError,
         "A column of the key cannot be excluded, masked or hashed",
         parks_table=True,
-        cause="The key tells the rows apart, on the topic and in every view.",
+        cause="The key identifies the rows, on the topic and in every view.",
         remedy="Remove the column from `exclude`, `mask` and `hash` under `[source]`, or the table from `tables`.",
     ),
     ErrorCode(
@@ -189,7 +188,7 @@ CODES: Final = (
         "TR-130",
         ConfigError,
         "The daemon refuses a request about a table",
-        cause="`tailrace snapshot` or `tailrace table` asked for something that is not possible now: the table is not"
+        cause="`tailrace snapshot` or `tailrace table` requested something that is not possible now: the table is not"
         " captured, has no key, or is in another state. DETAIL gives the reason for each table.",
         remedy="Look at `tailrace snapshot status` and `tailrace table list`, then repeat the command.",
     ),
@@ -231,15 +230,15 @@ CODES: Final = (
         ConfigError,
         "Topics that are logs of inserts cannot be compared with their tables",
         cause='With `source.publish = "insert"` updates, deletes and truncates are not on the topics, so they differ'
-        " from the tables by declaration.",
+        " from the tables by configuration.",
         remedy="Check the topics by themselves: `tailrace verify --log`.",
     ),
     ErrorCode(
         "TR-139",
         ConfigError,
         "`tailrace verify --log` needs exactly-once delivery",
-        cause='With `delivery.guarantee = "at-least-once"` there may be records between two cuts that no count'
-        " includes, so the topics cannot be checked against the position records.",
+        cause='With `delivery.guarantee = "at-least-once"` there may be records between two cuts that no'
+        " position record counts, so the topics cannot be checked against the position records.",
         remedy="Compare the topics with the source instead: `tailrace verify`.",
     ),
 )

@@ -11,9 +11,9 @@ CODES: Final = (
     ErrorCode(
         "TR-600",
         ConfigError,
-        "There is no JDK of a version that fits",
-        cause="No JDK was found in JAVA_HOME, PATH or the system's folder of JDKs, or only others than the message"
-        " names.",
+        "No JDK of a suitable version was found",
+        cause="No JDK was found in JAVA_HOME, PATH or the system's folder of JDKs, or none of the versions that the"
+        " message names.",
         remedy="Install one beside the others (`apt-get install openjdk-21-jdk-headless`), or set JAVA_HOME.",
     ),
     ErrorCode(
@@ -22,7 +22,7 @@ CODES: Final = (
         "Jars cannot be downloaded",
         cause="The Maven repository or the mirror cannot be reached, or does not have an artifact. DETAIL has Ivy's"
         " reason.",
-        remedy="Run the same command again when the network is back: what has arrived is reused. A mirror is taken from"
+        remedy="Run the same command again when the network is back: downloaded jars are reused. A mirror is taken from"
         " `~/.m2/settings.xml`, a proxy from HTTPS_PROXY.",
     ),
     ErrorCode(
@@ -35,7 +35,7 @@ CODES: Final = (
     ErrorCode(
         "TR-603",
         SourceError,
-        "PostgreSQL cannot be run as another user than root",
+        "PostgreSQL cannot be run as a user other than root",
         cause="PostgreSQL refuses to run as root, and the program `setpriv` is missing.",
         remedy="Run `apt-get install util-linux`, or run the command as another user.",
     ),
@@ -44,7 +44,7 @@ CODES: Final = (
         SourceError,
         "The embedded PostgreSQL cannot be started",
         cause="`initdb` failed, or the server did not answer in time. DETAIL has the end of its log.",
-        remedy="Do what the log says. To begin without data: `tailrace dev down --purge`.",
+        remedy="Do what the log says. To start without data: `tailrace dev down --purge`.",
     ),
     ErrorCode(
         "TR-605",
@@ -52,7 +52,7 @@ CODES: Final = (
         "The embedded Kafka cannot be started",
         cause="Its storage could not be formatted, or the broker did not answer in time. DETAIL has the end of its"
         " log.",
-        remedy="Do what the log says. To begin without data: `tailrace dev down --purge`.",
+        remedy="Do what the log says. To start without data: `tailrace dev down --purge`.",
     ),
     ErrorCode(
         "TR-606",
@@ -66,13 +66,13 @@ CODES: Final = (
         ConfigError,
         "There is no free port",
         cause="All ports that the embedded servers may use on 127.0.0.1 are held by other processes.",
-        remedy="See which ones: `ss -ltnp`. End some of them.",
+        remedy="List them with `ss -ltnp`, and end some of them.",
     ),
     ErrorCode(
         "TR-608",
         ConfigError,
         "A process was not started",
-        cause="The program ended at once, or the start was given up because another server failed.",
+        cause="The program ended at once, or the start was abandoned because another server failed.",
         remedy="Look at the log that DETAIL names, and at the error before this one; then run `tailrace dev up` again.",
     ),
     ErrorCode(
@@ -107,7 +107,7 @@ CODES: Final = (
         "TR-613",
         ConfigError,
         "There is no set of jars of this name",
-        cause="Code asked for a set of jars that is not declared in the table of sets: a bug.",
+        cause="Code requested a set of jars that is not declared in the table of sets: a bug.",
         remedy="Please report it.",
     ),
     ErrorCode(

@@ -11,7 +11,7 @@ from tailrace.schemas.errors import TailraceError
 class Retry(Enum):
     """The rule by which Tailrace retries after an error; the value describes it in words."""
 
-    NEVER = "Not by itself."
+    NEVER = "Not automatically."
     STANDBY = "The daemon waits as a standby until the slot is free."
     LOCKED = "The daemon tries again until it succeeds, at a first start as well."
     RESTART = (
@@ -56,7 +56,7 @@ class ErrorCode:
         if not self.parks_table:
             return self.retry.value
         return (
-            f"{self.retry.value} In mid-stream the table alone is parked, unless"
+            f"{self.retry.value} While streaming, only the table is parked, unless"
             ' `source.on_table_error = "stop"`; `tailrace table resume` reads it again.'
         )
 

@@ -38,10 +38,10 @@ CODES: Final = (
     ErrorCode(
         "TR-304",
         SourceError,
-        "A row makes a record that is larger than Kafka may take",
+        "The record of a row is too large for Kafka",
         parks_table=True,
         cause="The encoded row is larger than `kafka.max_message_bytes`, less 1 KiB for headers.",
-        remedy='Raise `kafka.max_message_bytes`, leave a large column out (`exclude = ["schema.table.column"]` under'
+        remedy='Raise `kafka.max_message_bytes`, exclude a large column (`exclude = ["schema.table.column"]` under'
         ' `[source]`), or set `on_table_error = "divert"`. Then run `tailrace table resume schema.table`.',
     ),
     ErrorCode(
@@ -50,7 +50,7 @@ CODES: Final = (
         "Another producer has fenced this one",
         Retry.RESTART,
         cause="Another daemon with the same `source.slot` and `kafka.prefix` has started, or a Kafka transaction took"
-        " longer than its timeout. Nothing is lost or sent twice: what was not committed is aborted.",
+        " longer than its timeout. Nothing is lost or sent twice: the open transaction is aborted.",
         remedy="Nothing, if a second daemon is intended: this one becomes the standby. Else stop one of them.",
     ),
     ErrorCode(
@@ -99,23 +99,23 @@ CODES: Final = (
         "TR-333",
         SinkError,
         "A topic cannot be read to its end",
-        cause="No record came for 30 s although some are missing, or the client reports an error that does not pass.",
+        cause="No record arrived for 30 s although the end was not reached, or the client reports a permanent error.",
         remedy="Check that all brokers run: `kcat -b HOST:PORT -L` shows partitions without a leader.",
     ),
     ErrorCode(
         "TR-340",
         SinkError,
-        "The schema registry does not answer as it should",
+        "A request to the schema registry failed",
         Retry.OUTAGE,
         cause="The registry is down, does not accept the credentials or the certificate, or answers with an error."
         " Known schemas are still used; only a new one waits for it.",
-        remedy="Ask it: `curl URL/subjects`. The settings are `url`, `user`, `password_file` and `ca_file` under"
+        remedy="Test it: `curl URL/subjects`. The settings are `url`, `user`, `password_file` and `ca_file` under"
         " `[registry]`.",
     ),
     ErrorCode(
         "TR-341",
         SinkError,
-        "Nothing of the table is on Kafka yet",
+        "The table has no records on Kafka yet",
         cause="`tailrace verify` was run before the daemon wrote a record of the table, or the table is not captured.",
         remedy="Check `source.tables`, and that `tailrace run` is running: `tailrace status`.",
     ),
@@ -141,8 +141,8 @@ CODES: Final = (
         "TR-344",
         ConfigError,
         "A table without a key cannot be compared",
-        cause="Its topic is a log of events: no column tells which record is the newest of a row.",
-        remedy="Leave the view out of `tailrace verify`. To have rows, give the table a primary key and start with"
+        cause="Its topic is a log of events: no column identifies the newest record of a row.",
+        remedy="Leave the view out of `tailrace verify`. To compare rows, give the table a primary key and start with"
         " another `kafka.prefix`.",
     ),
     ErrorCode(
@@ -151,7 +151,7 @@ CODES: Final = (
         "The schema registry refuses a schema",
         parks_table=True,
         cause="The new schema breaks the compatibility rule of its subject. DETAIL has the registry's reason.",
-        remedy="If readers can take it, lower the rule while it is registered (`curl -X PUT ... /config/SUBJECT` as in"
+        remedy="If all readers accept it, lift the rule while it is registered (`curl -X PUT ... /config/SUBJECT` as in"
         " the hint), then run `tailrace run`, or `tailrace table resume schema.table` if the table was parked.",
     ),
     ErrorCode(
@@ -160,15 +160,16 @@ CODES: Final = (
         "The schema registry is not the one that the ids come from",
         cause="The registry has no schema, or another one, under an id that the topics use: `registry.url` was changed,"
         " or the registry has lost its data.",
-        remedy="Restore the registry, or undo the change of `registry.url`. Else take another `kafka.prefix` (and slot)"
+        remedy="Restore the registry, or undo the change of `registry.url`. Else use another `kafka.prefix` (and slot)"
         " to copy all tables again.",
     ),
     ErrorCode(
         "TR-347",
         StateError,
         "Schema ids of a registry and of Tailrace would be mixed",
-        cause="`registry.url` was set or removed for a pipeline that has schemas already. One id would be two schemas.",
-        remedy="Undo the change. Else take another `kafka.prefix` (and slot) to copy all tables again.",
+        cause="`registry.url` was set or removed for a pipeline that has schemas already. One id would refer to"
+        " two schemas.",
+        remedy="Undo the change. Else use another `kafka.prefix` (and slot) to copy all tables again.",
     ),
     ErrorCode(
         "TR-348",

@@ -37,8 +37,8 @@ CODES: Final = (
         ConfigError,
         "A part of the query cannot be maintained from changes",
         Retry.BATCH,
-        cause="The query has a clause, a join or an operation whose result a change of one row can alter everywhere:"
-        " LIMIT, ORDER BY, FULL JOIN, EXCEPT, a recursive query, functions that return several rows.",
+        cause="The query has a clause, a join or an operation in which a change of one row can affect all rows of the"
+        " result: LIMIT, ORDER BY, FULL JOIN, EXCEPT, a recursive query, functions that return several rows.",
         remedy='Rewrite it as the hint says, or set `refresh = "full"` in `[views.NAME]` to compute the whole query for'
         " each batch that touches its tables.",
     ),
@@ -54,17 +54,17 @@ CODES: Final = (
     ErrorCode(
         "TR-545",
         ConfigError,
-        "Each change would compute the whole query",
+        "Each change would recompute the whole query",
         Retry.BATCH,
         cause="An aggregate or a window function covers all rows, so that no change can be limited to some of them.",
-        remedy='Add GROUP BY or PARTITION BY; or, if it is intended, set `refresh = "full"` in `[views.NAME]`.',
+        remedy='Add GROUP BY or PARTITION BY; or, if this is intended, set `refresh = "full"` in `[views.NAME]`.',
     ),
     ErrorCode(
         "TR-546",
         ConfigError,
         "The order of a window or an aggregate is not total",
         Retry.BATCH,
-        cause="Rows that are equal in the ORDER BY could come out either way, so the result would not be determined.",
+        cause="Rows that are equal in the ORDER BY have no defined order, so the result would not be deterministic.",
         remedy="Add the columns of the hint to the ORDER BY.",
     ),
     ErrorCode(
@@ -89,7 +89,7 @@ CODES: Final = (
         ConfigError,
         "One alias names two sources of the query",
         Retry.BATCH,
-        cause="A subquery defines an alias that the outer query uses, too, so a column could be of either.",
+        cause="A subquery defines an alias that the outer query uses, too, so a column could belong to either.",
         remedy="Rename one of them.",
     ),
     ErrorCode(
@@ -108,16 +108,17 @@ CODES: Final = (
         ConfigError,
         "A window on time cannot be maintained from changes",
         Retry.BATCH,
-        cause="`window()` has a slide and is not in GROUP BY, or GROUP BY has two windows: one row would be several.",
+        cause="`window()` has a slide and is not in GROUP BY, or GROUP BY has two windows: one row would become"
+        " several.",
         remedy="Group by the window, and by one window only.",
     ),
     ErrorCode(
         "TR-568",
         ConfigError,
-        "A join as of a moment has a form that cannot be used",
+        "An ASOF join has a form that cannot be used",
         Retry.BATCH,
-        cause='ASOF joins a view of shape "history", by its plain name, with a condition on its columns in ON, as of a'
-        " time column of the row. Something else was given.",
+        cause='ASOF needs a view of shape "history", by its plain name, a condition on its columns in ON, and a time'
+        " column of the row.",
         remedy="Write `... JOIN dim ASOF row.ts ON dim.id = row.dim_id`.",
     ),
     ErrorCode(

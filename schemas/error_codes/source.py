@@ -15,14 +15,14 @@ CODES: Final = (
         Retry.RESTART,
         cause="The server is down or still starting, the address or the password is wrong, or pg_hba.conf does not"
         " allow the connection. DETAIL has the message of libpq.",
-        remedy='Try the connection with the same settings: `psql "host=... dbname=... user=..."`. Replication needs'
-        " a line of its own in pg_hba.conf only for physical replication; the database's line is enough here.",
+        remedy='Try the connection with the same settings: `psql "host=... dbname=... user=..."`. Only'
+        " physical replication needs a `replication` line in pg_hba.conf; here the line of the database is enough.",
     ),
     ErrorCode(
         "TR-202",
         SourceError,
         "`wal_level` is not `logical`",
-        cause="The server writes a WAL that changes cannot be decoded from.",
+        cause="The WAL of the server lacks the information that logical decoding needs.",
         remedy="Run `ALTER SYSTEM SET wal_level = 'logical';` and restart the server.",
     ),
     ErrorCode(
@@ -37,9 +37,9 @@ CODES: Final = (
         StateError,
         "The server has invalidated the replication slot",
         refill=True,
-        cause="While the daemon was away the slot kept more WAL than `max_slot_wal_keep_size`, was idle for longer than"
-        " `idle_replication_slot_timeout`, or conflicted with a standby's replay. See it with `SELECT slot_name,"
-        " wal_status, invalidation_reason FROM pg_replication_slots;`.",
+        cause="While the daemon did not run, the slot retained more WAL than `max_slot_wal_keep_size`, was idle for"
+        " longer than `idle_replication_slot_timeout`, or conflicted with a standby's replay. See it with `SELECT"
+        " slot_name, wal_status, invalidation_reason FROM pg_replication_slots;`.",
         remedy="Run `tailrace snapshot start --all --reconcile`, then `tailrace run`: a new slot is created, and all"
         " tables are read again. To prevent it, raise `max_slot_wal_keep_size` and alert on"
         " `tailrace_slot_full_timestamp_seconds`.",
@@ -73,7 +73,7 @@ CODES: Final = (
     ErrorCode(
         "TR-208",
         SourceError,
-        "The replication slot is not one that Tailrace can read from",
+        "Tailrace cannot read from the replication slot",
         cause="A slot of this name is physical, temporary or two-phase, or is of another plugin or database. See it"
         " with `SELECT * FROM pg_replication_slots;`.",
         remedy='Choose another name under `[source]`: `slot = "tailrace_2"`. A slot that does not exist is created.',
@@ -91,9 +91,9 @@ CODES: Final = (
         "TR-210",
         SourceError,
         "A replication message cannot be decoded",
-        cause="A message of the server ends before its end, or has an unknown form: a bug, or a damaged connection. The"
+        cause="A message of the server is truncated or has an unknown form: a bug, or a damaged connection. The"
         " slot still has the data.",
-        remedy="Start the daemon again. If it comes back, report it with the versions of Tailrace and PostgreSQL.",
+        remedy="Start the daemon again. If the error returns, report it with the versions of Tailrace and PostgreSQL.",
     ),
     ErrorCode(
         "TR-211",
@@ -102,7 +102,7 @@ CODES: Final = (
         Retry.RESTART,
         cause="The server was restarted, the connection was terminated, or the network failed. Nothing is lost: the"
         " slot"
-        " keeps the WAL.",
+        " retains the WAL.",
         remedy="Nothing, if the server comes back. Else look at its log.",
     ),
     ErrorCode(
@@ -146,7 +146,7 @@ CODES: Final = (
         SourceError,
         "PostgreSQL reached no consistent point in time",
         cause="A new slot waits for transactions that were open when it was created. DETAIL names the transaction that"
-        " is waited for: a long one, or a prepared one that was forgotten (`SELECT * FROM pg_prepared_xacts;`).",
+        " blocks it: a long-running one, or a forgotten prepared one (`SELECT * FROM pg_prepared_xacts;`).",
         remedy="End the transaction (`SELECT pg_terminate_backend(pid);`, `ROLLBACK PREPARED 'gid';`), or repeat the"
         " command with `--timeout 600`.",
     ),
@@ -172,14 +172,14 @@ CODES: Final = (
         "The spool of streamed transactions cannot be written or read",
         cause="The disk of `source.spool_dir` is full, the folder is missing, or the user has no right to it."
         " Nothing is"
-        " lost: the slot keeps the WAL.",
-        remedy="Make room, or name a larger folder in `source.spool_dir`. A higher `logical_decoding_work_mem` on the"
-        " server makes it stream less.",
+        " lost: the slot retains the WAL.",
+        remedy="Free disk space, or name a folder with more space in `source.spool_dir`. A higher"
+        " `logical_decoding_work_mem` on the server makes it stream less.",
     ),
     ErrorCode(
         "TR-227",
         SourceError,
-        "PostgreSQL does not let a captured table be read",
+        "A captured table cannot be read",
         cause="The role lacks USAGE on the schema or SELECT on the table, or reading failed for the reason in DETAIL.",
         remedy="Run `GRANT USAGE ON SCHEMA name TO role;` and `GRANT SELECT ON schema.table TO role;`.",
     ),
@@ -193,19 +193,19 @@ CODES: Final = (
     ErrorCode(
         "TR-232",
         SourceError,
-        "The server is a standby that cannot be read from now",
+        "The server is a standby that cannot be used at present",
         Retry.RESTART,
         cause="The slot is a synchronized copy of the primary's, the slot of the position is not on this server, or the"
         " standby is older than PostgreSQL 16.",
-        remedy='Let the connection find the primary: `dsn = "postgresql://a,b/app?target_session_attrs=read-write"`.',
+        remedy='Connect to the primary: `dsn = "postgresql://a,b/app?target_session_attrs=read-write"`.',
     ),
     ErrorCode(
         "TR-233",
         SourceError,
-        "The publication publishes other kinds of change than the configuration says",
+        "The publication and the configuration name different kinds of changes",
         cause="`publish` of the publication lacks a kind of change, and the topics are still empty; or it has more than"
         ' inserts, and `source.publish = "insert"`. See it with `SELECT * FROM pg_publication;`.',
-        remedy="Run `ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete, truncate');`. Where topics are"
+        remedy="Run `ALTER PUBLICATION tailrace SET (publish = 'insert, update, delete, truncate');`. If topics are"
         ' meant to be logs of inserts, set `publish = "insert"` there and under `[source]`.',
     ),
     ErrorCode(
@@ -229,9 +229,9 @@ CODES: Final = (
         SourceError,
         "Captured tables are locked",
         Retry.LOCKED,
-        cause="Another session holds, or waits for, an ACCESS EXCLUSIVE lock, or a standby ended our query to replay"
-        " WAL. DETAIL names tables and processes. Tailrace gives up after a short time, so that nobody queues up after"
-        " it.",
+        cause="Another session holds, or waits for, an ACCESS EXCLUSIVE lock, or a standby canceled the query to"
+        " replay WAL. DETAIL names tables and processes. Tailrace gives up after a short time, so that no other session"
+        " queues up after it.",
         remedy="Nothing, if the other session ends. Else see it with `SELECT * FROM pg_stat_activity WHERE pid = ...;`;"
         " on a standby raise `max_standby_streaming_delay`.",
     ),

@@ -13,7 +13,7 @@ CODES: Final = (
     ErrorCode(
         "TR-401",
         StateError,
-        "The slot was confirmed further than the topics reach",
+        "The slot is ahead of the topics",
         refill=True,
         cause="The slot was advanced or recreated by hand, or another program has read from it. Changes between the end"
         " of the topics and the slot's `confirmed_flush_lsn` are lost.",
@@ -24,7 +24,7 @@ CODES: Final = (
         StateError,
         "The slot is missing, but its topics exist",
         refill=True,
-        cause="The slot was dropped, or a standby without it (or with a copy that was not complete) was promoted."
+        cause="The slot was dropped, or a standby without it (or with an incomplete copy) was promoted."
         " See it"
         " with `SELECT slot_name FROM pg_replication_slots;`.",
         remedy=f"Check that `source.dsn` reaches the right server, then {_REFILL}.",
@@ -41,9 +41,9 @@ CODES: Final = (
     ErrorCode(
         "TR-404",
         StateError,
-        "The publication is missing or was created again",
+        "The publication is missing or was recreated",
         refill=True,
-        cause="A publication of the pipeline was dropped, dropped and created again, or created after the slot. Changes"
+        cause="A publication of the pipeline was dropped, recreated, or created after the slot. Changes"
         " in between are not in the stream.",
         remedy=f"To fill the gap, {_REFILL}.",
     ),
@@ -52,35 +52,35 @@ CODES: Final = (
         StateError,
         "The first snapshot of a table without a key was interrupted",
         refill=True,
-        cause="Rows of such a table can only be told apart by a key, so the rest cannot be read beside the stream.",
+        cause="Without a key, rows cannot be identified, so the rest of the table cannot be read while streaming.",
         remedy=f"To begin again, {_REFILL}: topics of tables without a key are emptied and filled again.",
     ),
     ErrorCode(
         "TR-406",
         StateError,
-        "A table has lost its key, or has got one",
+        "The key of a table was added or removed",
         parks_table=True,
         cause="A primary key or replica identity was added or dropped, and the records on the topic have, or lack, a"
-        " key. Both kinds cannot be on one topic.",
+        " key. Records with and without a key cannot share a topic.",
         remedy="Undo the change, or continue without the table: `tailrace table leave-out schema.table`. Another"
         " `kafka.prefix` (and slot) copies all tables again.",
     ),
     ErrorCode(
         "TR-407",
         StateError,
-        "A table has changed so that readers of its topic cannot follow",
+        "A table has changed in a way that readers of its topic cannot follow",
         cause="A key or a type was changed in a way that Avro readers cannot resolve, and"
         ' `source.on_schema_change = "stop"`, or the table has no key by which it could be read again. Nothing is lost:'
-        " the slot keeps its place.",
+        " the slot keeps its position.",
         remedy='Set `on_schema_change = "refill"` under `[source]` to empty the topic by a truncate record and read the'
         ' table again, or send the column as text: `as_text = ["schema.table.column"]`.',
     ),
     ErrorCode(
         "TR-421",
         StateError,
-        "The server's timeline does not hold all that is on the topics",
+        "The server's timeline lacks changes that are on the topics",
         refill=True,
-        cause="A standby was promoted that had not received all of the WAL, or the server is a former primary, or was"
+        cause="A standby that had not received all of the WAL was promoted, or the server is a former primary, or was"
         " restored from before a promotion. DETAIL gives timelines and LSNs.",
         remedy=f"Correct `source.dsn` if it does not reach the primary. If it does, {_REFILL}. From PostgreSQL 17 on,"
         " `synchronized_standby_slots` on the primary prevents it.",
@@ -96,17 +96,17 @@ CODES: Final = (
     ErrorCode(
         "TR-423",
         StateError,
-        "The slot exists, but no position of it is stored",
+        "The slot exists, but it has no position record",
         cause="The progress topic was deleted, `kafka.prefix` was changed, or the slot belongs to another pipeline.",
-        remedy='Correct `kafka.prefix`, or choose another slot: `slot = "tailrace_2"` under `[source]`. A slot that'
-        " nobody needs is dropped by `SELECT pg_drop_replication_slot('name');`.",
+        remedy='Correct `kafka.prefix`, or choose another slot: `slot = "tailrace_2"` under `[source]`. Drop an'
+        " unused slot with `SELECT pg_drop_replication_slot('name');`.",
     ),
     ErrorCode(
         "TR-424",
         StateError,
         "A topic has lost records",
         cause="The topic was deleted, recreated or truncated, or has other partitions than when it was filled. With"
-        " several brokers the daemon asks for ten seconds before it says so.",
+        " several brokers the daemon checks again for ten seconds before it reports this.",
         remedy="Restore the topic, or do what the hint says: another `kafka.prefix` copies all tables again.",
     ),
     ErrorCode(
@@ -133,14 +133,14 @@ CODES: Final = (
         ' "insert", while its topic has keys and promises the newest row of each. Changes since then are missing.',
         remedy="Publish the table again and read it: `tailrace table remove schema.table`, then `tailrace table add"
         ' schema.table`. To continue without it: `tables = [..., "!schema.table"]` under `[source]`. For logs of'
-        " inserts take another `kafka.prefix` (and slot).",
+        " inserts use another `kafka.prefix` (and slot).",
     ),
     ErrorCode(
         "TR-430",
         StateError,
-        "A person has parked the table",
+        "The table was parked by a command",
         cause="`tailrace table park` was run. It is shown by `tailrace table list` and `tailrace status`; no command"
-        " ends with it.",
+        " ends with this error.",
         remedy="Run `tailrace table resume schema.table`.",
     ),
 )

@@ -19,9 +19,9 @@ CODES: Final = (
     ErrorCode(
         "TR-701",
         FoundError,
-        "The topics are not what their position records say",
+        "The topics do not match their position records",
         cause="`tailrace verify --log` found records that are missing, too many, or not counted by a position record:"
-        " something else writes to the topics or deletes from them.",
+        " another program writes to the topics or deletes from them.",
         remedy="Find the other writer, then compare the tables with the source: `tailrace verify`.",
     ),
 )

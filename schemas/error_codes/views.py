@@ -62,8 +62,8 @@ CODES: Final = (
         ConfigError,
         "The topic of a view's table is a log without keys",
         Retry.BATCH,
-        cause='The table has no key, or `source.publish` is "insert": nothing on the topic tells which record is the'
-        " newest of a row.",
+        cause='The table has no key, or `source.publish` is "insert": nothing on the topic identifies the newest'
+        " record of a row.",
         remedy='Declare the view with `shape = "log"`; or give the table a primary key (or REPLICA IDENTITY FULL and an'
         " entry in `source.keys`) and start with another `kafka.prefix`.",
     ),
@@ -111,8 +111,7 @@ CODES: Final = (
         "TR-514",
         SinkError,
         "The JVM of the Spark job has ended",
-        cause="It was killed by a signal, often for lack of memory. What was not committed is done again by the next"
-        " start.",
+        cause="It was killed by a signal, often for lack of memory. Uncommitted work is repeated at the next start.",
         remedy="See `dmesg | grep -i 'killed process'`; give it memory under `[spark]`: `driver_memory = \"4g\"`. Then"
         " start the job again.",
     ),
@@ -129,9 +128,9 @@ CODES: Final = (
         "TR-516",
         ConfigError,
         "The argument is not an LSN",
-        cause="`tailrace.wait` or `tailrace.table` was called with a text that PostgreSQL would not print as an LSN, or"
-        " with a number that is not of 64 bits.",
-        remedy="Take `SELECT pg_current_wal_insert_lsn()::text` after the commit.",
+        cause="`tailrace.wait` or `tailrace.table` was called with a text that is not in PostgreSQL's form of an LSN,"
+        " or with a number that is not of 64 bits.",
+        remedy="Use `SELECT pg_current_wal_insert_lsn()::text` after the commit.",
     ),
     ErrorCode(
         "TR-517",
@@ -152,7 +151,7 @@ CODES: Final = (
     ErrorCode(
         "TR-521",
         StateError,
-        "A commit of the view does not carry its cut",
+        "A commit of the view does not contain its cut",
         Retry.BATCH,
         cause="Another program commits to the Iceberg table, or a Spark extension drops snapshot properties.",
         remedy="Let nothing else write to the table, then run `tailrace views rebuild VIEW`.",
@@ -160,7 +159,7 @@ CODES: Final = (
     ErrorCode(
         "TR-522",
         StateError,
-        "A column has changed to a type that the view cannot take in place",
+        "A column has changed to a type that the view cannot adopt in place",
         Retry.BATCH,
         cause="The type of a column, or of an expression of the query, has changed in a way that the Iceberg table or"
         " the index does not allow for a column that exists.",
@@ -180,8 +179,8 @@ CODES: Final = (
         StateError,
         "Reading a cut takes longer than the compaction lag",
         Retry.BATCH,
-        cause="While the records of a cut were read, compaction could already delete some of them; newer cuts were no"
-        " better.",
+        cause="Reading the records of a cut took so long that compaction could delete some of them. Newer cuts had the"
+        " same problem.",
         remedy="Raise `kafka.min_compaction_lag_ms` and `min.compaction.lag.ms` of the topics, for example to"
         " 21600000.",
     ),
@@ -190,8 +189,8 @@ CODES: Final = (
         StateError,
         "The view was built from other topics, or from another server",
         Retry.BATCH,
-        cause="The topics were recreated and are shorter than what the view has applied, or the source is another"
-        " server since.",
+        cause="The topics were recreated and are shorter than what the view has applied, or the source is now"
+        " another server.",
         remedy='Run `tailrace views rebuild VIEW`. A view of shape "history" or "log" cannot continue: leave it and'
         " declare another one.",
     ),
@@ -210,9 +209,9 @@ CODES: Final = (
         SinkError,
         "A Spark job failed",
         Retry.BATCH,
-        cause="Spark, Iceberg or a file system reported an error that is no other code. The message has its cause as"
-        " far as it cannot hold values of rows.",
-        remedy="Do what the cause says. TAILRACE_TRACE=1 prints the whole error, which may hold values of rows.",
+        cause="Spark, Iceberg or a file system reported an error that has no code of its own. The message has the"
+        " cause, unless it may contain values of rows.",
+        remedy="Do what the cause says. TAILRACE_TRACE=1 prints the whole error, which may contain values of rows.",
     ),
     ErrorCode(
         "TR-528",
@@ -226,17 +225,17 @@ CODES: Final = (
         StateError,
         "Another process has held the lease of the view for too long",
         Retry.BATCH,
-        cause="A batch or a rebuild of another process has had the lease for 600 s. What is live is unchanged.",
+        cause="A batch or a rebuild of another process has had the lease for 600 s. The live generation is unchanged.",
         remedy="Look for a `tailrace views follow` or `rebuild` that hangs, end it, and repeat the command.",
     ),
     ErrorCode(
         "TR-530",
         SinkError,
-        "OpenSearch does not do what it was asked",
+        "A request to OpenSearch failed",
         Retry.BATCH,
         cause="The cluster cannot be reached, refuses the credentials or the certificate, or answers with an error."
         " DETAIL has its status and reason.",
-        remedy="Ask it: `curl URL/_cluster/health`. The settings are under `[search]`.",
+        remedy="Test it: `curl URL/_cluster/health`. The settings are under `[search]`.",
     ),
     ErrorCode(
         "TR-531",
@@ -250,15 +249,15 @@ CODES: Final = (
     ErrorCode(
         "TR-532",
         SinkError,
-        "A search view is at no finished cut",
-        cause="A read of the view found a batch under way each time: batches follow one another without a pause, or"
-        " one was interrupted and nothing continues it.",
+        "A search view cannot be read at a finished cut",
+        cause="A read of the view found a batch in progress each time: batches follow one another without a pause, or"
+        " one was interrupted and no process continues it.",
         remedy="Start `tailrace views follow`, which finishes an interrupted batch; then read again.",
     ),
     ErrorCode(
         "TR-533",
         ConfigError,
-        "A column has a type for which an index has no field",
+        "A column has a type that OpenSearch does not support",
         Retry.BATCH,
         cause="The query of a search view returns a type, such as a map, that has no counterpart in OpenSearch.",
         remedy="Cast the column in `query`, for example to string.",
@@ -277,8 +276,8 @@ CODES: Final = (
         StateError,
         "The key of a view is not unique in the rows of its query",
         Retry.BATCH,
-        cause="The data has several rows of one key, although the tables' keys promised otherwise, or nothing did.",
-        remedy="Give `[views.NAME]` a `key` that tells its rows apart, then run `tailrace views rebuild VIEW`.",
+        cause="The query returns several rows with the same key, whether or not the keys of its tables rule that out.",
+        remedy="Give `[views.NAME]` a `key` that identifies its rows, then run `tailrace views rebuild VIEW`.",
     ),
     ErrorCode(
         "TR-550",
@@ -294,8 +293,8 @@ CODES: Final = (
         StateError,
         "The state that a view needs of one of its inputs is missing",
         Retry.BATCH,
-        cause="A view or a base table that the query reads was rebuilt, or its snapshots expired, since the view was"
-        " last brought forward.",
+        cause="A view or a base table that the query reads was rebuilt, or its snapshots expired, since the last"
+        " batch of the view.",
         remedy="Run `tailrace views rebuild VIEW`.",
     ),
     ErrorCode(
@@ -303,23 +302,23 @@ CODES: Final = (
         StateError,
         "Versions that a history or log view needs may be compacted away",
         Retry.BATCH,
-        cause="The view has not been brought forward for longer than `kafka.min_compaction_lag_ms`, so its topic may"
+        cause="The view has not advanced for longer than `kafka.min_compaction_lag_ms`, so its topic may"
         " lack versions. DETAIL gives the LSN of the view.",
-        remedy="Keep the view and declare another one, which begins now; or give up what it has: set `history_from` in"
+        remedy="Keep the view and declare another one, which begins now; or discard its rows: set `history_from` in"
         " `[views.NAME]`, then `tailrace views rebuild VIEW`.",
     ),
     ErrorCode(
         "TR-561",
         StateError,
-        "The view does not go back to the LSN that was asked for",
-        cause="The LSN is before the begin of a history view, or before the oldest snapshot of another view that has"
+        "The view does not go back to the requested LSN",
+        cause="The LSN is before the start of a history view, or before the oldest snapshot of another view that has"
         " not expired.",
-        remedy='Ask for a later LSN. A view of shape "history" keeps all states from its begin on.',
+        remedy='Ask for a later LSN. A view of shape "history" keeps all states from its start on.',
     ),
     ErrorCode(
         "TR-562",
         StateError,
-        "The view has not reached the LSN that was asked for yet",
+        "The view has not reached the requested LSN yet",
         cause="The LSN is past the last cut that was applied to the view.",
         remedy="Wait for it: `tailrace wait --lsn LSN --view VIEW`. See `tailrace views status`.",
     ),
@@ -338,12 +337,12 @@ CODES: Final = (
         Retry.BATCH,
         cause='Shapes such as "history" and "log" add columns of their own (`valid_from`, `op`, ...), and the table has'
         " one of these names.",
-        remedy='Rename the column of the table, or take `shape = "current"`.',
+        remedy='Rename the column of the table, or use `shape = "current"`.',
     ),
     ErrorCode(
         "TR-565",
         ConfigError,
-        "A view cannot begin at its `history_from`",
+        "A view cannot start at its `history_from`",
         Retry.BATCH,
         cause="Versions from before that LSN may be compacted away, or were never on the topic.",
         remedy="Set `history_from` to the LSN of the hint or a later one, or remove it.",
@@ -360,7 +359,7 @@ CODES: Final = (
         "TR-567",
         ConfigError,
         'The view is not of shape "history"',
-        cause="Versions were asked for (`tailrace.table(..., versions=True)`) of a view that has the present rows or"
+        cause="Versions were requested (`tailrace.table(..., versions=True)`) of a view that has the present rows or"
         " changes only.",
         remedy='Declare a view with `shape = "history"`.',
     ),
@@ -377,8 +376,7 @@ CODES: Final = (
         "TR-571",
         StateError,
         "The view has no such generation",
-        cause="There is no generation that waits to be swapped, or none of the number that was given. DETAIL lists"
-        " them.",
+        cause="No generation is staged for a swap, or none has the given number. DETAIL lists them.",
         remedy="Build one: `tailrace views rebuild VIEW --no-swap`.",
     ),
     ErrorCode(
@@ -400,7 +398,7 @@ CODES: Final = (
         StateError,
         "Two generations of a view cannot be compared",
         cause="They have different keys, begin at different LSNs, or did not reach one cut in time because the live one"
-        " is of another query.",
+        " was built from another query.",
         remedy="Do what the hint says: swap without a comparison (`tailrace views swap VIEW`), or run `tailrace views"
         " follow` with the former query meanwhile.",
     ),
@@ -415,14 +413,14 @@ CODES: Final = (
     ErrorCode(
         "TR-576",
         StateError,
-        "A view that was tried again fails as before",
-        cause="`tailrace views resume` had a parked view tried, and its batch failed. DETAIL has the error.",
+        "The retry of a parked view failed",
+        cause="`tailrace views resume` retried a parked view, and its batch failed. DETAIL has the error.",
         remedy="Do what that error says (`tailrace explain CODE`). `tailrace views follow` tries the view again, too.",
     ),
     ErrorCode(
         "TR-577",
         DeadlineError,
-        "No process has tried the view in time",
+        "No process has retried the view in time",
         cause="`tailrace views resume` waits for the `tailrace views follow` of this host, which does not run.",
         remedy="Run `tailrace views follow`.",
     ),
@@ -431,20 +429,20 @@ CODES: Final = (
         None,
         "The parameters of GET /wait cannot be used (HTTP 400)",
         cause='`lsn` is missing or not in the form "0/16B3748", or `timeout` is not a number of seconds.',
-        remedy="Ask `/wait?lsn=0/16B3748&view=orders&timeout=30`.",
+        remedy="Request `/wait?lsn=0/16B3748&view=orders&timeout=30`.",
     ),
     ErrorCode(
         "TR-579",
         StateError,
-        "There is no state on the topics to build the view from yet",
-        cause="The first snapshot is not done, or the daemon has not run.",
+        "The topics have no state yet to build the view from",
+        cause="The first snapshot is not complete, or the daemon has not run.",
         remedy="Look at `tailrace status` and `tailrace snapshot status`, and repeat the command later.",
     ),
     ErrorCode(
         "TR-580",
         ConfigError,
         "A view reads itself",
-        cause="Queries of views read one another in a circle. DETAIL lists it.",
+        cause="The queries of views form a cycle. DETAIL lists it.",
         remedy="Change `query` of one of them.",
     ),
     ErrorCode(
@@ -467,8 +465,8 @@ CODES: Final = (
         StateError,
         "A view that a batch reads was rebuilt during the batch",
         Retry.ROUND,
-        cause="Its states before the rebuild are not those of the batch any more.",
-        remedy="Nothing: the next batch begins again.",
+        cause="The rebuild has replaced the states that the batch reads.",
+        remedy="Nothing: the next batch starts over.",
     ),
     ErrorCode(
         "TR-584",
@@ -490,7 +488,7 @@ CODES: Final = (
     ErrorCode(
         "TR-586",
         SinkError,
-        "A wait was ended because its process stops",
+        "A wait ended because its process stopped",
         cause="The daemon was stopped while a request of GET /wait was open, or `tailrace.Views` was closed during a"
         " wait.",
         remedy="Repeat the request.",
@@ -499,7 +497,7 @@ CODES: Final = (
         "TR-590",
         None,
         "Stored queries of a percolate view are parked (warning)",
-        cause="OpenSearch refuses these queries, or they hold a script. The view matches all others.",
+        cause="OpenSearch refuses these queries, or they contain a script. The view matches all others.",
         remedy="`tailrace views explain VIEW` lists them with the reason; correct them in their table.",
     ),
     ErrorCode(
@@ -507,14 +505,14 @@ CODES: Final = (
         StateError,
         "Changes that a percolate view needs may be compacted away",
         Retry.BATCH,
-        cause="The view has not been brought forward for longer than `kafka.min_compaction_lag_ms`.",
+        cause="The view has not advanced for longer than `kafka.min_compaction_lag_ms`.",
         remedy="Run `tailrace views rebuild VIEW`: it continues from now, and changes in between are not matched.",
     ),
     ErrorCode(
         "TR-592",
         StateError,
         "A percolate view cannot continue in its table",
-        cause="The table was built from another definition, or has matches from past the end of the topics.",
+        cause="The table was built from another definition, or has matches that are past the end of the topics.",
         remedy="Leave the view as it is, and declare another one, which begins now.",
     ),
     ErrorCode(
@@ -536,9 +534,9 @@ CODES: Final = (
     ErrorCode(
         "TR-595",
         StateError,
-        "The matches topic is further than the view",
+        "The matches topic is ahead of the view",
         Retry.BATCH,
-        cause="The topics of the pipeline were recreated, and matches of the former ones were forwarded already.",
+        cause="The topics of the pipeline were recreated, and matches from the former ones had already been forwarded.",
         remedy="Declare the view under another name: its matches get a topic of their own.",
     ),
 )

@@ -40,9 +40,9 @@ def read_documents(search: Search, name: str) -> ViewState:
             if time.monotonic() > deadline:
                 raise SinkError(
                     "TR-532",
-                    f'view "{name}" was at no finished cut for {_IDLE_WAIT_S:.0f} s',
-                    detail="Batches follow one another without a pause, or one was cut short.",
-                    hint="Is `tailrace views follow` running? A batch that was cut short is done by its next start.",
+                    f'view "{name}" could not be read at a finished cut for {_IDLE_WAIT_S:.0f} s',
+                    detail="Batches follow one another without a pause, or one was interrupted.",
+                    hint="tailrace views follow  # its start completes an interrupted batch",
                 )
             time.sleep(0.02)
 

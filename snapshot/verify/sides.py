@@ -37,16 +37,16 @@ class TableForm:
         if key_schema is None and value_schema is not None:
             raise ConfigError(
                 "TR-344",
-                f'table "{table}" has no key, so there is nothing to compare its rows by',
-                detail="Its topic is a log of events; no view can be kept of it, either.",
-                hint="Take the view out, or give the table a primary key and start with another kafka.prefix.",
+                f'table "{table}" cannot be compared, because it has no key',
+                detail="Its topic is a log of events: no column identifies the newest record of a row.",
+                hint="Leave the view out, or give the table a primary key and start with another kafka.prefix.",
             )
         if key_schema is None or value_schema is None:
             raise SinkError(
                 "TR-341",
-                f'nothing of table "{table}" is on Kafka yet',
-                detail="The schemas topic does not know it.",
-                hint="Is it captured (source.tables), and does `tailrace run` run?",
+                f'table "{table}" has no records on Kafka yet',
+                detail="The schemas topic has no schema of it.",
+                hint="tailrace status  # does the daemon run? source.tables must select the table",
             )
         fields = tuple(row_fields(value_schema))
         columns = [each.column for each in fields]

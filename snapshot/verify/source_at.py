@@ -119,23 +119,23 @@ def _blocker(walsender_pid: int, plain: str, deadline_s: float) -> SourceError:
             " ON p.transaction = w.transactionid WHERE w.pid = %s AND NOT w.granted LIMIT 1",
             (walsender_pid,),
         ).fetchone()
-    message = f"no consistent point within {deadline_s:.0f} s"
+    message = f"PostgreSQL reached no consistent point within {deadline_s:.0f} s"
     if row is None:
-        return SourceError("TR-221", message, hint="Try again with more time: --timeout 600")
+        return SourceError("TR-221", message, hint="Repeat the command with --timeout 600")
     xid, pid, user, application, state, age, gid = row
     if gid is not None:
         return SourceError(
             "TR-221",
             message,
-            detail=f'Transaction {xid} is prepared as "{gid}" and waits for its end since {age} s.',
+            detail=f'Transaction {xid} was prepared as "{gid}" {age} s ago and has not ended.',
             hint=f"COMMIT PREPARED '{gid}';  -- or ROLLBACK PREPARED",
         )
     return SourceError(
         "TR-221",
         message,
-        detail=f"It waits for transaction {xid}, open for {age} s: process {pid}, user {user},"
-        f" {application or 'no name'}, {state}.",
-        hint=f"Wait for it with --timeout 600, or end it: SELECT pg_terminate_backend({pid});",
+        detail=f"The slot waits for transaction {xid}, open for {age} s: process {pid}, user {user},"
+        f" application {application or 'without a name'}, {state}.",
+        hint=f"SELECT pg_terminate_backend({pid});  -- or wait for its end with --timeout 600",
     )
 
 

@@ -31,14 +31,14 @@ from tailrace.spark_jobs.views import declare as declare_view
 _LISTED: Final = 100
 """Maximum number of parked queries to show."""
 
-_CHECKED: Final = "Spark has analysed the query and all of these steps: it takes them."
-_UNCHECKED: Final = "Spark has not analysed it: --check has it do so, which takes as long as Spark takes to start."
+_CHECKED: Final = "Spark has analyzed and accepted the query and all of these steps."
+_UNCHECKED: Final = "Spark has not analyzed the query: --check starts Spark to do so."
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parser("Show how a view is kept up to date.")
+    options = parser("Show how a view is maintained.")
     options.add_argument("--json", action="store_true", help="one JSON object")
-    options.add_argument("--check", action="store_true", help="have Spark analyse it, too")
+    options.add_argument("--check", action="store_true", help="also let Spark analyze it")
     options.add_argument("view", metavar="VIEW")
     given = options.parse_args(arguments)
 

@@ -37,7 +37,7 @@ _SLICE_S: Final = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parser("Keep views up to date until SIGTERM.")
+    options = parser("Maintain views until SIGTERM.")
     options.add_argument("--until-lsn", type=parse_lsn, help="end once all views have applied this LSN")
     options.add_argument("views", nargs="*", metavar="VIEW", help="default: all views")
     given = options.parse_args(arguments)
@@ -48,14 +48,14 @@ def main(arguments: Sequence[str]) -> int:
         try:
             with opened(config, names) as shared:
                 views = [open_view(shared, name) for name in names]
-                line(event="following", views=names)
+                line(event="views job started", views=names)
                 follow(shared, views, stop, given.until_lsn)
         except Exception as error:
             # A signal to the process group ends the JVM as well, in mid-batch: the next start repeats uncommitted work.
             # The signal may have reached the JVM a moment before it reaches us.
             if not stop.wait(_SAME_MOMENT_S if is_jvm_gone(error) else 0):
                 raise
-            line(event="ended in mid-batch", level="warning", error=named(error).message)
+            line(event="views job stopped during a batch", level="warning", error=named(error).message)
 
     return run(job, given.config, service=True)
 
@@ -107,7 +107,7 @@ def take(shared: Shared, turn: Turn, stop: threading.Event) -> bool:
     if seen is not None:
         worked = keep(view, seen, stop)
         if view.stands_for(seen.waits_for):
-            line(event="waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
+            line(event="view waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
         return worked
     if tables := shared.cuts.waits_for(view.declared):
         said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."))
@@ -142,7 +142,7 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> 
         if is_jvm_gone(failed) or (stop is not None and stop.is_set()):
             raise failed from None
         pause = view.park(failed)
-        line(event="parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
+        line(event="view parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
         return False
     applied = view.applied
     if applied is None:
@@ -150,7 +150,7 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> 
     worked = before is None or before.cut.offsets != applied.cut.offsets or report.replaced
     if worked:
         line(
-            event="batch",
+            event="batch applied",
             view=view.declared.name,
             lsn=format_lsn(applied.cut.flushed_lsn),
             generation=applied.generation,
@@ -165,7 +165,7 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> 
 def said(view: KeptView, error: Waiting) -> None:
     """Log once what a view waits for."""
     if view.wait(error):
-        line(event="waiting", level="warning", view=view.declared.name, error=str(error))
+        line(event="view waiting", level="warning", view=view.declared.name, error=str(error))
 
 
 if __name__ == "__main__":

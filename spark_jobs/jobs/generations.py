@@ -112,7 +112,7 @@ def _live(view: KeptView, applied: Applied) -> tuple[dict[str, Any], list[str]]:
     lines = [f"{name}: generation {applied.generation} is live, at {lsn}"]
     fits = applied.definition == view.declared.definition
     if not fits:
-        lines.append("It was built from another query: `follow` stands still until the configuration has that one.")
+        lines.append("It was built from another query; `follow` continues it once the configuration has that query.")
     return {"view": name, "generation": applied.generation, "lsn": lsn, "fits_configuration": fits}, lines
 
 
@@ -125,9 +125,9 @@ def _refuse(found: Comparison) -> None:
     if found.different:
         raise FoundError(
             "TR-573",
-            f'view "{found.view}": generations {found.live} and {found.staged} differ',
-            detail=f"{found.counts.total} keys, at {found.lsn}.",
-            hint="If that is what you want: tailrace views swap " + found.view,
+            f'generations {found.live} and {found.staged} of view "{found.view}" differ',
+            detail=f"Differing keys: {found.counts.total}, at {found.lsn}.",
+            hint="If the difference is intended: tailrace views swap " + found.view,
         )
 
 

@@ -32,10 +32,10 @@ _FIRST_CUT_S: Final = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parser("Build views anew from offset 0 and swap them in.")
+    options = parser("Rebuild views from offset 0 and swap them in.")
     options.add_argument("--no-swap", action="store_true", help="leave the new generation beside the live one")
-    options.add_argument("--dry-run", action="store_true", help="say what would be read; starts no Spark")
-    options.add_argument("--json", action="store_true", help="with --dry-run: one JSON object a view")
+    options.add_argument("--dry-run", action="store_true", help="print what would be read, without starting Spark")
+    options.add_argument("--json", action="store_true", help="with --dry-run: one JSON object per view")
     options.add_argument("views", nargs="+", metavar="VIEW")
     given = options.parse_args(arguments)
 
@@ -59,8 +59,8 @@ def foretell(config: Config, names: Iterable[str], *, as_json: bool) -> None:
         if seen is None:
             raise StateError(
                 "TR-579",
-                f'there is no state on the topics to build view "{name}" from yet',
-                detail="The first copy is not done, or the daemon has not run.",
+                f'the topics have no state yet to build view "{name}" from',
+                detail="The first snapshot is not complete, or the daemon has not run.",
                 hint="tailrace status",
             )
         found = plan(config, name, seen.cut)
@@ -91,7 +91,7 @@ def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
             keep(shared, view, live.generation)
         else:
             lsn = format_lsn(applied.cut.flushed_lsn)
-            line(event="staged", view=view.declared.name, generation=applied.generation, lsn=lsn)
+            line(event="generation staged", view=view.declared.name, generation=applied.generation, lsn=lsn)
         return applied
 
 
@@ -121,7 +121,7 @@ def _go_on(shared: Shared, view: KeptView, batch: PercolateBatch) -> Applied:
         except StateError as error:
             applied = batch.begin_anew(live, seen)
             without = [format_lsn(state.cut.flushed_lsn) for state in (live, applied)]
-            line(event="begun anew", level="warning", view=view.declared.name, code=error.code, without=without)
+            line(event="changes skipped", level="warning", view=view.declared.name, code=error.code, without=without)
         view.publish(applied, seen.level_ms)
         return applied
 

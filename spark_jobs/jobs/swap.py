@@ -35,9 +35,9 @@ def alone(shared: Shared, view: KeptView) -> Iterator[None]:
         if not mine:
             raise StateError(
                 "TR-528",
-                f'view "{name}" is being rebuilt, compared or swapped already',
+                f'view "{name}" is already being rebuilt, compared or swapped',
                 detail="Another process on this host holds its rebuild lease.",
-                hint="Wait for it, or end it; then repeat the command.",
+                hint="Wait for the other process, or end it; then repeat the command.",
             )
         yield
 
@@ -65,7 +65,7 @@ def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenC
     finally:
         shared.records.release()
     line(
-        event="rebuild",
+        event="rebuild batch applied",
         view=view.declared.name,
         lsn=format_lsn(done.cut.flushed_lsn),
         generation=done.generation,
@@ -101,7 +101,7 @@ def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
         applied = replace(swapped, cut=applied.cut)
         view.publish(applied, seen.level_ms)
     lsn = format_lsn(applied.cut.flushed_lsn)
-    line(event="swapped", view=view.declared.name, generation=applied.generation, lsn=lsn)
+    line(event="generation swapped", view=view.declared.name, generation=applied.generation, lsn=lsn)
     return applied
 
 

@@ -50,7 +50,7 @@ def take_out(tokens: Sequence[Token], text: QueryText) -> tuple[list[Token], lis
             depth += (part.token_type is TokenType.L_PAREN) - (part.token_type is TokenType.R_PAREN)
             last = part
         else:
-            raise _refused(text, "ASOF stands between a joined view and its ON", token.start)
+            raise _refused(text, "ASOF must be between a joined view and its ON", token.start)
     return left, moments
 
 
@@ -66,12 +66,12 @@ def put_back(query: exp.Expr, moments: Iterable[Moment], text: QueryText, dialec
         try:
             at = sqlglot.parse_one(raw, dialect=dialect)
         except SqlglotError:
-            raise _refused(text, "what follows ASOF is not a moment that can be read", moment.start) from None
+            raise _refused(text, "the expression after ASOF cannot be parsed", moment.start) from None
         if not on or not at.find(exp.Column):
-            raise _refused(text, "ASOF takes a column of the row, and a join whose ON names columns", moment.start)
+            raise _refused(text, "ASOF needs a column of the row, and a join whose ON names columns", moment.start)
         join = on[min(on)]
         if not isinstance(join.this, exp.Table):
-            raise _refused(text, "ASOF needs a view of shape history, by its name", moment.start)
+            raise _refused(text, 'ASOF needs a view of shape "history", by its plain name', moment.start)
         join.meta[_WRITTEN] = moment.start
         conditions = _conditions(join.this.alias_or_name, at, first=text.asof_first)
         join.set("on", exp.and_(join.args["on"], *conditions))
@@ -80,7 +80,7 @@ def put_back(query: exp.Expr, moments: Iterable[Moment], text: QueryText, dialec
 def check_written(query: exp.Query, text: QueryText) -> None:
     """Raise ConfigError if a query has the option for ASOF joins but no such join."""
     if text.asof_first and not any(_WRITTEN in join.meta for join in query.find_all(exp.Join)):
-        raise _refused(text, 'it has asof_before = "first", but no ASOF join', 0)
+        raise _refused(text, 'asof_before = "first" is set, but the query has no ASOF join', 0)
 
 
 def _conditions(alias: str, at: exp.Expr, *, first: bool) -> Iterator[exp.Expr]:
@@ -99,7 +99,7 @@ def check_histories(query: exp.Query, text: QueryText, catalog: Catalog) -> None
             table = join.this
             info = catalog.get(f"{table.db}.{table.name}" if table.db else table.name)
             if info is None or not is_history(info):
-                raise _refused(text, f'"{table.name}" is no view of shape history', at)
+                raise _refused(text, f'"{table.name}" is not a view of shape "history"', at)
 
 
 def moment_of(alias: str, on: Iterable[exp.Expr], info: TableInfo) -> exp.Expr | None:

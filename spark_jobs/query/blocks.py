@@ -175,7 +175,7 @@ class BlockReader:
     def _branch(self, query: exp.Expr, name: str) -> Block:
         if isinstance(query, exp.Select):
             return self._block(query, name)
-        raise self._text.error("TR-543", f"{query.key.upper()} cannot be kept up to date", query)
+        raise self._text.error("TR-543", f"{query.key.upper()} cannot be maintained incrementally", query)
 
     def _name(self, name: str) -> str:
         """Return a unique block name: further blocks of the same name are numbered."""
@@ -203,7 +203,7 @@ class BlockReader:
     def _source(self, source: exp.Expr, how: How, on: tuple[exp.Expr, ...]) -> Source:
         for condition in on:
             if has_query(condition):
-                raise self._text.error("TR-552", "a subquery in ON cannot be kept up to date", condition)
+                raise self._text.error("TR-552", "a subquery in ON cannot be maintained incrementally", condition)
         if isinstance(source, exp.Table):
             return Source(source.alias, name_of(source), how, on)
         return Source(source.alias, self.node(source, source.alias), how, on)
@@ -217,7 +217,7 @@ class BlockReader:
                 if not isinstance(node, exp.Query):
                     continue
                 if isinstance(part, exp.Qualify):
-                    raise self._text.error("TR-552", "a subquery in QUALIFY cannot be kept up to date", node)
+                    raise self._text.error("TR-552", "a subquery in QUALIFY cannot be maintained incrementally", node)
                 yield self.subquery(node)
 
     def subquery(self, found: exp.Query) -> Source:
@@ -228,13 +228,13 @@ class BlockReader:
         name = self._name("tailrace_subquery")
         if isinstance(parent, exp.All | exp.Any):
             raise self._text.error(
-                "TR-552", "a comparison with ALL or ANY of a subquery cannot be kept up to date", found
+                "TR-552", "a comparison with ALL or ANY of a subquery cannot be maintained incrementally", found
             )
         outer = [column for column in query.find_all(exp.Column) if _is_outer(column, query)]
         again = [column for column in outer if column.table in _defined(query)]
         if again:
-            what = f'alias "{again[0].table}" for two sources, one in a subquery of the other,'
-            raise self._text.error("TR-553", f"{what} cannot be kept up to date", again[0], hint="Rename one.")
+            what = f'alias "{again[0].table}" of two sources, one of them in a subquery,'
+            raise self._text.error("TR-553", f"{what} cannot be maintained incrementally", again[0], hint="Rename one.")
         if outer:
             return self._correlated(query, parent, outer, name)
         node = self.node(query, name)
@@ -253,7 +253,7 @@ class BlockReader:
         if isinstance(parent, exp.In):
             raise self._text.error(
                 "TR-552",
-                "IN with a correlated subquery cannot be kept up to date",
+                "IN with a correlated subquery cannot be maintained incrementally",
                 outer[0],
                 hint="Write it as EXISTS.",
             )
@@ -261,14 +261,16 @@ class BlockReader:
         refused = ("group", "having", "qualify", "limit", "distinct", "order", "windows")
         plain = where is not None and query.args.get("from_") and not any(query.args.get(part) for part in refused)
         if not isinstance(query, exp.Select) or where is None or not plain:
-            raise self._text.error("TR-552", "a correlated subquery of this form cannot be kept up to date", outer[0])
+            raise self._text.error(
+                "TR-552", "a correlated subquery of this form cannot be maintained incrementally", outer[0]
+            )
         defined = _defined(query)
         tied = [part for part in conjuncts(where.this) if aliases(part) - defined]
         counted = sum(1 for part in tied for column in part.find_all(exp.Column) if column.table not in defined)
         if counted != len(outer) or any(has_query(part) for part in tied):
             raise self._text.error(
                 "TR-552",
-                "a correlated subquery may name the outer query in its WHERE only",
+                "a correlated subquery may refer to the outer query only in its WHERE",
                 outer[0],
                 hint="Write it as a join.",
             )
@@ -276,7 +278,7 @@ class BlockReader:
         if nested:
             raise self._text.error(
                 "TR-552",
-                "a subquery in the SELECT of a correlated subquery cannot be kept up to date",
+                "a subquery in the SELECT of a correlated subquery cannot be maintained incrementally",
                 nested[0],
                 hint="Write it as a join.",
             )

@@ -67,9 +67,9 @@ def captured(prefix: str, stored: Iterable[StoredSchema]) -> dict[str, bool]:
 def not_captured(name: str, known: Mapping[str, bool]) -> str:
     """Return the hint for a name that is not a captured table with a key: the closest and all such tables."""
     if not known:
-        return "No table is captured yet: has `tailrace run` been started?"
+        return "tailrace run  # no table is captured yet"
     if name in known:
-        return f'"{name}" has no key: its topic is a log of events, which a view of shape "log" takes.'
+        return f'"{name}" has no key: its topic is a log of events. Use a view of shape "log".'
     usable = [each for each, has_key in known.items() if has_key]
     close = [each for each in usable if each.endswith(f".{name.rpartition('.')[2]}")]
     close = close or difflib.get_close_matches(name, usable, n=1)

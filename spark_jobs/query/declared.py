@@ -84,21 +84,21 @@ def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> Non
     for part in query.selects:
         name = part.alias_or_name
         if name in seen:
-            raise text.error("TR-547", f'two of its columns are called "{name}"', part, hint="Rename one with AS.")
+            raise text.error("TR-547", f'two columns have the name "{name}"', part, hint="Rename one with AS.")
         if not name or name.startswith("_col_"):
-            raise text.error("TR-547", "one of its columns has no name", part, hint="Give it one with AS.")
+            raise text.error("TR-547", "a column has no name", part, hint="Name it with AS.")
         seen.add(name)
     if not key:
-        raise text.error("TR-544", "its query has no key", hint=f'[views.{text.view}] key = ["{min(seen)}"]')
+        raise text.error("TR-544", "no key is set for the query", hint=f'[views.{text.view}] key = ["{min(seen)}"]')
     for name in key:
         if name not in seen:
-            raise text.error("TR-544", f'its key "{name}" is not a column of its query', 0)
+            raise text.error("TR-544", f'key column "{name}" is not a column of the query', 0)
 
 
 def _check_read(root: Node, tables: Sequence[str], text: QueryText) -> None:
     """Raise ConfigError for a table that no block reads: its changes would silently make the view wrong."""
     if lost := sorted(set(tables) - root.tables):
-        raise text.error("TR-552", f"a subquery over {', '.join(lost)} in this place cannot be kept up to date", 0)
+        raise text.error("TR-552", f"a subquery over {', '.join(lost)} here cannot be maintained incrementally", 0)
 
 
 def _check_key(root: Node, key: Sequence[str], keys: Keys, text: QueryText) -> None:
@@ -106,14 +106,14 @@ def _check_key(root: Node, key: Sequence[str], keys: Keys, text: QueryText) -> N
         return
     known = sorted(keys.outputs(root), key=lambda names: (len(names), sorted(names)))
     listed = ", ".join(f'"{name}"' for name in sorted(known[0])) if known else ""
-    missing = "Show what tells its rows apart."
+    missing = "Select the columns that identify a row, and name them in `key`."
     if isinstance(root, Branches):
-        missing = "Several branches of UNION ALL need a key column with another literal in each."
+        missing = "The branches of UNION ALL need a key column with a different literal in each."
     raise text.error(
         "TR-544",
-        f"nothing says that its key ({', '.join(key)}) is unique",
+        f"the key ({', '.join(key)}) is not known to be unique",
         _key_column(root, key),
-        hint=f"key = [{listed}] is unique." if known else missing,
+        hint=f"key = [{listed}]  # is unique" if known else missing,
     )
 
 
@@ -127,9 +127,9 @@ def _check_units(root: Node, keys: Keys, text: QueryText) -> None:
         if block.sources and not unit(block, keys):
             raise text.error(
                 "TR-545",
-                "each change would compute its whole query anew",
+                "each change would recompute the whole query",
                 _widest(block),
-                hint=f'If that is wanted: [views.{text.view}] refresh = "full"',
+                hint=f'[views.{text.view}] refresh = "full"  # if this is intended',
             )
 
 

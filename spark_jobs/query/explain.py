@@ -16,17 +16,17 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
     """Yield lines that explain, for each table, how a change in it leads to the parts to recompute."""
     yield f'view "{query.text.view}", key ({", ".join(query.key)})'
     if query.root is None:
-        yield 'refresh = "full": each batch with a change in one of its tables computes the whole query and replaces'
+        yield 'refresh = "full": each batch with a change in one of its tables recomputes the query and replaces'
         yield "all rows of the view."
         yield f"scans {', '.join(query.tables)}"
         return
     for history in query.histories:
-        yield f"{FIRST} is true of the first version of each key of {history}: each batch that reads it looks for them"
+        yield f"{FIRST} marks the first version of each key of {history}: each batch that reads it determines them"
     for table in query.tables:
         yield ""
         if is_view(table):
-            yield f"A change in view {table}, once that is at the same cut"
-            yield "  its changed rows: all its rows at the old cut against all at the new one"
+            yield f"A change in view {table}, after this view has reached the same cut"
+            yield "  changed rows: all its rows at the old cut, compared with all at the new cut"
         else:
             yield f"A change in {table}"
         steps = query.steps([table])

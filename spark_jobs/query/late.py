@@ -30,10 +30,10 @@ def event_times(whole: exp.Query, text: QueryText, tables: Collection[str]) -> t
             at = call.expressions[0]
             time = _traced(at)
             if time is None or time.table not in tables:
-                raise text.error("TR-569", "lateness is told by a column of a captured table", at)
+                raise text.error("TR-569", "lateness needs a time column of a captured table", at)
             found[time] = None
     if not found:
-        raise text.error("TR-569", "it has a lateness, and its query has no window on time", 0)
+        raise text.error("TR-569", "lateness_s is set, but the query has no time window", 0)
     return tuple(found)
 
 

@@ -83,7 +83,7 @@ def _check_total(
     missing = ", ".join(sorted(facts.reduced(found[0]) - known)).replace("`", "") if found else ""
     raise text.error(
         "TR-546",
-        "rows that are equal in this order come out one way or the other",
+        "this order is not total: rows that are equal in it have no defined order",
         at,
-        hint=f"Add to its ORDER BY: {missing}." if missing else "Order by what tells the rows apart.",
+        hint=f"Add to its ORDER BY: {missing}." if missing else "Order by columns that identify a row.",
     )

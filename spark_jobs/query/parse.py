@@ -73,11 +73,11 @@ def tree(text: QueryText) -> exp.Query:
         first = error.errors[0]
         lines = text.sql.split("\n")[: first["line"] - 1]
         offset = sum(len(line) + 1 for line in lines) + first["col"] - len(first["highlight"] or "")
-        raise text.error("TR-540", "its query is not SQL that can be read", max(offset, 0)) from None
+        raise text.error("TR-540", "the query cannot be parsed", max(offset, 0)) from None
     except TokenError:
-        raise text.error("TR-540", "its query is not SQL that can be read: a quote or comment does not end") from None
+        raise text.error("TR-540", "the query cannot be parsed: unterminated quote or comment") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise text.error("TR-540", "its query is not one SELECT", 0)
+        raise text.error("TR-540", "the query is not a single SELECT", 0)
     found = statements[0].unnest()
     assert isinstance(found, exp.Query)
     put_back(found, moments, text, DIALECT)
@@ -93,11 +93,11 @@ def tables_of(text: QueryText, views: Collection[str] = ()) -> tuple[str, ...]:
     for table in inline_ctes(tree(text), text).find_all(exp.Table):
         if table.catalog or (not table.db and table.name not in views):
             close = difflib.get_close_matches(table.name, views, n=1)
-            hint = f'Did you mean the view "{close[0]}"?' if close else f"Is it public.{table.name}?"
+            hint = f'Did you mean the view "{close[0]}"?' if close else f'Did you mean "public.{table.name}"?'
             raise text.error("TR-541", f'"{table.sql()}" is neither schema.table nor a view', table, hint=hint)
         found[name_of(table)] = None
     if not found:
-        raise text.error("TR-541", "its query reads no captured table", 0)
+        raise text.error("TR-541", "the query reads no captured table", 0)
     return tuple(found)
 
 
@@ -109,16 +109,16 @@ def _check_tables(tree: exp.Query, text: QueryText, catalog: Catalog, known: Map
             continue
         if is_view(name):
             close = difflib.get_close_matches(name, catalog, n=1)
-            hint = f'Did you mean "{close[0]}"?' if close else f"Is it public.{name}?"
+            hint = f'Did you mean "{close[0]}"?' if close else f'Did you mean "public.{name}"?'
         else:
             hint = not_captured(name, known)
-        raise text.error("TR-541", f'there is no captured table "{name}" with a key', table, hint=hint)
+        raise text.error("TR-541", f'"{name}" is not a captured table with a key', table, hint=hint)
 
 
 def _check_plain(table: exp.Table, text: QueryText) -> None:
     """Raise ConfigError for a modifier of a table (AS OF, TABLESAMPLE): its states would replace it."""
     if any(part for name, part in table.args.items() if name not in ("this", "db", "alias")):
-        raise text.error("TR-541", f'"{table.sql(DIALECT)}" is not a whole table as it is now', table)
+        raise text.error("TR-541", f'"{table.sql(DIALECT)}" does not read the whole table in its present state', table)
 
 
 def _unresolved(error: OptimizeError, raw: exp.Query, text: QueryText, catalog: Catalog) -> ConfigError:
@@ -133,11 +133,11 @@ def _unresolved(error: OptimizeError, raw: exp.Query, text: QueryText, catalog: 
         hint = f'Did you mean "{close[0]}"?' if close else ""
         ambiguous = "ambiguous" in message.lower()
         column = _least_known(columns, raw, catalog)
-        said = f'column "{name}" is in more than one source' if ambiguous else f'there is no column "{column.sql()}"'
+        said = f'column "{name}" is ambiguous' if ambiguous else f'column "{column.sql()}" does not exist'
         return text.error("TR-542", said, column, hint=hint)
     source = re.match(r"Unknown table: \W*(\w+)", message)
     at = next((c for c in raw.find_all(exp.Column) if source and c.table == source[1]), None)
-    return text.error("TR-542", f"a name in its query cannot be resolved: {message[:200]}", at)
+    return text.error("TR-542", f"a name in the query cannot be resolved: {message[:200]}", at)
 
 
 def _least_known(columns: list[exp.Column], raw: exp.Query, catalog: Catalog) -> exp.Column:

@@ -34,7 +34,7 @@ ANY_ROW: Final = (
 _SEVERAL_ROWS: Final = frozenset(("inline_outer", "variant_explode", "variant_explode_outer"))
 """Spark's row-generating functions that sqlglot has no class for."""
 
-_FULL_HINT: Final = 'refresh = "full" computes the whole query anew for each batch that touches its tables.'
+_FULL_HINT: Final = 'refresh = "full"  # recomputes the whole query for each batch that changes its tables'
 
 
 _PART: Final = "TR-543"
@@ -51,7 +51,7 @@ Finding = tuple[str, str, exp.Expr, str]
 def refuse(query: exp.Query, text: QueryText) -> None:
     """Raise ConfigError for the first construct, in the query as written, that cannot track changes."""
     for code, message, node, hint in _findings(query):
-        raise text.error(code, f"{message} cannot be kept up to date", node, hint=hint or _FULL_HINT)
+        raise text.error(code, f"{message} cannot be maintained incrementally", node, hint=hint or _FULL_HINT)
 
 
 def _findings(query: exp.Query) -> Iterator[Finding]:
@@ -72,17 +72,17 @@ def _findings(query: exp.Query) -> Iterator[Finding]:
         elif isinstance(node, exp.Lateral | exp.Pivot | exp.TableSample | exp.Values):
             yield _PART, node.key.upper(), node, ""
         elif isinstance(node, exp.UDTF | exp.Stack | exp.Inline) or _is_called(node, _SEVERAL_ROWS):
-            yield _PART, "a function that makes several rows of one", node, ""
+            yield _PART, "a function that returns several rows", node, ""
         elif isinstance(node, _VARYING) or _is_called(node, _VARYING_NAMES):
-            what = f"{_name(node)}(), which gives another value each time it is asked,"
-            yield _VARYING_RESULT, what, node, "Take a column of the row instead."
+            what = f"{_name(node)}(), which returns a different value at each call,"
+            yield _VARYING_RESULT, what, node, "Use a column of the row instead."
         elif isinstance(node, ANY_ROW) and is_aggregate(node):
-            hint = "Take min_by(value, order), max_by(value, order) or array_join(sort_array(collect_list(...)), ',')."
+            hint = "Use min_by(value, order), max_by(value, order) or array_join(sort_array(collect_list(...)), ',')."
             yield _VARYING_RESULT, f"{_name(node)}(), whose result depends on the order of rows,", node, hint
         elif isinstance(node, exp.Any) and not isinstance(node.this, exp.Query):
-            yield _PART, "any(...) as an aggregate", node, "bool_or(...) is the same."
+            yield _PART, "any(...) as an aggregate", node, "Use bool_or(...), which is the same."
         elif isinstance(node, exp.ArrayAgg | exp.ArrayUniqueAgg) and not _is_sorted(node):
-            yield _VARYING_RESULT, "an array in no order", node, f"Sort it: sort_array({_name(node)}(...))."
+            yield _VARYING_RESULT, "an array without an order", node, f"Sort it: sort_array({_name(node)}(...))."
 
 
 def _clauses(select: exp.Select) -> Iterator[Finding]:
@@ -91,8 +91,8 @@ def _clauses(select: exp.Select) -> Iterator[Finding]:
         if found:
             yield _PART, name, found[0] if isinstance(found, list) else found, ""
     if select.args.get("order"):
-        hint = "Leave it out; who reads the view sorts."
-        yield _PART, "ORDER BY: a view has no order, it", select.args["order"], hint
+        hint = "Remove it: a view has no order. Sort when you read the view."
+        yield _PART, "ORDER BY", select.args["order"], hint
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
         yield _PART, "DISTINCT ON", distinct, "Write it with row_number()."
@@ -100,7 +100,7 @@ def _clauses(select: exp.Select) -> Iterator[Finding]:
     if group is not None:
         for part in ("rollup", "cube", "grouping_sets", "all", "totals"):
             if group.args.get(part):
-                yield _PART, f"GROUP BY {part.upper().replace('_', ' ')}", group, "Name what to group by."
+                yield _PART, f"GROUP BY {part.upper().replace('_', ' ')}", group, "List the columns to group by."
         timed = [part for part in group.expressions if is_window(part)]
         if len(timed) > 1:
             yield _WINDOWS, "GROUP BY two windows on time", timed[1], ""

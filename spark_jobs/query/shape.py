@@ -15,7 +15,7 @@ def inline_ctes(query: exp.Query, text: QueryText, outer: Mapping[str, exp.CTE] 
     with_ = query.args.get("with_")
     if with_ is not None:
         if with_.args.get("recursive"):
-            raise text.error("TR-543", "a recursive query cannot be kept up to date", with_)
+            raise text.error("TR-543", "a recursive query cannot be maintained incrementally", with_)
         for cte in with_.expressions:
             cte.set("this", inline_ctes(cte.this, text, known))
             known[cte.alias] = cte
@@ -84,7 +84,7 @@ def _swap_right_join(select: exp.Select, text: QueryText) -> None:
         if join.side != "RIGHT":
             continue
         if number:
-            what = "a RIGHT JOIN behind another join cannot be kept up to date"
+            what = "a RIGHT JOIN after another join cannot be maintained incrementally"
             raise text.error("TR-543", what, join, hint="Write it as LEFT JOIN.")
         first = select.args["from_"].this
         select.args["from_"].set("this", join.this)

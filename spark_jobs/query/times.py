@@ -58,8 +58,8 @@ def check_windows(query: exp.Query, text: QueryText) -> None:
     for call in query.find_all(exp.Anonymous):
         split = isinstance(call.parent, exp.Alias) and call.parent.alias == _COLUMN
         if is_window(call, "window") and len(call.expressions) > 2 and not split:
-            what = "window() with a slide that its SELECT does not group by cannot be kept up to date"
-            raise text.error("TR-555", what, call, hint="Group by it.")
+            what = "a sliding window() that is not in GROUP BY cannot be maintained incrementally"
+            raise text.error("TR-555", what, call, hint="Group by the window.")
 
 
 def _split(select: exp.Select, call: exp.Expr) -> None:

@@ -109,7 +109,7 @@ class Cuts(Closes):
         said: tuple[str, ...] = ()
         while seen is None:
             if said != (tables := self.waits_for(view)):
-                line(event="waiting", level="warning", view=view.name, tables=tables)
+                line(event="view waiting", level="warning", view=view.name, tables=tables)
                 said = tables
             seen = self.newest(view, 1.0)
         return seen

@@ -202,8 +202,8 @@ class Records:
             if missing := sorted(ids - known.ids):
                 raise SinkError(
                     "TR-523",
-                    f'topic "{topic}": schema {missing[0]} of its records is not on the schemas topic',
+                    f'schema {missing[0]} of topic "{topic}" is not on the schemas topic',
                     detail=f"There are {len(self._stored)} schemas, {len(known.ids)} of them for this topic.",
-                    hint="Does kafka.prefix in the configuration name the pipeline that wrote the topic?",
+                    hint="tailrace config show  # kafka.prefix must be that of the pipeline that wrote the topic",
                 )
             return known

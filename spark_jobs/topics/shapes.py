@@ -112,10 +112,9 @@ class TableShapes:
         if not widens(old, new):
             raise StateError(
                 "TR-520",
-                f'column "{column}" of topic "{self.topic}" was {old.simpleString()} and is {new.simpleString()} now',
-                detail=f"Rows that were written before the change (schema {shape.id}) cannot become the new type "
-                "without a loss.",
-                hint="Read the table anew, so that every row has the new type: tailrace snapshot start TABLE",
+                f'column "{column}" of topic "{self.topic}" changed from {old.simpleString()} to {new.simpleString()}',
+                detail=f"Rows written before the change (schema {shape.id}) cannot be converted without loss.",
+                hint="tailrace snapshot start TABLE  # reads the table again, so that all rows have the new type",
             )
         return value.cast(new)
 

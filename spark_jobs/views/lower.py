@@ -53,7 +53,7 @@ def _with_lower(config: Config, name: str, path: Sequence[str]) -> Iterator[str]
         raise ConfigError(
             "TR-580",
             f'view "{name}" reads itself',
-            detail=f"Each of these reads the next: {circle}.",
+            detail=f"Cycle: {circle}.",
             hint=f"Change `query` of [views.{name}].",
         )
     if name in config.views:
