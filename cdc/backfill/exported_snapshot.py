@@ -87,7 +87,7 @@ def condition_errors(
                 ConfigError(
                     CONDITION_NOT_CAPTURED,
                     f'snapshot.where names "{name}", which is not captured',
-                    detail=f"Captured are: {', '.join(sorted(by_name)[:20])}{', ...' if len(by_name) > 20 else ''}.",
+                    detail=f"Captured tables: {', '.join(sorted(by_name)[:20])}{', ...' if len(by_name) > 20 else ''}.",
                     hint='where = { "schema.table" = "condition" }  # under [snapshot]',
                 )
             )

@@ -57,7 +57,7 @@ class FirstSnapshot:
         """
         exported, delivery, workers = self._exported, self._delivery, self._exported.workers
         log.info(
-            "first snapshot begins",
+            "first snapshot started",
             lsn=format_lsn(self._point),
             tables=len(exported.relations),
             chunks=len(exported.chunks),

@@ -53,7 +53,7 @@ class Report:
             )
             return
         log.info(
-            "first snapshot",
+            "first snapshot progress",
             lsn=format_lsn(self._lsn),
             tables=f"{len(reads) - len(open_now)}/{len(reads)}",
             chunks=f"{done}/{chunks}",

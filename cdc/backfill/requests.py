@@ -49,7 +49,7 @@ class SnapshotRequests:
         while (found := self._tail.next()) is not None:
             key, request = found
             answer = tuple(self._do(request))
-            log.info("snapshot request", action=request.action, outcomes={each.table: each.outcome for each in answer})
+            log.info("request answered", action=request.action, outcomes={each.table: each.outcome for each in answer})
             self._send(key, RequestRecord(request, answer).to_json())
 
     def _do(self, request: Request) -> list[Outcome]:
@@ -74,9 +74,9 @@ class SnapshotRequests:
         name = relation.qualified_name
         if self._registry.is_parked(relation):
             return Outcome(name, "parked already")
-        error = StateError("TR-430", f'table "{name}" was parked by a person', hint=f"tailrace table resume {name}")
+        error = StateError("TR-430", f'table "{name}" was parked by a command', hint=f"tailrace table resume {name}")
         if name in self._registry.keyless:
-            return _refused(name, "without a key: it could not be read again when it is resumed")
+            return _refused(name, "without a key: it could not be read again on resume")
         self._set_aside(relation, error)
         return Outcome(name, "parked")
 
@@ -155,7 +155,7 @@ class SnapshotRequests:
     def _cancel(self, name: str) -> Outcome:
         state = self._registry.states[name]
         if state.asked is None or not state.asked.whole:
-            return _refused(name, "its topic lacks rows until it is read; it can be paused", state.run)
+            return _refused(name, "its topic lacks rows until the read ends; pause it instead", state.run)
         self._registry.cancel(name)
         return Outcome(name, "cancelled", state.run)
 

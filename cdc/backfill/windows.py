@@ -127,7 +127,7 @@ class Windows:
         if layout is not None and state.status is not TableStatus.WANTED:
             read.left = list(chunks)
             read.plan = Plan(name, state.run, relation, layout, lsn, tuple(read.left), asked.where)
-            log.info("snapshot goes on in windows", table=name, chunks=len(read.left), paused=asked.paused)
+            log.info("snapshot resumed in windows", table=name, chunks=len(read.left), paused=asked.paused)
             self._when_copied(read)
 
     def poll(self) -> None:
@@ -214,7 +214,7 @@ class Windows:
         # after the chunks: without Kafka transactions, only the first of these records may exist at the next start
         past = self._tables.past(plan.relation.schema, plan.relation.name)
         self._registry.planned(plan.relation, plan.layout, plan.lsn, past)
-        log.info("table is read in windows", table=plan.table, run=plan.run, chunks=len(plan.chunks))
+        log.info("table read started", table=plan.table, run=plan.run, chunks=len(plan.chunks))
         read.plan = plan
         read.left = list(plan.chunks)
         self._when_copied(read)
@@ -283,7 +283,7 @@ class Windows:
                 read.ready_at = time.monotonic() + _PLAN_AGAIN_S
                 self._watch.want_look()
             elif window.moved or self._is_outdated(window, read):
-                log.info("table was altered while it was read", table=window.chunk.table)
+                log.info("table altered during its read", table=window.chunk.table)
                 past = self._tables.past(window.relation.schema, window.relation.name)
                 self._registry.altered(window.relation, window.layout, past)
             elif window.void:
@@ -317,7 +317,7 @@ class Windows:
 
     def _failed(self, window: Window) -> None:
         table = window.chunk.table
-        log.error("rows cannot be selected, the read ends", table=table, where=window.plan.where, error=window.failed)
+        log.error("table read failed: cannot select rows", table=table, where=window.plan.where, error=window.failed)
         self._registry.cancel(table, "failed")
 
     def _has_left(self, relation: Relation, lsn: int) -> bool:

@@ -248,7 +248,7 @@ class Assembler:
         if message.transactional:
             self._in_transaction()
         elif rows.open:
-            raise DecodeError("message that stands alone, inside a transaction", 0, 1, 0)
+            raise DecodeError("non-transactional message inside a transaction", 0, 1, 0)
         else:
             # its LSN is that of the first byte after it, where the next commit may be
             rows.begin(message.lsn - 1, sent_us + pgoutput.POSTGRES_EPOCH_US, 0)

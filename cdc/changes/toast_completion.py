@@ -83,7 +83,7 @@ class Unchanged:
         if counts == self._reported or not (now or time.monotonic() - self._reported_at > _REPORT_S):
             return
         self._reported, self._reported_at = counts, time.monotonic()
-        log.info("unchanged large values", from_cache=counts[0], reread=counts[1], gone=self._reread.gone)
+        log.info("unchanged large values completed", from_cache=counts[0], reread=counts[1], gone=self._reread.gone)
 
 
 def _key(table: CapturedTable, texts: Texts) -> bytes:

@@ -33,7 +33,7 @@ _ANSWER_S: Final = 2.0
 _PAUSE_S: Final = 10.0
 """Pause before a failed write is retried."""
 
-_BUG: Final = "an error that is a bug in tailrace; its log has it"
+_BUG: Final = "a bug in Tailrace; the daemon's log has the error"
 
 
 @contextmanager
@@ -109,4 +109,4 @@ class _Recorder:
                 self._written = (state, code)
         except TailraceError as error:
             self._again_at = time.monotonic() + _PAUSE_S
-            log.debug("the daemon's record could not be written", code=error.code)
+            log.debug("daemon record not written", code=error.code)

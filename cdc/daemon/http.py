@@ -46,7 +46,7 @@ def serving(config: Config, health: Health) -> Iterator[None]:
     taken = _listen(options)
     host, port = taken.getsockname()[:2]
     health.address = f"{f'[{host}]' if ':' in host else host}:{port}"
-    log.info("health and metrics", url=f"http://{health.address}")
+    log.info("health server started", url=f"http://{health.address}")
     waits = WaitRoute(config)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -102,8 +102,8 @@ def _listen(options: Options) -> socket.socket:
         raise ConfigError(
             "TR-112",
             f'health.listen: cannot listen on "{options.listen}"',
-            detail=f"{error.strerror}{f': {holder} does' if holder else ''}.",
-            hint=f'listen = "{host}:{port + 1}"  # under [health]; port 0 is any that is free, "" turns it off',
+            detail=f"{error.strerror}{f', by {holder}' if holder else ''}.",
+            hint=f'listen = "{host}:{port + 1}"  # under [health]; port 0 picks a free port, "" turns it off',
         ) from None
 
 
@@ -113,7 +113,7 @@ def _nearest(host: str, port: int, holder: str | None) -> socket.socket:
         with suppress(OSError):
             taken = _bound(host, other)
             log.warning(
-                "the usual health port is taken, another one is used",
+                "default health port in use: another one chosen",
                 usual=f"{host}:{port}",
                 held_by=holder,
                 used=f"{host}:{taken.getsockname()[1]}",

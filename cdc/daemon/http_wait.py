@@ -40,9 +40,9 @@ class WaitRoute:
             lsn = parse_lsn(request.query_params.get("lsn", ""))
             timeout_s = min(float(request.query_params.get("timeout", _DEFAULT_S)), _LONGEST_S)
         except ValueError:
-            return _refusal(400, "TR-578", "lsn is text as PostgreSQL prints it, timeout a number of seconds")
+            return _refusal(400, "TR-578", "lsn must be an LSN as PostgreSQL prints it, timeout a number of seconds")
         if not self._threads.available_tokens:
-            return _refusal(503, "TR-585", f"{_AT_ONCE} requests wait already")
+            return _refusal(503, "TR-585", f"{_AT_ONCE} requests are already waiting")
         try:
             applied = await run_sync(self._applied.wait, lsn, views, timeout_s, limiter=self._threads)
         except TailraceError as error:

@@ -82,7 +82,7 @@ class Pipeline:
         self.delivery = Delivery(config, self.sink, self.tables, self.progress, stop)
         self.delivery.on_flushed = self._flushed
         health.begin(self.sink, stored, captured.identity.lsn)
-        log.info("going on", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
+        log.info("stream resumed", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
 
     def _flushed(self, lsn: int) -> None:
         """Confirm `lsn` to the server: Kafka holds everything committed before it."""

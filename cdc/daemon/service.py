@@ -100,7 +100,7 @@ class Service:
         the same transactions after they have committed.
         """
         if self._config.source.streaming:
-            log.warning("going on without source.streaming: PostgreSQL could not decode a transaction in progress")
+            log.warning("source.streaming turned off: PostgreSQL could not decode a transaction in progress")
             source = self._config.source.model_copy(update={"streaming": False})
             self._config = self._config.model_copy(update={"source": source})
 
@@ -130,5 +130,7 @@ class _Retries:
         self._times += 1
         if reason == self._said and now - self._said_at < _SAY_AGAIN_S:
             return
-        log.warning("starting again", code=error.code, error=error.message, detail=error.detail, times=self._times)
+        log.warning(
+            "session failed: restarting", code=error.code, error=error.message, detail=error.detail, times=self._times
+        )
         self._said, self._said_at, self._times = reason, now, 0

@@ -91,7 +91,7 @@ class Session:
         """Recover from `error` if an operator has requested it, else raise it."""
         if not recovery.is_mended(self._config, error):
             raise error
-        log.warning("a new slot, all tables read again: a person says so", code=error.code, error=error.message)
+        log.warning("recovery requested: new slot, full snapshot", code=error.code, error=error.message)
         self._let_go()
         return Stream(self._recover())
 

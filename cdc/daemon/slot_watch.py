@@ -72,7 +72,7 @@ class SlotWatch:
             try:
                 self._look()
             except Exception:
-                log.exception("the watch of the slot failed; it goes on")
+                log.exception("slot watch failed; it continues")
             if self._closed.wait(_EVERY_S):
                 return
 
@@ -147,7 +147,7 @@ class SlotWatch:
             return
         say = log.info if level is Level.SAFE else log.error if level is Level.DANGER else log.warning
         say(
-            "the slot has room again" if level is Level.SAFE else "the slot nears the limit of the WAL kept for it",
+            "slot no longer close to its WAL limit" if level is Level.SAFE else "slot close to its WAL limit",
             slot=found.name,
             retained_bytes=retained,
             safe_wal_bytes=found.safe_wal_size,
@@ -175,7 +175,7 @@ class SlotWatch:
         stood_s = self._standstill.look(time.monotonic(), position, behind=behind)
         if stood_s is None:
             if health.stall is not None:
-                log.info("the stall is over", lasted_s=round(time.time() - health.stall.since))
+                log.info("stall ended", lasted_s=round(time.time() - health.stall.since))
             health.stall = self._stall_said = None
             return
         cause = cause_of(health, source, before)
@@ -184,7 +184,7 @@ class SlotWatch:
         if said is None or said[0] != cause or time.monotonic() - said[1] > _STALL_AGAIN_S:
             self._stall_said = cause, time.monotonic()
             log.error(
-                "stalled: the position does not move although there is WAL",
+                "position stalled although there is WAL",
                 cause=cause,
                 for_s=round(stood_s),
                 flushed_lsn=format_lsn(record.here.flushed_lsn) if record else None,
@@ -212,7 +212,7 @@ class SlotWatch:
                     "SELECT pg_logical_emit_message(true, %s, '')::text", (f"{OWN}{self._slot}:heartbeat",)
                 ).fetchone()
         except psycopg.errors.InsufficientPrivilege as error:
-            log.warning("no heartbeats: they are not allowed", slot=self._slot, error=" ".join(str(error).split()))
+            log.warning("heartbeats disabled: permission denied", slot=self._slot, error=" ".join(str(error).split()))
             self._quiet = None
             return
         except psycopg.Error:

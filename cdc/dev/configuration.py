@@ -19,13 +19,13 @@ _HEAD: Final = (
     _FIRST_LINE
     + """
 # Every key and its default: tailrace config show. For editors: tailrace config schema.
-# ${VAR} and ${VAR:-default} are expanded in strings; TAILRACE__SECTION__KEY in the environment goes over a key.
+# ${VAR} and ${VAR:-default} are expanded in strings; TAILRACE__SECTION__KEY in the environment overrides a key.
 
 [source]
 dsn = "DSN"
-slot = "tailrace"           # made on the first run, never dropped by itself
-publication = "tailrace"    # made on the first run, for the tables below
-tables = ["public.*"]       # "!public.audit_*" takes out
+slot = "tailrace"           # created on the first run, never dropped automatically
+publication = "tailrace"    # created on the first run, for the tables below
+tables = ["public.*"]       # "!public.audit_*" excludes
 toast_cache_dir = "FOLDER/toast"    # large values, for the updates that leave them out of the WAL
 
 [kafka]
@@ -38,7 +38,7 @@ replication_factor = 1
 uri = "jdbc:sqlite:FOLDER/warehouse/catalog.db"
 location = "FOLDER/warehouse"
 
-[spark.conf]                # quick to start, on two cores; for real loads take it out
+[spark.conf]                # quick to start, on two cores; remove it for real loads
 "spark.driver.extraJavaOptions" = "JAVA_OPTIONS"
 """
 )
@@ -75,7 +75,7 @@ def demo_configuration(servers: Servers, state_dir: Path, folder: Path) -> tuple
     if _is_about(file, servers):
         return file, f"using {file}"
     own.write_text(_text(servers, state_dir.absolute()), encoding="utf-8")
-    return own, f"{file} is not the demo's and stays as it is; look at the demo with --config {own}"
+    return own, f"{file} does not belong to the demo and is unchanged; for the demo, use --config {own}"
 
 
 def _text(servers: Servers, folder: Path) -> str:

@@ -100,7 +100,7 @@ def load(dsn: str, rate: float, stop: threading.Event, *, seed: int | None = Non
                 while not stop.is_set() and not connection.closed:
                     committed += _second(connection, rate, chance, stop)
         except psycopg.OperationalError as error:
-            print(f"demo load: {str(error).strip()}; trying again", file=sys.stderr, flush=True)
+            print(f"demo load: {str(error).strip()}; retrying", file=sys.stderr, flush=True)
             stop.wait(pause)
             pause = min(2 * pause, 2.0)
     return committed

@@ -122,7 +122,7 @@ def end(process: Process, *, politely: signal.Signals = signal.SIGTERM, seconds:
     raise ConfigError(
         "TR-614",
         f"process {process.pid} does not end",
-        detail="SIGKILL was 10 s ago; it may wait for a disk.",
+        detail="SIGKILL was sent 10 s ago; the process may be waiting for a disk.",
     )
 
 
@@ -143,7 +143,7 @@ def free_ports(wanted: Sequence[int | None], among: range = _PORTS) -> list[int]
             raise ConfigError(
                 "TR-607",
                 f"no free port on 127.0.0.1 from {among.start} to {among.stop - 1}",
-                hint=f"Which programs have them: ss -ltnp 'sport >= :{among.start} and sport < :{among.stop}'",
+                hint=f"ss -ltnp 'sport >= :{among.start} and sport < :{among.stop}'  # shows which programs use them",
             )
         return ports
     finally:
@@ -185,7 +185,7 @@ def start_hint(log: Path) -> str:
     except OSError:
         taken = None
     if taken:
-        return f"Another program took its port a moment before: repeat the command, it picks a free one. Log: {log}"
+        return f"Repeat the command, which picks a free port: another program took this one. Log: {log}"
     return f"See {log}."
 
 

@@ -69,9 +69,9 @@ def start_servers(
     if state_dir.exists() and any(state_dir.iterdir()) and not _is_ours(state_dir):
         raise ConfigError(
             "TR-615",
-            f"{state_dir} is no state folder",
-            detail=f"It has files and no {_FILE}; `tailrace dev down --purge` would delete them.",
-            hint="tailrace dev up --state-dir FOLDER  # one that is empty, or does not exist",
+            f'"{state_dir}" is not a state folder',
+            detail=f"It has files but no {_FILE}; `tailrace dev down --purge` would delete them.",
+            hint="tailrace dev up --state-dir FOLDER  # a folder that is empty or does not exist",
         )
     with locked(state_dir / _LOCK):
         # These files do not belong in a commit.
@@ -157,7 +157,7 @@ def ended_on_failure(state_dir: Path, say: Callable[[str], None], but_for: Colle
         started = [each.server.name for each in status(state_dir) if each.server.process not in before]
         ended = stop_servers(state_dir, keep=before)
         if started:
-            say(f"ended what was started: {', '.join(ended or started)}; data and logs stay in {state_dir}")
+            say(f"stopped again: {', '.join(ended or started)}; data and logs remain in {state_dir}")
         raise
 
 
@@ -174,7 +174,7 @@ def stop_servers(
     if not _is_ours(state_dir):
         if not purge:
             return []
-        raise ConfigError("TR-615", f"{state_dir} is no state folder", detail=f"It has no {_FILE}; left as it is.")
+        raise ConfigError("TR-615", f'"{state_dir}" is not a state folder', detail=f"It has no {_FILE}; unchanged.")
     with locked(state_dir / _LOCK):
         servers = _State(state_dir).servers
         ended = _end([server for server in servers.values() if server.process not in keep])
@@ -228,7 +228,7 @@ class _State:
                 "TR-609",
                 f"the state file {self._path} is damaged",
                 detail=str(error),
-                hint="End the servers by hand, then remove the folder.",
+                hint="Stop the servers by hand, then remove the folder.",
             ) from error
 
     def get(self, name: str) -> Server | None:
@@ -242,7 +242,7 @@ class _State:
     def record(self, server: Server) -> None:
         with self._writing:
             if self._refused:
-                raise ConfigError("TR-608", f"{server.name} was not started: the start was given up")
+                raise ConfigError("TR-608", f"{server.name} was not started: the start was cancelled")
             self.servers[server.name] = server
             self._write()
 

@@ -33,8 +33,8 @@ def prefix(uid: int) -> list[str]:
     if setpriv is None:
         raise SourceError(
             "TR-603",
-            "PostgreSQL does not run as root, and there is no setpriv to run it as somebody else",
-            hint="apt-get install util-linux, or run as another user.",
+            "PostgreSQL does not run as root, and setpriv, which runs it as another user, is missing",
+            hint="apt-get install util-linux  # or run this command as another user",
         )
     command = [setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
     permitted = permitted_capabilities(Path("/proc/self/status"))

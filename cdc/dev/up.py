@@ -47,7 +47,7 @@ def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say) -> tuple[P
         servers.messages,
     )
     rows = create_shop(servers.dsn)
-    say(f"servers run, the shop has {sum(rows.values()):,} rows ({time.monotonic() - began:.1f} s)")
+    say(f"servers are running, the shop has {sum(rows.values()):,} rows ({time.monotonic() - began:.1f} s)")
     file, told = demo_configuration(servers, state_dir, Path.cwd())
     say(told)
     tailrace = [sys.executable, "-m", "tailrace.cdc.cli.main"]
@@ -88,9 +88,9 @@ def wait_for_views(
         if time.monotonic() > deadline:
             raise SinkError(
                 NOT_CAUGHT_UP,
-                f"not caught up within {patience:.0f} s: {', '.join(behind)}",
+                f"views not caught up within {patience:.0f} s: {', '.join(behind)}",
                 detail=f"The daemon's and the views' logs are in {state_dir}.",
-                hint="All of it goes on running: tailrace status; `tailrace dev up` again waits again.",
+                hint="tailrace status  # everything continues to run; `tailrace dev up` waits again",
             )
         time.sleep(0.5)
 
@@ -118,5 +118,5 @@ def died(name: str, log: Path) -> TailraceError:
         "TR-611",
         f"{'the daemon' if name == 'daemon' else 'the views job'} has ended",
         detail=tail(log) if cause is None else f"{cause.code} {cause.message}. {cause.detail}".rstrip(),
-        hint="\n       ".join([*hints, f"The whole log: {log}"]),
+        hint="\n       ".join([*hints, f"Full log: {log}"]),
     )

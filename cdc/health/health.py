@@ -128,4 +128,4 @@ class Health:
             return self.stall.cause
         if self.state in ("copying", "streaming"):
             return self.kafka_error
-        return self.error.message if self.error is not None else "the slot is not attached yet"
+        return self.error.message if self.error is not None else "the slot is not acquired yet"

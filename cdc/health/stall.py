@@ -38,22 +38,22 @@ def cause_of(health: Health, source: SourceState | None, before: SourceState | N
     """
     if health.state in ("starting", "retrying"):
         if health.error is not None:
-            return f"starting again after {health.error.code}: {health.error.message}"
+            return f"restarting after {health.error.code}: {health.error.message}"
         made = source is not None and source.slot is not None and source.slot.confirmed_flush_lsn > 0
         if source is not None and source.oldest is not None and not made:
-            return f"starting; the slot cannot be made before the end of {source.oldest}"
+            return f"starting; the slot cannot be created before the end of {source.oldest}"
         return "starting"
     if health.kafka_error is not None:
         return health.kafka_error
     began = health.committing_since
     if began is not None and time.time() - began > _LONG_CALL_S:
-        return f"Kafka has not answered a commit of {datetime.fromtimestamp(began, UTC):%Y-%m-%d %H:%M:%SZ}"
+        return f"Kafka has not answered the commit begun at {datetime.fromtimestamp(began, UTC):%Y-%m-%d %H:%M:%SZ}"
     if source is None:
-        return health.source_error or "PostgreSQL has not been asked yet"
+        return health.source_error or "PostgreSQL has not been queried yet"
     if source.slot is None or source.slot.active_pid is None:
-        return "nobody reads the slot"
+        return "no process reads the slot"
     if source.sent_lsn is not None and before is not None and source.sent_lsn != before.sent_lsn:
-        return "reading: WAL keeps coming, but no end of a transaction that Kafka does not have yet"
+        return "reading: WAL arrives, but no new transaction has ended"
     wait = (source.wait_event or "").casefold()
     if wait == _SEND_WAIT:
         return "the walsender waits for this process to read"

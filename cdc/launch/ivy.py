@@ -66,9 +66,9 @@ def retrieve(
             raise ConfigError(
                 "TR-601",
                 "jars could not be fetched",
-                detail=f"Ivy ended with {process.returncode}. " + _reason(lines),
-                hint="What has arrived is kept: once the network is back, run the same command again. "
-                "Behind a mirror, name it in ~/.m2/settings.xml (mirrorOf central or *).",
+                detail=f"Ivy ended with exit code {process.returncode}. " + _reason(lines),
+                hint="Once the network is back, run the same command again; fetched files are reused. "
+                "To use a mirror, name it in ~/.m2/settings.xml (mirrorOf central or *).",
             )
 
 

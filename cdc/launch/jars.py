@@ -70,7 +70,7 @@ def jars(set_name: str) -> list[Path]:
     TR-613 for an unknown set.
     """
     if set_name not in JAR_SETS:
-        raise ConfigError("TR-613", f"no jar set {set_name!r}", detail=f"There are {', '.join(JAR_SETS)}.")
+        raise ConfigError("TR-613", f"no jar set {set_name!r}", detail=f"Jar sets: {', '.join(JAR_SETS)}.")
     cache = cache_folder()
     folder = cache / "jars" / f"{set_name}-{_fingerprint(JAR_SETS[set_name])}"
     there = _complete(folder)
@@ -86,7 +86,7 @@ def jars(set_name: str) -> list[Path]:
 
 def _fetch(set_name: str, cache: Path, folder: Path) -> list[Path]:
     show, done = _progress(set_name)
-    show("asking the repository")
+    show("querying the repository")
     folder.mkdir(parents=True, exist_ok=True)
     wanted = JAR_SETS[set_name]
     ivy.retrieve(wanted.modules, transitive=wanted.transitive, cache=cache / "ivy", into=folder, progress=show)

@@ -74,8 +74,8 @@ def find_java(component: str, accepts: Container[int]) -> Java:
         "TR-600",
         f"no Java for {component}: it needs a JDK {wanted(accepts)}",
         detail=f"Found: {have}. Looked at JAVA_HOME, PATH and {_JVM_FOLDER}.",
-        hint=f"Install one beside the others, e.g. apt-get install openjdk-{smallest(accepts)}-jdk-headless, "
-        "or set JAVA_HOME to one.",
+        hint=f"apt-get install openjdk-{smallest(accepts)}-jdk-headless  # beside the others; "
+        "or set JAVA_HOME to such a JDK",
     )
 
 

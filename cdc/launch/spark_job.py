@@ -130,6 +130,6 @@ def _package(name: str) -> Path:
     raise ConfigError(
         "TR-110",
         f'"{name}" is not installed',
-        detail="Views are kept up to date by Spark jobs, which need it.",
+        detail="Spark jobs, which maintain the views, need it.",
         hint="pip install 'tailrace[views]'",
     )

@@ -145,7 +145,7 @@ class TopicCheck:
         self._tally.records += 1
         newest = self._newest.get((self._topic, partition))
         if newest is not None and position <= newest:
-            self._add("order", partition, offset, f"{position} stands behind {newest}")
+            self._add("order", partition, offset, f"{position} comes after {newest}")
         self._newest[self._topic, partition] = position
         self._place(index, partition, offset, key, position)
         self._ended(partition, upto=index)
@@ -162,7 +162,7 @@ class TopicCheck:
         if record.is_state and position.commit_lsn >= record.here.flushed_lsn:
             self._add("torn", partition, offset, f"{position} is before the cut at {_at(record)}")
         if before is not None and before.is_state and lsn < before.here.flushed_lsn:
-            self._add("torn", partition, offset, f"{position} is behind the cut at {_at(before)}")
+            self._add("torn", partition, offset, f"{position} is after the cut at {_at(before)}")
 
     def _ended(self, partition: int, upto: int) -> None:
         """Check that a cut that moved is directly after a record."""
@@ -203,9 +203,9 @@ class TopicCheck:
 def _follows(before: PositionRecord, record: PositionRecord) -> Iterator[tuple[str, str]]:
     then, now = before.here, record.here
     if (now.position, now.flushed_lsn) < (then.position, then.flushed_lsn):
-        yield "", f"{now.position} at {_at(record)} is behind {then.position} at {_at(before)}"
+        yield "", f"the position goes back from {then.position} at {_at(before)} to {now.position} at {_at(record)}"
     if not record.is_state and not _same(record.newest_state, before.state):
-        yield "", f"{_at(record)} names another newest state than {_state(before.state)}: {_state(record.newest_state)}"
+        yield "", f"{_at(record)} names the newest state {_state(record.newest_state)}, not {_state(before.state)}"
     yield from _states_follow(before, record)
     for topic, ends in then.offsets.items():
         later = now.offsets.get(topic, [])
@@ -219,10 +219,10 @@ def _states_follow(before: PositionRecord, record: PositionRecord) -> Iterator[t
         return  # the state before the first record of a slot is not on the topic
     expected = {_boundary(each) for each in states_after(before, record.open, record.incomplete_tables)}
     named = {_boundary(each) for each in record.states}
-    for wrong, what in ((named - expected, "as a state what was none"), (expected - named, "no more what is a state")):
+    for wrong, what in ((named - expected, "names a cut that is no state"), (expected - named, "omits a state")):
         for lsn, incomplete, _ in sorted(wrong):
-            but = f" but {', '.join(incomplete)}" if incomplete else ""
-            yield "", f"{_at(record)} names {what}: {format_lsn(lsn)}, of all tables{but}"
+            but = f" except {', '.join(incomplete)}" if incomplete else ""
+            yield "", f"{_at(record)} {what}: {format_lsn(lsn)}, of all tables{but}"
 
 
 def _boundary(boundary: Boundary) -> tuple[int, tuple[str, ...], str]:

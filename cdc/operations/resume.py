@@ -34,16 +34,16 @@ def resume(config: Config, view: str, timeout_s: float) -> int:
             if time.monotonic() > deadline:
                 raise DeadlineError(
                     "TR-577",
-                    f'nobody has tried view "{view}" within {timeout_s:g} s',
-                    detail="It is the process that follows it which does, on this host.",
+                    f'no process has tried view "{view}" within {timeout_s:g} s',
+                    detail="The process on this host that follows the view tries it.",
                     hint="tailrace views follow",
                 )
     if now is None or now.cut is None or now.error is not None:
         said = (now.error or "" if now else "").replace("\n", "\n       ")
         raise StateError(
             "TR-576",
-            f'view "{view}" fails as before',
+            f'view "{view}" has failed again',
             detail=said,
-            hint="Do what its error says; it is tried again every few minutes, or by this command.",
+            hint="Do what the error says; the view is retried every few minutes, or by this command.",
         )
     return now.cut.flushed_lsn

@@ -56,7 +56,11 @@ def add(config: Config, names: Sequence[str]) -> list[Change]:
                 answer = explain(connection, found, capture_set, name)
                 refused.append(_Refusal(name, answer.reason, answer.hint))
             elif name in missing and (missing[name].by_leaf or missing[name].publication is None):
-                reason = "it is published by its partitions" if missing[name].by_leaf else "it has no replica identity"
+                reason = (
+                    "it is published under its partitions' names"
+                    if missing[name].by_leaf
+                    else "it has no replica identity"
+                )
                 refused.append(_Refusal(name, reason, "\n       ".join(statements([missing[name]], found.names))))
         _refuse("add", refused)
         _alter(connection, statements((missing[name] for name in names if name in missing), found.names))
@@ -82,8 +86,8 @@ def remove(config: Config, names: Sequence[str]) -> list[Change]:
             [
                 _Refusal(
                     name,
-                    "it is published with all tables (of its schema)",
-                    f'tables = [..., "!{name}"]  # under [source]: it is not captured any more',
+                    "it is published FOR ALL TABLES or FOR TABLES IN SCHEMA",
+                    f'tables = [..., "!{name}"]  # under [source]: stops capturing it',
                 )
                 for name in names
                 if name in published and name not in members
@@ -114,8 +118,8 @@ def _publications(connection: psycopg.Connection, config: Config) -> Publication
     if found is None:
         raise SourceError(
             "TR-235",
-            f'there is no publication "{config.source.publication}"',
-            detail="The first start makes it, for all tables that source.tables takes.",
+            f'publication "{config.source.publication}" does not exist',
+            detail="The first start creates it, for all tables that match source.tables.",
             hint="tailrace run",
         )
     return found
@@ -143,7 +147,7 @@ def _refuse(action: str, refused: Iterable[_Refusal]) -> None:
             "TR-132",
             f"cannot {action} {', '.join(each.table for each in refused)}",
             detail="; ".join(f"{each.table}: {each.reason}" for each in refused) + ". Nothing was changed.",
-            hint="\n       ".join(hints) or "tailrace status  # names the tables that can be added",
+            hint="\n       ".join(hints) or "tailrace status  # lists the tables that can be added",
         )
 
 

@@ -168,6 +168,6 @@ def _no_topic(table: str, topic: str) -> ConfigError:
     return ConfigError(
         "TR-111",
         f'table "{table}" has no topic',
-        detail=f'There is no topic "{topic}".',
+        detail=f'Topic "{topic}" does not exist.',
         hint='Is the table captured (source.tables), and has `tailrace run` been started? Write "schema.table".',
     )

@@ -54,14 +54,14 @@ def verify(
         raise ConfigError(
             "TR-137",
             'source.publish = "insert": the topics are logs of inserts, which differ from their tables',
-            detail="What was updated, deleted or truncated in the source since is not on them, by declaration.",
+            detail="With this setting, updates, deletes and truncates of the source are not on the topics.",
             hint="tailrace verify --log  # proves from the topics that no insert is missing, added or torn",
         )
     logs = [] if names else [name for name, view in config.views.items() if view.table and not holds_rows(view)]
     queries = [] if names else [name for name, view in config.views.items() if view.table is None]
     for kind, left_out in (("queries", queries), ("logs", logs)):
         if left_out:
-            say(f"not compared, being {kind}: {', '.join(left_out)}")
+            say(f"not compared, because they are {kind}: {', '.join(left_out)}")
     chosen = names or [name for name in config.views if name not in (*queries, *logs)]
     if config.views and not chosen:
         return
@@ -83,7 +83,7 @@ def verify(
         say(f"source read at {format_lsn(x)}")
         for name, table in tables.items():
             began = time.monotonic()
-            told(f"{name}: waiting for the view to be at {format_lsn(x)}", 0, None)
+            told(f"{name}: waiting for the view to reach {format_lsn(x)}", 0, None)
             state = _wait(config, name, x, timeout_s)
             cut, side, form = state.cut, sides[table], forms[table]
             side.start_view()
@@ -188,15 +188,15 @@ def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float
     if there < x:
         return SinkError(
             "TR-342",
-            f"the topics did not come to where the source was read within {timeout_s:.0f} s",
+            f"the topics did not reach the LSN of the source read within {timeout_s:.0f} s",
             detail=detail,
-            hint="Does the daemon run? tailrace run",
+            hint="tailrace run  # is the daemon running?",
         )
     return SinkError(
         "TR-343",
-        f'view "{name}" did not come to where the source was read within {timeout_s:.0f} s',
+        f'view "{name}" did not reach the LSN of the source read within {timeout_s:.0f} s',
         detail=detail + (f" It {waits}." if waits else ""),
-        hint="When the table is complete, repeat it: tailrace snapshot status"
+        hint="tailrace snapshot status  # repeat the comparison when the table is complete"
         if waits
-        else "Does the job run that keeps it up to date? tailrace views follow",
+        else "tailrace views follow  # is the job that maintains the view running?",
     )

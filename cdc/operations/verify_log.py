@@ -81,7 +81,7 @@ def verify_log(config: Config, *, limit: int = 20, told: Told = nobody) -> LogPr
         raise ConfigError(
             "TR-139",
             'verify --log needs delivery.guarantee = "exactly-once"',
-            detail="With at-least-once, records may lie between two cuts that the counts do not speak of.",
+            detail="With at-least-once, the counts may not include all records between two cuts.",
             hint="To compare the topics with the source: tailrace verify",
         )
     began = time.monotonic()
@@ -91,9 +91,9 @@ def verify_log(config: Config, *, limit: int = 20, told: Told = nobody) -> LogPr
     if last is None:
         raise SinkError(
             "TR-348",
-            f'there is no position record of slot "{config.source.slot}"',
-            detail=f'Topic "{Topics(config.kafka.prefix).progress}".',
-            hint="Has `tailrace run` been started with this configuration?",
+            f'slot "{config.source.slot}" has no position record',
+            detail=f'None is on topic "{Topics(config.kafka.prefix).progress}".',
+            hint="tailrace run  # has it been started with this configuration?",
         )
     topics = len(last.record.here.offsets)
     return LogProof(
@@ -122,7 +122,7 @@ class _Proof:
             self.told("position records", 0, high - low)
             for block in _blocks(self._positions(self._shown(reader.span(low, high), low, high))):
                 self._judge(block)
-            self.told("what is committed after the last of them", 0, None)
+            self.told("records after the last position record", 0, None)
             if self.before is not None:
                 self._tail(reader)
 
@@ -176,7 +176,7 @@ class _Proof:
                 if partition >= len(offsets.get(topic, [])) or offsets[topic][partition] <= last
             }
         for (topic, partition), last in sorted(behind.items()):
-            detail = "committed behind the last cut, and no position record speaks of it"
+            detail = "committed after the last cut, but no position record includes it"
             self.tally.add(Finding("unaccounted", topic, detail, partition, last))
 
     def _behind(self) -> dict[tuple[str, int], int]:

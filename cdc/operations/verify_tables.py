@@ -34,7 +34,7 @@ def comparable(config: Config, tables: Collection[Table]) -> Comparable:
         captured = publication.table_names(connection, found, capture_set) if found is not None else ()
         for table in sorted(tables):
             if found is None:
-                others[table] = NotCaptured(f'there is no publication "{name}"', "tailrace run")
+                others[table] = NotCaptured(f'publication "{name}" does not exist', "tailrace run")
             elif table in captured:
                 filters[table] = row_filter(connection, found.names, *table)
             else:

@@ -25,7 +25,7 @@ def named(config: Config, names: Sequence[str]) -> dict[str, View]:
             raise ConfigError(
                 "TR-107",
                 f'no view "{name}"',
-                detail=f"Declared are: {known}.",
+                detail=f"Declared views: {known}.",
                 hint=f'Did you mean "{close[0]}"?' if close else f'[views.{name}] table = "schema.table"',
             )
     if not names and not config.views:
@@ -48,7 +48,7 @@ def table_of(name: str, view: View) -> tuple[str, str]:
     if not table or not holds_rows(view):
         raise ConfigError(
             "TR-109",
-            f'view "{name}" is not the present rows of one table',
+            f'view "{name}" does not hold the current rows of one table',
             detail="Only such views can be compared with their source row by row.",
             hint=f'[views.{name}] table = "schema.table"',
         )
@@ -66,8 +66,8 @@ def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
                 raise ConfigError(
                     "TR-508",
                     f'view "{name}": the topic of its table is a log of inserts',
-                    detail=f'With source.publish = "insert" no update and no delete of {view.table} is on it, so what'
-                    " rows the table has now, nothing tells.",
+                    detail=f'With source.publish = "insert", the topic has no updates and deletes of {view.table},'
+                    " so the current rows of the table are unknown.",
                     hint='shape = "log"  # under [views.' + name + "]: a row for each insert",
                 )
     topics = Topics(config.kafka.prefix)

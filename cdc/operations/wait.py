@@ -69,7 +69,7 @@ class AppliedViews(Closes):
         """Wait for new records: read them, or wait for the thread that already reads."""
         with self._news:
             if self._closed:
-                raise SinkError("TR-586", "the wait was ended: this process stops", hint="Repeat it.")
+                raise SinkError("TR-586", "the wait was cancelled: this process stops", hint="Repeat the request.")
             if self._reading:
                 self._news.wait(_LOOK_S)
                 return
@@ -90,9 +90,9 @@ class AppliedViews(Closes):
         reason = next((error.split("\n", 1)[0] for error in errors if error), None) or self._waits(late)
         return DeadlineError(
             "TR-570",
-            f"not at {format_lsn(lsn)} within {timeout_s:g} s",
-            detail=f"Applied: {', '.join(stands)}." + (f" It stands still: {reason}" if reason else ""),
-            hint="Do `tailrace run` and `tailrace views follow` run? tailrace status",
+            f"LSN {format_lsn(lsn)} not reached within {timeout_s:g} s",
+            detail=f"Applied: {', '.join(stands)}." + (f" Reason: {reason}" if reason else ""),
+            hint="tailrace status  # are `tailrace run` and `tailrace views follow` running?",
         )
 
     def _waits(self, names: Iterable[str]) -> str | None:

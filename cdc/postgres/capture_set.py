@@ -61,7 +61,7 @@ class CaptureSet:
             wrong = [pattern for pattern in self.patterns if broken(pattern)]
             raise ConfigError(
                 "TR-127",
-                f"source.tables has {_patterns(wrong)} that cannot be used",
+                f"source.tables has invalid patterns: {_patterns(wrong)}",
                 detail=f"{'; '.join(reasons)}. {_nearest(wrong, names)}",
                 hint=_HINT,
             )
@@ -94,4 +94,4 @@ def _nearest(patterns: Sequence[str], names: Sequence[str]) -> str:
     if not names:
         return "The database has no tables."
     nearest = (difflib.get_close_matches(pattern.strip("!*"), names, n=3, cutoff=0) for pattern in patterns)
-    return f"The nearest names of tables: {', '.join(dict.fromkeys(name for found in nearest for name in found))}."
+    return f"Nearest table names: {', '.join(dict.fromkeys(name for found in nearest for name in found))}."

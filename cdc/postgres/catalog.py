@@ -31,21 +31,21 @@ class Server:
             raise SourceError(
                 "TR-231",
                 f"PostgreSQL {self.version // 10_000} is too old",
-                detail=f"server_version_num is {self.version}; {OLDEST} is the least.",
-                hint="Upgrade to PostgreSQL 14 or later: pg_upgrade --check shows what stands against it.",
+                detail=f"server_version_num is {self.version}; the minimum is {OLDEST}.",
+                hint="Upgrade to PostgreSQL 14 or later: pg_upgrade --check lists the obstacles.",
             )
         if self.wal_level != "logical":
             raise SourceError(
                 "TR-202",
                 f'wal_level is "{self.wal_level}", not "logical"',
-                detail="Changes cannot be decoded from a WAL that does not hold them.",
+                detail="At a lower wal_level, the WAL lacks the data for logical decoding.",
                 hint="ALTER SYSTEM SET wal_level = 'logical';  -- then restart the server",
             )
         if self.encoding == "SQL_ASCII":
             raise SourceError(
                 "TR-214",
                 f'database "{self.database}" is encoded as SQL_ASCII',
-                detail="It takes any bytes as text; whether they are UTF-8, as on the topics, nobody knows.",
+                detail="Such a database accepts any bytes as text; the topics need UTF-8.",
                 hint="Copy it into a database with ENCODING 'UTF8' (pg_dump --encoding).",
             )
 
@@ -109,7 +109,7 @@ def row_security_errors(connection: psycopg.Connection, relations: Sequence[Rela
         SourceError(
             "TR-213",
             f'row-level security of table{"s" * several} {tables} hides rows from role "{role}"',
-            detail="The stream has all rows, but the first copy and rereads would have only those that policies show.",
+            detail="The stream has all rows, but snapshots would have only the rows that the policies show.",
             hint=f'ALTER ROLE "{role}" BYPASSRLS;  -- or leave {those} out of source.tables',
         )
     ]

@@ -134,7 +134,7 @@ def connection_lost(reason: str, which: str = "a connection to PostgreSQL") -> S
         "TR-211",
         f"{which} was lost",
         detail=" ".join(reason.split()),
-        hint="Nothing is lost: the slot keeps the WAL and the daemon goes on from the progress topic.",
+        hint="Nothing is lost: the slot retains the WAL, and the daemon resumes from the progress topic.",
     )
 
 
@@ -151,9 +151,9 @@ def cannot_connect(dsn: str, reason: str) -> SourceError | ConfigError:
         name = wrong["option"] or wrong["name"]
         return ConfigError(
             "TR-104",
-            f'"source.dsn" is wrong: {name} has a value that libpq does not take',
-            detail=f"Where source.dsn does not give {name}, it may be from libpq's environment, as PGSSLMODE is.",
-            hint="The values of each: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS",
+            f'"source.dsn" is wrong: libpq does not accept the value of {name}',
+            detail=f"If source.dsn does not set {name}, the value may be from the environment, such as PGSSLMODE.",
+            hint="Accepted values: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS",
         )
     given = conninfo.conninfo_to_dict(dsn)
     where = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}"
@@ -176,9 +176,9 @@ def cannot_connect(dsn: str, reason: str) -> SourceError | ConfigError:
 
 def _hint(reason: str, where: str) -> str:
     if "certificate verify failed" in reason:
-        return f"What is wrong with it: openssl s_client -starttls postgres -connect {where} -CAfile FILE </dev/null"
+        return f"openssl s_client -starttls postgres -connect {where} -CAfile FILE </dev/null  # shows what is wrong"
     if "password" in reason:
-        return "The password is that of source.dsn, else PGPASSWORD, else the one in ~/.pgpass."
+        return "The password is taken from source.dsn, else from PGPASSWORD, else from ~/.pgpass."
     return "Check that the server runs and that source.dsn names its host, port, database and user."
 
 
@@ -188,16 +188,16 @@ def cannot_read(error: psycopg.Error) -> SourceError:
     if isinstance(error, psycopg.errors.SerializationFailure):
         return SourceError(
             TABLES_LOCKED,
-            "the standby has ended a reader that stood in the way of its replay",
+            "the standby cancelled a read that conflicted with WAL replay",
             detail=" ".join(reason.split()) + ".",
-            hint="We try again. max_standby_streaming_delay says how long it waits before it does so.",
+            hint="The read is retried. max_standby_streaming_delay sets how long the standby waits for reads.",
         )
     # without an SQLSTATE, or with one of a server shutdown or a lost connection
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "57P")[:3] in ("57P", "080"):
         return connection_lost(reason, "the connection that reads tables")
     return SourceError(
         "TR-227",
-        "PostgreSQL refused to have a table read",
+        "PostgreSQL refused to read a table",
         detail=" ".join(reason.split()) + ".",
         hint=error.diag.message_hint
         or "The role needs USAGE on the schema and SELECT on every captured table:"

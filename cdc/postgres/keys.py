@@ -82,8 +82,8 @@ class Keys:
                     ConfigError(
                         NOT_CAPTURED,
                         f'source.keys names table "{table}", which is not captured',
-                        detail=f"{len(captured)} tables are.",
-                        hint='Write it as "schema.table", and take it into source.tables or the publication.',
+                        detail=f"Captured tables: {len(captured)}.",
+                        hint='Write it as "schema.table", and add it to source.tables or the publication.',
                     )
                 )
                 continue
@@ -100,7 +100,7 @@ class Keys:
                 "TR-122",
                 f'source.keys: table "{relation.qualified_name}" has no column {", ".join(_quoted(unknown))}',
                 detail=f"Columns of {relation.qualified_name}: {', '.join(columns)}.",
-                hint="Write the names as PostgreSQL has them, without quotes.",
+                hint="Write the names as PostgreSQL stores them, without quotes.",
             )
         quoted = f'"{relation.schema}"."{relation.name}"'
         if relation.replica_identity is not ReplicaIdentity.FULL:
@@ -108,17 +108,17 @@ class Keys:
             if set(names) != {column.name for column in relation.columns if column.is_key}:
                 raise ConfigError(
                     "TR-123",
-                    f'source.keys: table "{relation.qualified_name}" has no key but that of its replica identity',
-                    detail="Of a row that is updated or deleted the WAL holds no other columns.",
-                    hint=f"ALTER TABLE {quoted} REPLICA IDENTITY FULL;  -- or take the table out of source.keys",
+                    f'source.keys: table "{relation.qualified_name}" can have no key other than its replica identity',
+                    detail="For an updated or deleted row, the WAL has no other old columns.",
+                    hint=f"ALTER TABLE {quoted} REPLICA IDENTITY FULL;  -- or remove the table from source.keys",
                 )
         elif not any(unique <= set(names) for unique, _ in self._unique(relation)):
             # otherwise UPDATE t SET k = k + 1 would delete a row's old key after the next row has taken it
             raise ConfigError(
                 "TR-124",
-                f'source.keys: nothing makes the key of table "{relation.qualified_name}" unique',
-                detail="A key needs a unique index over some of its columns or all: not partial, not deferrable, and"
-                " without NULL.",
+                f'source.keys: no index makes the key of table "{relation.qualified_name}" unique',
+                detail="A key needs a unique index over some or all of its columns: not partial, not deferrable, all"
+                " columns NOT NULL.",
                 hint=f"CREATE UNIQUE INDEX CONCURRENTLY ON {quoted} ({', '.join(_quoted(names))});"
                 "  -- and ALTER COLUMN ... SET NOT NULL",
             )
@@ -126,8 +126,8 @@ class Keys:
             raise ConfigError(
                 "TR-133",
                 f'source.keys: updates and deletes of table "{relation.qualified_name}" are not published',
-                detail="It is in the publication for tables without a key only, so its topic is a log of events.",
-                hint=f"tailrace table remove {relation.qualified_name}  # or take it out of source.keys\n"
+                detail="It is only in the publication for tables without a key, so its topic is a log of events.",
+                hint=f"tailrace table remove {relation.qualified_name}  # or remove it from source.keys\n"
                 f"       tailrace table add {relation.qualified_name}  # into the first publication",
             )
         return _indexes(relation, set(names))

@@ -24,6 +24,6 @@ def tables_locked(connection: psycopg.Connection) -> SourceError:
     return SourceError(
         TABLES_LOCKED,
         "tables are locked",
-        detail=f"Held, or waited for: {held}." if held else "Nobody holds them by now.",
-        hint=f"We try again. To see who: SELECT * FROM pg_stat_activity WHERE pid IN ({pids or '...'});",
+        detail=f"Exclusive locks, held or waited for: {held}." if held else "No session holds the locks now.",
+        hint=f"SELECT * FROM pg_stat_activity WHERE pid IN ({pids or '...'});  -- shows the sessions; Tailrace retries",
     )

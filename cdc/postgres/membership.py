@@ -139,14 +139,14 @@ def explain(
     """Return the reason why ``schema.table`` is not captured."""
     pattern = deciding(name, capture_set.patterns)
     if pattern is None:
-        return NotCaptured("no pattern of source.tables takes it", f'tables = [..., "{name}"]  # under [source]')
+        return NotCaptured("no pattern of source.tables matches it", f'tables = [..., "{name}"]  # under [source]')
     if pattern.startswith("!"):
-        return NotCaptured(f'"{pattern}" of source.tables leaves it out')
+        return NotCaptured(f'"{pattern}" of source.tables excludes it')
     missing = [each for each in missing_tables(connection, publications, capture_set) if each.name == name]
     if missing:
-        reason = "it is published by the names of its partitions" if missing[0].by_leaf else "it is in no publication"
+        reason = "it is published under its partitions' names" if missing[0].by_leaf else "it is in no publication"
         return NotCaptured(reason, "\n       ".join(statements(missing, publications.names)))
-    return NotCaptured("there is no such table")
+    return NotCaptured("it does not exist")
 
 
 def shown(names: Sequence[str]) -> list[str]:

@@ -67,11 +67,11 @@ def check_same(found: Publications | None, name: str, stored: tuple[int, int], h
     """
     for each, then, now in zip((name, nokey_name(name)), stored, found.oids if found else (0, 0), strict=True):
         if then != now:
-            what = "is gone" if not now else "was dropped and made again" if then else "was made after the slot"
+            what = "is missing" if not now else "was dropped and recreated" if then else "was created after the slot"
             raise StateError(
                 "TR-404",
                 f'publication "{each}" {what}',
-                detail=f"Its oid was {then}, and is {now} (0: none). Changes that were committed meanwhile, or rows"
+                detail=f"Its oid was {then} and is now {now} (0: missing). Changes committed in the meantime, or rows"
                 " that its tables had before, are not on the topics.",
                 hint=hint,
             )
@@ -100,15 +100,15 @@ def check_publishes(found: Publications, publish: Publish = "all", *, begun: boo
             raise SourceError(
                 "TR-233",
                 message,
-                detail="The topics would not be what the tables are.",
+                detail="The topics would differ from the tables.",
                 hint=f"{statement}\n"
-                '       publish = "insert"  # under [source], where it publishes inserts alone: topics are logs',
+                '       publish = "insert"  # under [source], if it publishes only inserts: topics are logs',
             )
         raise StateError(
             "TR-426",
             message,
-            detail="Such changes since it was altered are not on the topics, and no slot will send them.",
-            hint=f"{statement}  -- and, unless there were none:\n       {hint}",
+            detail="Such changes made since it was altered are not on the topics, and no slot will send them.",
+            hint=f"{statement}  -- then, if there were such changes:\n       {hint}",
         )
 
 
@@ -119,7 +119,7 @@ def _publishes_more(publication: Publication) -> SourceError:
         f'publication "{publication.name}" publishes more than inserts: {", ".join(more)}',
         detail='source.publish = "insert" declares that the topics are logs of inserts.',
         hint=f'ALTER PUBLICATION "{publication.name}" SET (publish = \'insert\');\n       publish = "all"  # under'
-        " [source]: in place of that, with another kafka.prefix (and slot) if tables were copied before",
+        " [source]: instead; with another kafka.prefix (and slot) if tables were copied before",
     )
 
 
@@ -238,7 +238,7 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
             "TR-207",
             f'cannot create publication "{name}"',
             detail=(error.diag.message_primary or str(error)) + ".",
-            hint="Have the owner of the tables run (what is there already can be left out):\n"
+            hint="Have the owner of the tables run (skip what exists already):\n"
             + "\n".join(f"       {statement}" for statement in (*recipe.grants(), *recipe.publications())),
         ) from None
 
@@ -274,7 +274,7 @@ def log_left_out(
 ) -> None:
     """Log unpublished changes and columns of captured tables, and tables whose updates would fail."""
     if not publications.first.publishes_updates:
-        log.info("publication of inserts alone: topics are logs of inserts", publication=publications.first.name)
+        log.info("publication limited to inserts: topics are logs of inserts", publication=publications.first.name)
     elif insert_only:
         names = [relation.qualified_name for relation in captured if relation.oid in insert_only]
         log.info("tables without a replica identity: inserts and truncates only", tables=names)
@@ -290,7 +290,7 @@ def log_left_out(
         if name not in {column.name for column in by_oid[oid].columns}
     ]
     if left_out:
-        log.info("generated columns that are not published", columns=left_out)
+        log.info("generated columns not published", columns=left_out)
     failing = connection.execute(
         "SELECT t.schemaname || '.' || t.tablename, p.pubname FROM pg_publication p JOIN pg_publication_tables t"
         " USING (pubname) JOIN pg_namespace n ON n.nspname = t.schemaname"

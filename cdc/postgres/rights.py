@@ -89,4 +89,4 @@ class Denials:
         now = time.monotonic()
         if now - self._logged_at.get(table, -_LOG_AGAIN_S) >= _LOG_AGAIN_S:
             self._logged_at[table] = now
-            log.error("table cannot be read, the role lacks rights", table=table, statements=list(statements))
+            log.error("table not readable: the role lacks privileges", table=table, statements=list(statements))

@@ -22,11 +22,11 @@ _STARTING = 0x7461696C
 
 _SLOW_S: Final = 5.0
 _WAITS: Final = (
-    "the new slot waits for transactions that wrote before it was asked for:"
+    "slot creation delayed by transactions that wrote before it began:"
     " SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start"
 )
 _WAITS_ON_STANDBY: Final = (
-    "the new slot waits for the primary to log which transactions run, up to three times (\\watch 1) there:"
+    "slot creation delayed until the primary logs its running transactions; there, up to three times (\\watch 1):"
     " SELECT pg_log_standby_snapshot()"
 )
 
@@ -66,10 +66,10 @@ class Slot:
             temporary = "temporary" if self.temporary else "permanent"
             raise SourceError(
                 "TR-208",
-                f'slot "{self.name}" is not one of ours',
+                f'slot "{self.name}" cannot be used by Tailrace',
                 detail=f"It is {temporary} and {self.slot_type}, plugin {self.plugin}, database {self.database},"
-                f" two_phase {self.two_phase}; needed: permanent and logical, pgoutput, {database}, False.",
-                hint='slot = "tailrace_2"  # under [source]: one that is not there is made on the first run',
+                f" two_phase {self.two_phase}; required: permanent and logical, pgoutput, {database}, False.",
+                hint='slot = "tailrace_2"  # under [source]: a missing slot is created on the first run',
             )
 
     def check_not_lost(self, flushed_lsn: int, server_lsn: int, hint: str) -> None:
@@ -91,7 +91,7 @@ class Slot:
                 f'slot "{self.name}" is ahead of the topics: changes between them are lost',
                 detail=f"Topics end at {format_lsn(flushed_lsn)}, the slot was confirmed up to"
                 f" {format_lsn(self.confirmed_flush_lsn)}, {self.confirmed_flush_lsn - flushed_lsn} bytes of WAL"
-                " further. It was advanced or made again by hand, or another program has read from it.",
+                " further. It was advanced or recreated by hand, or another program has read from it.",
                 hint=hint,
             )
 
@@ -100,7 +100,7 @@ def missing(name: str, flushed_lsn: int, server_lsn: int, why: str, hint: str) -
     """Return the error for a missing slot, with the extent of the lost changes."""
     return StateError(
         "TR-402",
-        f'slot "{name}" is gone, but its topics are there',
+        f'slot "{name}" is missing, but its topics exist',
         detail=f"{why}{_lost(flushed_lsn, server_lsn)}",
         hint=hint,
     )
@@ -108,8 +108,8 @@ def missing(name: str, flushed_lsn: int, server_lsn: int, why: str, hint: str) -
 
 def _lost(flushed_lsn: int, server_lsn: int) -> str:
     return (
-        f"Topics end at {format_lsn(flushed_lsn)}, the server's WAL at {format_lsn(server_lsn)}: what was committed in"
-        f" these {server_lsn - flushed_lsn} bytes is not on the topics, and no slot will send it."
+        f"Topics end at {format_lsn(flushed_lsn)}, the server's WAL at {format_lsn(server_lsn)}: changes committed in"
+        f" these {server_lsn - flushed_lsn} bytes are not on the topics, and no slot will send them."
     )
 
 
@@ -159,7 +159,7 @@ def begin_start(connection: psycopg.Connection, name: str) -> None:
         raise SourceError(
             SLOT_IN_USE,
             f'another daemon is starting with slot "{name}"',
-            hint="One of two takes the slot, the other waits for it.",
+            hint="One daemon acquires the slot; the other waits for it.",
         )
 
 

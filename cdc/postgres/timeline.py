@@ -13,7 +13,7 @@ from tailrace.schemas.errors import SourceError, StateError
 from tailrace.schemas.lsn import format_lsn, parse_lsn
 from tailrace.schemas.records.position import PositionRecord
 
-_PRIMARY = "Let source.dsn name the present primary: host=a,b target_session_attrs=read-write finds it by itself."
+_PRIMARY = "Let source.dsn connect to the current primary: host=a,b target_session_attrs=read-write finds it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +37,38 @@ class Identity:
                 "this is not the server that the topics were filled from",
                 detail=f"Its system identifier is {self.system_identifier}, that of the topics"
                 f" {here.system_identifier}.",
-                hint=f"{_PRIMARY} For another server:\n       {hint}",
+                hint=f"{_PRIMARY} If the server was replaced on purpose:\n       {hint}",
             )
         if here.timeline == self.timeline:
             if self.lsn < stored.end_lsn:
                 raise StateError(
                     "TR-422",
-                    "the server is behind the topics: it was restored from a backup",
+                    "the server's WAL ends before the topics: it was restored from a backup",
                     detail=f"Its WAL ends at {format_lsn(self.lsn)}, the topics at {format_lsn(stored.end_lsn)},"
                     f" {stored.end_lsn - self.lsn} bytes further; both are on timeline {self.timeline}.",
-                    hint=f"{_PRIMARY} If this is it:\n       {hint}",
+                    hint=f"{_PRIMARY} If this is the primary:\n       {hint}",
                 )
             return
         left_at = self.history.get(here.timeline)
         if left_at is None:
             raise StateError(
                 "TR-421",
-                f"the server's timeline {self.timeline} does not come from timeline {here.timeline} of the topics",
-                detail="It is a former primary, or was restored from a backup of the time before a promotion.",
-                hint=f"{_PRIMARY} If this is it:\n       {hint}",
+                f"the server's timeline {self.timeline} does not descend from timeline {here.timeline} of the topics",
+                detail="It is a former primary, or was restored from a backup taken before a promotion.",
+                hint=f"{_PRIMARY} If this is the primary:\n       {hint}",
             )
         # a value fetched from the source may belong to a transaction that the stream had not shown yet
         end = max(stored.end_lsn, *stored.reread.values(), 0)
         if end > left_at:
-            newest = "has not" if here.position.commit_lsn >= left_at else "has"
+            newest = "lacks" if here.position.commit_lsn >= left_at else "has"
             raise StateError(
                 "TR-421",
-                "the promoted server lacks what the topics hold",
-                detail=f"Timeline {here.timeline} was left at {format_lsn(left_at)}; the topics go on to"
-                f" {format_lsn(end)}, {end - left_at} bytes of WAL further. It {newest} their newest transaction,"
-                f" whose commit is at {format_lsn(here.position.commit_lsn)}.",
-                hint=f"{hint}\n       From PostgreSQL 17 on, synchronized_standby_slots on the primary keeps the topics"
-                " from getting ahead of a standby.",
+                "the promoted server lacks changes that are on the topics",
+                detail=f"Timeline {here.timeline} ended at {format_lsn(left_at)}; the topics continue to"
+                f" {format_lsn(end)}, {end - left_at} bytes of WAL further. The server {newest} their newest"
+                f" transaction, committed at {format_lsn(here.position.commit_lsn)}.",
+                hint=f"{hint}\n       From PostgreSQL 17 on, synchronized_standby_slots on the primary prevents the"
+                " topics from getting ahead of a standby.",
             )
 
     def promoted(self, timeline: int) -> str:

@@ -72,7 +72,7 @@ def capture(config: Config, connection: psycopg.Connection, found: Found, *, fir
     keys = Keys(connection, source.keys, insert_only, known=known, ask=ask, logs=source.publish == "insert")
     _refuse_all(config, connection, captured, keys, columns, first=first)
     for key, pattern, nearest in columns.unmatched(captured):
-        log.warning("no captured column matches", key=key, pattern=pattern, did_you_mean=nearest)
+        log.warning("column pattern unmatched", key=key, pattern=pattern, did_you_mean=nearest)
     keyed = {} if first else _keyed(config, captured)
     _refuse_lost_updates(config, [relation for relation in captured if relation.oid in insert_only], keyed)
     partitions = make_topics(config.kafka, captured, keys, keyed)
@@ -99,14 +99,14 @@ def _refuse_lost_updates(config: Config, relations: Sequence[Relation], keyed: M
     lost = [each.qualified_name for each in relations if keyed.get(each.qualified_name)]
     if lost:
         tables, left_out = " ".join(lost), ", ".join(f'"!{name}"' for name in lost)
-        again = f"tailrace table remove {tables} && tailrace table add {tables}  # published, and read again"
+        again = f"tailrace table remove {tables} && tailrace table add {tables}  # publishes them and reads them again"
         anew = recovery.copy_anew(config.kafka.prefix, config.source.slot)
         raise StateError(
             "TR-428",
-            f"updates and deletes of {', '.join(shown(lost))} are not published any more",
-            detail="Their topics have keys, and show the newest row of each: what was changed since is wrong there.",
+            f"updates and deletes of {', '.join(shown(lost))} are no longer published",
+            detail="Their topics promise the newest row of each key, but lack later updates and deletes.",
             hint=f"{anew if config.source.publish == 'insert' else again}\n"
-            f"       tables = [..., {left_out}]  # under [source], in place of that: without them",
+            f"       tables = [..., {left_out}]  # under [source]; or stop capturing them",
         )
 
 
@@ -125,7 +125,7 @@ def _refuse_all(
         errors.append(lacking.error())
     for each in (*keys.errors(captured), *condition_errors(connection, config, captured)):
         if not first and each.code in (NOT_CAPTURED, CONDITION_NOT_CAPTURED):
-            log.warning("a table of the configuration is not captured", code=each.code, reason=each.message)
+            log.warning("configured table not captured", code=each.code, reason=each.message)
         else:
             errors.append(each)
     for relation in captured:
@@ -147,7 +147,7 @@ def check_patterns(connection: psycopg.Connection, name: str, capture_set: Captu
     if first:
         capture_set.refuse_unmatched(names)
     for pattern in capture_set.unmatched(names):
-        log.warning("no table matches a pattern of source.tables", pattern=pattern)
+        log.warning("source.tables pattern unmatched", pattern=pattern)
 
 
 def nothing_captured(
@@ -158,7 +158,7 @@ def nothing_captured(
     missing = missing_tables(connection, publications, capture_set)
     return ConfigError(
         "TR-120",
-        f'publication "{publications.first.name}" has no table that source.tables takes',
-        detail=f"It has: {', '.join(shown(names)) or 'none'}.",
+        f'publication "{publications.first.name}" has no table that matches source.tables',
+        detail=f"Published tables: {', '.join(shown(names)) or 'none'}.",
         hint="\n       ".join(statements(missing, publications.names)) or 'tables = ["public.*"]  # under [source]',
     )

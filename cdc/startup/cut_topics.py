@@ -27,11 +27,11 @@ def check_cut(
         if topic not in tables and topic not in own.beside:
             continue
         if found is None:
-            raise _lost(topic, f"It is gone; it had {sum(offsets)} offsets in {len(offsets)} partitions.", hint)
+            raise _lost(topic, f"It is missing; it had {sum(offsets)} offsets in {len(offsets)} partitions.", hint)
         if len(found) != len(offsets):
             raise _lost(
                 topic,
-                f"It has {len(found)} partitions, the cut {len(offsets)}: records of one key would be on two of them.",
+                f"It has {len(found)} partitions, the cut {len(offsets)}: a key would be in two partitions.",
                 hint,
             )
         for partition, (bounds, offset) in enumerate(zip(found, offsets, strict=True)):
@@ -44,8 +44,8 @@ def check_cut(
 def _lost(topic: str, detail: str, hint: str) -> StateError:
     return StateError(
         "TR-424",
-        f'topic "{topic}" is not the one that was filled: records are missing',
-        detail=f"{detail} It was deleted, made again or cut off.",
+        f'topic "{topic}" has lost records (deleted, recreated or truncated)',
+        detail=detail,
         hint=hint,
     )
 
@@ -60,9 +60,9 @@ def check_unused(own: Topics, tables: Iterable[str], topics: Mapping[str, Sequen
     if used:
         raise StateError(
             "TR-425",
-            f'topic "{used[0]}" has been written to, but there is neither a slot nor a stored position',
-            detail=f'So have {len(used) - 1} more of prefix "{own.prefix}". Rows that were deleted since would stay'
-            f' on them. The progress topic is "{own.progress}".',
-            hint=f'prefix = "{own.prefix}_2"  # under [kafka]; or delete all topics of this one:\n'
+            f'topic "{used[0]}" has been written to, but neither a slot nor a stored position exists',
+            detail=f'Other topics of prefix "{own.prefix}" with records: {len(used) - 1}. Rows deleted in the source'
+            f' since then would remain on them. Progress topic: "{own.progress}".',
+            hint=f'prefix = "{own.prefix}_2"  # under [kafka]; or delete all topics of this prefix:\n'
             f"       kafka-topics.sh --bootstrap-server {bootstrap} --delete --topic '{own.prefix}\\..*'",
         )

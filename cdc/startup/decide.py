@@ -67,8 +67,8 @@ _ON_STANDBY = 160000
 _FAILOVER = 170000
 """The first server version that synchronizes slots to a standby."""
 _OWN_SLOT_OF_STANDBY = (
-    "the server is a standby, and the slot will be its own: if the standby is lost, so is the slot. The primary's"
-    " vacuum invalidates it unless hot_standby_feedback is on and primary_slot_name is set."
+    "slot will be created on a standby: if the standby is lost, the slot is lost, too. VACUUM on the primary"
+    " invalidates the slot unless hot_standby_feedback is on and primary_slot_name is set."
 )
 
 
@@ -146,7 +146,7 @@ def _begin(found: Found, hint: str) -> Start:
         publications.oids,
         found.tables.values(),
     )
-    return Start(origin, ("the first start was cut short before its first record: all tables are read in windows",))
+    return Start(origin, ("first start interrupted before its first record: all tables are read in windows",))
 
 
 def _go_on(found: Found, stored: PositionRecord, hint: str) -> Start:
@@ -165,10 +165,10 @@ def _go_on(found: Found, stored: PositionRecord, hint: str) -> Start:
     check_cut(here, Topics(found.prefix), found.tables, found.topics, hint)
     notes = []
     if promoted := now.promoted(here.timeline):
-        notes.append(f"{promoted} It has all that the topics hold.")
+        notes.append(f"{promoted} It has all changes that are on the topics.")
     if found.server.version >= _FAILOVER and not slot.failover and not found.server.in_recovery:
         notes.append(
-            "the slot is no failover slot, so a promoted standby will not have it; on a replication connection:"
+            "slot without failover: a promoted standby will not have it; on a replication connection:"
             f' ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true)'
         )
     return Start(replace(stored, here=replace(here, timeline=now.timeline)), tuple(notes))
@@ -191,18 +191,18 @@ def _check_standby(found: Found) -> None:
     if found.slot is not None:
         if not found.slot.synced:
             return
-        state = "is kept in step with the primary's; it can be read from once the server is promoted"
+        state = "is synchronized from the primary; it can be read after the server is promoted"
     elif found.stored is not None and found.stored.is_begun:
-        state = "is not there; if it is the primary's, it can be read from there"
+        state = "does not exist on it; if it exists on the primary, it can be read there"
     elif found.server.version < _ON_STANDBY:
-        state = "cannot be made on it: before PostgreSQL 16 a standby does not decode"
+        state = "cannot be created on it: before PostgreSQL 16, a standby has no logical decoding"
     else:
         return
     raise SourceError(
         "TR-232",
         "the server is a standby",
         detail=f'Slot "{found.slot_name}" {state}.',
-        hint="Let source.dsn find the primary: host=a,b target_session_attrs=read-write",
+        hint="Let source.dsn connect to the primary: host=a,b target_session_attrs=read-write",
     )
 
 
@@ -211,10 +211,10 @@ def _unknown(found: Found, slot: Slot) -> StateError:
     written = sum(1 for topic in found.tables if any(bounds.end for bounds in found.topics.get(topic, ())))
     return StateError(
         "TR-423",
-        f'slot "{slot.name}" is there, but no position of it is on topic "{topics.progress}"',
+        f'slot "{slot.name}" exists, but topic "{topics.progress}" has no position for it',
         detail=f"The slot is confirmed up to {format_lsn(slot.confirmed_flush_lsn)}; {written} of {len(found.tables)}"
-        " topics of its tables have been written to. Either the progress topic was deleted, or the slot is somebody"
-        " else's: another pipeline with another kafka.prefix would lose what we take from it.",
-        hint='slot = "tailrace_2"  # under [source]; or, if nobody else needs it:\n       '
+        " topics of its tables have been written to. Either the progress topic was deleted, or the slot belongs to"
+        " a pipeline with another kafka.prefix, which would lose the changes that this pipeline reads.",
+        hint='slot = "tailrace_2"  # under [source]; or, if no other pipeline needs the slot:\n       '
         + copy_anew(found.prefix, slot.name),
     )

@@ -22,8 +22,8 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
     for table in sorted((registry.keyless & registry.incomplete) - parked):
         raise StateError(
             "TR-405",
-            f'the first snapshot was cut short in table "{table}", which has no key',
-            detail="Rows of such a table would come twice, or not at all, if they were read anew.",
+            f'the first snapshot was interrupted in table "{table}", which has no key',
+            detail="Without a key, a second read would duplicate some rows and miss others.",
             hint=REFILL,
         )
     relations = {relation.qualified_name: relation for relation in captured.relations}

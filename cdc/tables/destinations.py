@@ -102,19 +102,19 @@ def refuse_clashes(topics: Topics, tables: Collection[tuple[str, str]]) -> None:
         alone = len(clash) == 1
         raise ConfigError(
             "TR-125",
-            f'table "{clash[0]}" would have a topic of Tailrace\'s own'
+            f'table "{clash[0]}" would use a topic that Tailrace reserves'
             if alone
             else f'tables "{clash[0]}" and "{clash[1]}" would have the same topic',
-            detail="In the name of a topic all but letters, digits, _ and - is written as _xHH, and Kafka takes a dot"
-            " for an underscore.",
-            hint=f'Rename it, or leave it out: tables = [..., "!{clash[-1]}"]',
+            detail="In topic names, characters other than letters, digits, _ and - are written as _xHH, and Kafka"
+            " treats . and _ as equal.",
+            hint=f'tables = [..., "!{clash[-1]}"]  # under [source]: leaves it out; or rename it',
         )
     for schema, table in tables:
         topic = topics.table(schema, table)
         if len(topic) > LONGEST:
             raise ConfigError(
                 "TR-126",
-                f'table "{schema}.{table}" would have a topic with too long a name',
-                detail=f"It has {len(topic)} characters; Kafka takes {LONGEST}.",
-                hint=f'Rename it, or leave it out: tables = [..., "!{schema}.{table}"]',
+                f'table "{schema}.{table}" would have a topic name that is too long',
+                detail=f"It has {len(topic)} characters; Kafka allows {LONGEST}.",
+                hint=f'tables = [..., "!{schema}.{table}"]  # under [source]: leaves it out; or rename it',
             )

@@ -141,7 +141,7 @@ class TableRegistry:
         if action is Action.REFILL and left and state is not None and state.oid == relation.oid and not state.empty:
             if self._source.on_schema_change == "stop":
                 raise _stop(name, left)
-            log.warning("topic begins again: readers cannot follow", table=name, columns=[str(each) for each in left])
+            log.warning("topic refilled: incompatible change", table=name, columns=[str(each) for each in left])
         self._left_behind(relation)
         if action is Action.EMPTY:
             assert state is not None
@@ -270,7 +270,7 @@ class TableRegistry:
             ),
         )
         self._relations[name] = relation
-        log.info("table to be read", table=name, run=state.run + 1, action=action.value)
+        log.info("table read scheduled", table=name, run=state.run + 1, action=action.value)
 
     def ends(self, relation: Relation) -> tuple[int, ...]:
         """Return the offsets of a table's topic at the start of a read; records from there on are newer."""
@@ -291,7 +291,7 @@ class TableRegistry:
             wanted = replace(state, run=run, oid=state.oid or relation.oid, status=TableStatus.WANTED)
             self._store(name, replace(wanted, asked=asked, ended=None))
         self._relations[name] = relation
-        log.info("table to be read", table=name, run=run, reconcile=asked.since is not None)
+        log.info("table read scheduled", table=name, run=run, reconcile=asked.since is not None)
         return run
 
     def pause(self, name: str, *, paused: bool) -> None:
@@ -348,14 +348,14 @@ class TableRegistry:
 
     def gone(self, name: str) -> None:
         """→ GONE: no captured table has this name any more; its topic stays unchanged."""
-        log.warning("table is gone, its topic stays as it is", table=name)
+        log.warning("table missing: its topic stays unchanged", table=name)
         run = self._states[name].run + 1 if name in self._states else 0
         self._store(name, TableState(run, 0, status=TableStatus.GONE))
         self._relations.pop(name, None)
 
     def cannot_be_read(self, name: str) -> None:
         """→ KEYLESS: give up reading a table whose rows cannot be told from those in the stream."""
-        log.warning("table without a key: rows from before it was published are not on its topic", table=name)
+        log.warning("table without a key: rows that precede its publication are not on its topic", table=name)
         self.keyless.add(name)
         self._store(name, replace(self._states[name], asked=None, status=TableStatus.KEYLESS))
 
@@ -366,7 +366,7 @@ class TableRegistry:
         """
         for name, state in list(self._states.items()):
             if state.oid == relation.oid:
-                log.warning("table is not captured any more", before=name, now=relation.qualified_name)
+                log.warning("table no longer captured", before=name, now=relation.qualified_name)
                 self.gone(name)
 
     def is_parked(self, relation: Relation) -> bool:
@@ -515,13 +515,13 @@ def is_full(relation: Relation) -> bool:
 def _stop(name: str, found: Sequence[Break], *, may_begin_again: bool = True) -> StateError:
     hints = []
     if may_begin_again:
-        hints.append('on_schema_change = "refill"  # under [source]: a truncate record, then all rows are read again')
+        hints.append('on_schema_change = "refill"  # under [source]: writes a truncate record, then all rows again')
     columns = [f'"{name}.{each.column}"' for each in found if each.column]
     if len(columns) == len(found):
-        hints.append(f"as_text = [{', '.join(columns)}]  # the column travels as PostgreSQL prints it, from now on")
+        hints.append(f"as_text = [{', '.join(columns)}]  # from now on, the column is text, as PostgreSQL prints it")
     return StateError(
         "TR-407",
-        f'table "{name}" has changed so that readers of its topic cannot follow',
-        detail=f"{'; '.join(map(str, found))}. Nothing is lost: the slot keeps its place.",
+        f'table "{name}" has changed in a way that readers of its topic cannot follow',
+        detail=f"{'; '.join(map(str, found))}. Nothing is lost: the slot retains the WAL.",
         hint="\n       ".join(hints),
     )

@@ -100,23 +100,23 @@ def open_registry(config: Config, stored: Sequence[StoredSchema], opened: ExitSt
         registry.check(stored[-1] if stored and stored[-1].registered else None)
     except SinkError as error:
         told = {"code": error.code, "error": error.message, "detail": error.detail}
-        log.warning("no schema registry: going on until a schema is new", **told)
+        log.warning("schema registry unavailable: continuing until a new schema appears", **told)
     return registry
 
 
 def _another_origin(stored: StoredSchema) -> StateError:
-    now, before = ("not set", "given by a registry") if stored.registered else ("set", "counted by Tailrace")
+    now, before = ("not set", "assigned by a registry") if stored.registered else ("set", "assigned by Tailrace")
     return StateError(
         "TR-347",
         f"registry.url is {now}, but the ids of the schemas on the topics are {before}",
-        detail=f'Schema {stored.id} of subject "{stored.subject}" is one of them. Under one id there would be'
-        " two schemas, and readers would take the wrong one.",
-        hint=f"Undo that, or {COPY_ANEW}",
+        detail=f'Schema {stored.id} of subject "{stored.subject}" is one of them. One id could have two'
+        " schemas, and readers could use the wrong one.",
+        hint=f"Undo the change of registry.url, or {COPY_ANEW}",
     )
 
 
 def _taken(found: StoredSchema, other: StoredSchema) -> StateError:
     return another_registry(
-        f'the registry gives a schema of subject "{found.subject}" the id {found.id}, which another one has',
-        f'On our topics it is of subject "{other.subject}".',
+        f'the registry assigns id {found.id} to a schema of subject "{found.subject}", but another schema has it',
+        f'On the topics, this id belongs to subject "{other.subject}".',
     )

@@ -66,11 +66,11 @@ class CapturedTable:
         if isinstance(error, RecordTooLarge):
             return SourceError(
                 "TR-304",
-                f'a row of table "{self.name}" makes a record that is larger than Kafka may take',
-                detail=f"{error.reason}: that is kafka.max_message_bytes, less 1 KiB for what stands beside it.",
+                f'a row of table "{self.name}" makes a record that is larger than Kafka accepts',
+                detail=f"{error.reason}: the limit is kafka.max_message_bytes, less 1 KiB for headers.",
                 hint="\n       ".join(
                     (
-                        "Raise kafka.max_message_bytes, and memory.limit if it says so.",
+                        "Raise kafka.max_message_bytes, and memory.limit if required.",
                         *self._without_large_columns(),
                         'on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues',
                     )
@@ -82,9 +82,9 @@ class CapturedTable:
         def listed(indexes: Iterable[int]) -> str:
             return ", ".join(f'"{self.name}.{names[index]}"' for index in indexes)
 
-        remedies = [f"as_text = [{listed(names)}]  # under [source]: the column travels as PostgreSQL prints it"]
+        remedies = [f"as_text = [{listed(names)}]  # under [source]: the column is text, as PostgreSQL prints it"]
         if hidden := [index for index in names if index not in self.key_columns]:
-            remedies.append(f"exclude = [{listed(hidden)}]  # it is not on the topic at all")
+            remedies.append(f"exclude = [{listed(hidden)}]  # leaves it out of the topic")
         remedies.append('on_table_error = "divert"  # such changes go to the dead-letter topic, the rest continues')
         columns = ", ".join(f'"{name}" ({self.types[index]})' for index, name in names.items())
         what = f"a value of column {columns}" if not others else f"values of columns {columns}"
@@ -301,12 +301,12 @@ class Tables:
         if old is not None and bool(old.key) != bool(keys):
             raise StateError(
                 "TR-406",
-                f'table "{relation.qualified_name}" has {"got" if keys else "lost"} its key',
-                detail=f'The records of its topic "{topic}" {"have none" if keys else "have one"}, and a topic cannot'
-                " hold both forms.",
-                hint=("" if keys else "Give it a key of the same columns again. In place of that:\n       ")
+                f'table "{relation.qualified_name}" has {"gained" if keys else "lost"} its key',
+                detail=f'The records of its topic "{topic}" {"have no key" if keys else "have a key"}, and a topic'
+                " cannot hold both forms.",
+                hint=("" if keys else "Give it a key of the same columns again. Or, instead:\n       ")
                 + f'prefix = "{self._kafka.prefix}_2"  # under [kafka], with another slot: copies all tables again\n'
-                f"       tailrace table leave-out {relation.qualified_name}  # or without this table",
+                f"       tailrace table leave-out {relation.qualified_name}  # or continue without it",
             )
 
     def schema_id(self, subject: str, schema: str) -> int:

@@ -97,7 +97,7 @@ def _folder(config: Config) -> Path | None:
     try:
         return Path(state).expanduser() / "tailrace" / f"{config.kafka.prefix}-{config.source.slot}"
     except RuntimeError:
-        log.warning("no toast cache: there is no home folder", hint="Name a folder with source.toast_cache_dir.")
+        log.warning("toast cache disabled: no home folder", hint="Set source.toast_cache_dir.")
         return None
 
 
@@ -117,9 +117,9 @@ def _catch_up(cache: ToastCache, kafka: Kafka, record: PositionRecord, origin: s
         if of == origin and _is_before(cut, stored) and known and not record.reread:
             for topic in moved:
                 _forget(cache, kafka, topic, cut, stored)
-            log.info("toast cache has caught up", position=str(stored.position))
+            log.info("toast cache caught up", position=str(stored.position))
         else:
-            log.warning("toast cache begins empty: it belongs to another state of the topics")
+            log.warning("toast cache emptied: it belongs to another state of the topics")
             cache.clear_all()
     cache.commit(stored, origin)
 

@@ -82,11 +82,15 @@ class ToastCache:
             except sqlite3.OperationalError:
                 raise  # in use, perhaps by a daemon that has lost the slot without noticing: must not be deleted
             except sqlite3.DatabaseError as error:
-                log.warning("toast cache begins empty: its file is of no use", file=str(self._file), error=str(error))
+                log.warning("toast cache emptied: its file is unusable", file=str(self._file), error=str(error))
                 self._unlink()
                 return self._connected()
         except (OSError, sqlite3.Error) as error:
-            log.warning("no toast cache: unchanged large values are read again", file=str(self._file), error=str(error))
+            log.warning(
+                "toast cache disabled: unchanged large values are read from the source",
+                file=str(self._file),
+                error=str(error),
+            )
             return None
 
     def _connected(self) -> sqlite3.Connection:
@@ -127,7 +131,7 @@ class ToastCache:
 
     def _give_up(self, error: sqlite3.Error) -> None:
         assert self._db is not None
-        log.warning("toast cache given up: it begins empty at the next start", error=str(error))
+        log.warning("toast cache disabled: it is emptied at the next start", error=str(error))
         self._db.close()
         self._db = None
         with suppress(OSError):
@@ -241,7 +245,7 @@ class ToastCache:
         if not self._warned:
             self._warned = True
             log.warning(
-                "toast cache is full: the oldest values go, and are read again when they are needed",
+                "toast cache full: the oldest values are evicted, and read from the source when needed",
                 limit_bytes=self._limit,
                 file=str(self._file),
                 hint="Raise source.toast_cache_bytes.",

@@ -91,7 +91,7 @@ class Wal:
                 if found == copydata.ENDED:
                     result = self._pgconn.get_result()
                     if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-                        raise server_refused("to go on streaming", result)
+                        raise server_refused("to continue streaming", result)
                     raise connection_lost("The server ended the stream.", _CONNECTION)
                 return bool(found == copydata.MORE)
             except OperationalError as error:
@@ -107,7 +107,7 @@ class Wal:
             words = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
             self._left_out = StateError(
                 "TR-404",
-                "changes are missing in the stream: a publication was dropped or renamed for a while",
+                "changes are missing from the stream: a publication was temporarily dropped or renamed",
                 detail=f"PostgreSQL left them out: {words}.",
                 hint=REFILL,
             )

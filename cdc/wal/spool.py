@@ -165,8 +165,8 @@ class Spool:
             f'the spool of streamed transactions in "{self._folder}" cannot be {done}',
             detail=f"{reason.removesuffix('.')}. {self.disk_bytes} bytes are on disk, {self.memory_bytes} in memory, "
             f"of {len(self._transactions)} transactions in progress.",
-            hint="Nothing is lost: the slot keeps the WAL. Make room in that folder or name a larger one; "
-            "a higher logical_decoding_work_mem on the source makes the server stream less.",
+            hint="Nothing is lost: the slot retains the WAL. Free space in that folder, or set source.spool_dir to a "
+            "larger one; with a higher logical_decoding_work_mem the server streams less.",
         )
 
 

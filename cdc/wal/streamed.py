@@ -121,8 +121,8 @@ class InProgress:
                 raise SourceError(
                     DECODING_FAILED,
                     "a part of a transaction in progress that has logical messages was rolled back",
-                    detail="PostgreSQL does not say whether they were in that part.",
-                    hint="Nothing is lost: the transaction is taken whole, at its commit.",
+                    detail="PostgreSQL does not report whether the messages were in that part.",
+                    hint="Nothing is lost: the whole transaction is read at its commit.",
                 )
 
     def release(self, limit: int) -> list[bytes]:
