@@ -1,4 +1,4 @@
-"""Ask the daemon for something and print its answer: a request waits on Kafka until a daemon takes it up."""
+"""Send a request to the daemon over Kafka and print the answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from tailrace.schemas.records.requests import Outcome, Request
 
 Timeout = Annotated[
-    float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the daemon's answer; the request stays.")
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Maximum wait for the daemon's answer; the request stays on Kafka."),
 ]
 TIMEOUT_S = 15.0
 
 
 def ask(request: Request, timeout: float, config: Path | None, json: bool) -> None:
-    """Send a request and print what became of it. ConfigError (TR-130) if the daemon refuses a part of it."""
+    """Send a request and print its outcome. Raises ConfigError TR-130 if it is refused for a table."""
     from tailrace.schemas.config.file import load
     from tailrace.sinks.control.requests import Ask
 
@@ -36,11 +37,10 @@ def ask(request: Request, timeout: float, config: Path | None, json: bool) -> No
         output.table(("table", "run", "outcome"), [(e.table, str(e.run or "-"), e.outcome) for e in answer])
     if answer is None:
         output.note(
-            f"no daemon has answered within {timeout:.0f} s: the request stays on Kafka, and the next"
-            " `tailrace run` takes it up"
+            f"no daemon answered within {timeout:.0f} s; the request stays on Kafka until `tailrace run` executes it"
         )
     elif not answer:
-        output.note("nothing is being read")
+        output.note("no table is being read")
     _refuse([each for each in answer or () if each.refused], request)
 
 
@@ -52,14 +52,14 @@ def _refuse(refused: list[Outcome], request: Request) -> None:
         about_reads = request.action in ("start", "pause", "resume", "cancel")
         raise ConfigError(
             "TR-130",
-            f"{request.action} is refused for {', '.join(each.table for each in refused)}",
+            f'request "{request.action}" refused for {", ".join(each.table for each in refused)}',
             detail="; ".join(f"{each.table}: {each.outcome}" for each in refused) + ".",
             hint="\n       ".join(hints) or ("tailrace snapshot status" if about_reads else "tailrace table list"),
         )
 
 
 def table_names(tables: list[str] | None) -> tuple[str, ...]:
-    """Return names with their schema: public where none is given."""
+    """Return distinct names with their schema; the default schema is public."""
     return tuple(dict.fromkeys(name if "." in name else f"public.{name}" for name in tables or ()))
 
 

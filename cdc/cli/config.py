@@ -1,4 +1,4 @@
-"""`tailrace config`: what the configuration is, and what it can be."""
+"""`tailrace config`: the settings in force and their JSON Schema."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from tailrace.cdc.cli import output
 from tailrace.cdc.cli.options import ConfigFile, Json
 from tailrace.cdc.cli.tree import App
 
-app = App(help="Show the configuration and its reference.")
+app = App(help="Show the settings in force and their JSON Schema.")
 
 
 @app.command()
 def show(config: ConfigFile = None, json: Json = False) -> None:
-    """Print every setting in force and where it comes from; passwords and other secrets are hidden."""
+    """Print every setting in force and its origin. Passwords and other secrets are hidden."""
     from tailrace.schemas.config.file import read
     from tailrace.schemas.config.secret import shown
 

@@ -1,4 +1,4 @@
-"""`tailrace dev`: PostgreSQL, Kafka, OpenSearch, a demo shop, the daemon and the views, in one command."""
+"""`tailrace dev`: embedded servers, a demo shop, the daemon and the views on this machine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from tailrace.cdc.cli.display import Display
 from tailrace.cdc.cli.options import Json
 from tailrace.cdc.cli.tree import App
 
-app = App(help="Run everything on this machine, with a demo shop.")
+app = App(help="Run all servers, a demo shop, the daemon and the views on this machine.")
 
-StateDir = Annotated[Path, typer.Option("--state-dir", metavar="FOLDER", help="Where all of it lives.")]
+StateDir = Annotated[Path, typer.Option("--state-dir", metavar="FOLDER", help="Folder for data, logs and state.")]
 STATE_DIR = Path(".tailrace")
 
 
 @app.command()
 def up(
-    search: Annotated[bool, typer.Option("--search/--no-search", help="With OpenSearch, if a JDK fits.")] = True,
+    search: Annotated[
+        bool, typer.Option("--search/--no-search", help="Start OpenSearch, if a suitable JDK is found.")
+    ] = True,
     rate: Annotated[
-        float, typer.Option(min=0, metavar="N", help="Rows that the demo load changes a second; 0: none.")
+        float, typer.Option(min=0, metavar="N", help="Rows that the demo load changes per second; 0 turns it off.")
     ] = 200,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, show progress; Ctrl-C ends all.")] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay and show the status; Ctrl-C stops all processes.")
+    ] = False,
     state_dir: StateDir = STATE_DIR,
 ) -> None:
-    """Start what does not run, and return when the views have caught up. Safe to repeat."""
+    """Start all processes that do not run, and return when the views have caught up. Safe to repeat."""
     from tailrace.cdc.dev.state import ended_on_failure
     from tailrace.cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views
 
@@ -59,20 +63,20 @@ def _stay(file: Path, state_dir: Path) -> None:
 
 @app.command()
 def down(
-    purge: Annotated[bool, typer.Option("--purge", help="Delete all data, too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also delete all data.")] = False,
     state_dir: StateDir = STATE_DIR,
 ) -> None:
-    """End everything that `up` has started, by process id."""
+    """Stop the processes that `tailrace dev up` started, by their process ids."""
     from tailrace.cdc.dev.state import stop_servers
 
     with Display("stopping"):
         ended = stop_servers(state_dir, purge)
-    output.note(f"ended: {', '.join(ended) or 'nothing ran'}{'; all data deleted' if purge else ''}")
+    output.note(f"stopped: {', '.join(ended) or 'nothing was running'}{'; all data deleted' if purge else ''}")
 
 
 @app.command()
 def status(json: Json = False, state_dir: StateDir = STATE_DIR) -> None:
-    """Show which of it runs, on which ports, with how much memory."""
+    """Show the state, process id, ports, memory and log file of each process."""
     from tailrace.cdc.dev import state
 
     found = state.status(state_dir)
@@ -92,7 +96,7 @@ def status(json: Json = False, state_dir: StateDir = STATE_DIR) -> None:
         )
         return
     if not found:
-        output.note(f"nothing in {state_dir}; start it: tailrace dev up")
+        output.note(f'no processes in "{state_dir}"; start them: tailrace dev up')
         return
     rows = [
         (

@@ -1,7 +1,7 @@
-"""The one display of progress: a line on a terminal that says what is done, how far that is, and how fast.
+"""Progress line of a command on a terminal: the step, its share done, its rate and the time left.
 
-Off a terminal, and with --json, there is none: notes are lines on standard error, results are lines on standard output.
-It appears after half a second, so that what is quick loads nothing for it.
+Off a terminal, and with --json, there is no progress line: notes go to standard error, results to standard output.
+The line appears after half a second, so that quick commands do not import its library.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 AFTER_S: Final = 0.5
 _A_SECOND: Final = 4
-"""So often it is drawn: a thread does it, whatever the command waits for."""
+"""Redraws per second, by a thread, so that the line moves while the command waits."""
 
 
 def on_terminal() -> bool:
-    """Whether a person looks at standard error, on something that can draw a line anew."""
+    """Return True if standard error is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -36,7 +36,7 @@ def _short(seconds: float) -> str:
 
 
 class Display:
-    """Shows one step after the other while its block runs; all of it is erased at the end. Threads may share it."""
+    """A progress line that shows one step at a time and is erased at the end of its block. Thread-safe."""
 
     def __init__(self, what: str, *, json: bool = False) -> None:
         self._lock = threading.RLock()
@@ -60,7 +60,7 @@ class Display:
         self.end()
 
     def end(self) -> None:
-        """Erase it; from now on lines are printed as they are."""
+        """Erase the progress line; later lines are printed directly."""
         if self._ended:
             return
         self._timer.cancel()
@@ -70,7 +70,7 @@ class Display:
                 self._bar.stop()
 
     def step(self, what: str, done: float = 0, total: float | None = None, unit: str = "") -> None:
-        """Say what is being done, and how much of it; a new `what` starts a new rate."""
+        """Show a step and its progress; a new `what` starts a new rate."""
         if what != self._what:
             self._what, self._began = what, time.monotonic()
         elapsed = time.monotonic() - self._began
@@ -79,10 +79,10 @@ class Display:
         self.show(what, None if not total else min(1.0, done / total), rate, left)
 
     def show(self, what: str, share: float | None, rate: str = "", seconds_left: float | None = None) -> None:
-        """Say the same of something that has counted for itself."""
+        """Show a step whose share, rate and time left the caller has computed."""
         self._what = what
         self._state = {
-            "total": 1.0,  # without one the bar would pulse, in a kilobyte each time
+            "total": 1.0,  # without a total the bar pulses, which writes a kilobyte per redraw
             "completed": share or 0,
             "share": "" if share is None else f"{share:.0%}",
             "rate": rate,
@@ -93,24 +93,24 @@ class Display:
                 self._bar.update(self._task, description=what, **self._state)
 
     def phase(self, text: str) -> None:
-        """Say what is being done: in the display, or as a line where there is none."""
+        """Show a step without progress, or print it as a note if there is no progress line."""
         if self._shown:
             self.show(text, None)
         else:
             output.note(text)
 
     def note(self, text: str) -> None:
-        """Print a line above the display, on standard error."""
+        """Print a line on standard error, above the progress line."""
         with self._lock:
             self._above(lambda: output.note(text), sys.stderr)
 
     def line(self, text: str) -> None:
-        """Print a line of the result."""
+        """Print a line of the result on standard output."""
         with self._lock:
             self._above(lambda: output.line(text), sys.stdout)
 
     def _above(self, write: Callable[[], None], stream: TextIO) -> None:
-        """Write where the display is: without it, the line would be written behind it."""
+        """Call `write` with the progress line removed, so that both do not share a line of the terminal."""
         if self._bar is None or self._ended or not stream.isatty():
             write()
             return
@@ -127,7 +127,7 @@ class Display:
 
         class Plain(Console):
             def show_cursor(self, show: bool = True) -> bool:
-                return False  # what ends by a signal would leave it hidden
+                return False  # a process that is killed by a signal would leave the cursor hidden
 
         def text(field: str, **column: Any) -> TextColumn:
             return TextColumn(f"{{task.{field}}}", markup=False, table_column=Column(no_wrap=True, **column))
@@ -136,7 +136,7 @@ class Display:
             if self._ended:
                 return
             self._bar = Progress(
-                SpinnerColumn("line"),  # of ASCII
+                SpinnerColumn("line"),  # ASCII only
                 text("description", overflow="ellipsis", ratio=1),
                 BarColumn(12),
                 text("fields[share]"),
@@ -146,7 +146,7 @@ class Display:
                 console=Plain(stderr=True),
                 refresh_per_second=_A_SECOND,
                 transient=True,
-                redirect_stdout=False,  # it would send results to standard error
+                redirect_stdout=False,  # redirected results would go to standard error
                 redirect_stderr=False,
                 expand=True,
             )

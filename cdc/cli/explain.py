@@ -1,4 +1,4 @@
-"""`tailrace explain`: what an error code means and what to do about it, from the registry of codes."""
+"""`tailrace explain`: cause and remedy of an error code, from the registry of codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def explain(
     code: Annotated[
-        str | None, typer.Argument(metavar="CODE", help="As TR-204, tr-204 or 204; without one, all codes are listed.")
+        str | None, typer.Argument(metavar="CODE", help="TR-204, tr-204 or 204; default: list all codes.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -51,10 +51,10 @@ def _named(given: str) -> ErrorCode:
     if wanted in CODES:
         return code(wanted)
     nearest = get_close_matches(wanted, CODES, n=1)
-    listed = "All codes: tailrace explain"
+    listed = "tailrace explain  # lists all codes"
     raise UsageError(
         "TR-005",
-        f'no error code "{given}"',
+        f'unknown error code "{given}"',
         detail="Usage: tailrace explain [OPTIONS] [CODE]",
         hint=f'Did you mean "tailrace explain {nearest[0]}"? {listed}' if nearest else listed,
     )

@@ -1,4 +1,4 @@
-"""`tailrace status`, `tail`, `verify`, `wait`: look at a pipeline without changing it."""
+"""Commands `status`, `tail`, `verify` and `wait`: inspect a pipeline without changing it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 def status(
     config: ConfigFile = None,
     json: Json = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Ask again every second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat every second until Ctrl-C.")] = False,
 ) -> None:
-    """Show positions, slot, lag and views. A server that is down is shown as such; a parked table is exit code 7."""
+    """Show daemon, slot, positions, lag and views, also while servers are down.
+
+    Exit code 7: a table is parked.
+    """
     from tailrace.cdc.cli.status_page import status_lines
     from tailrace.cdc.operations.read_status import read_status
     from tailrace.schemas.config.file import load
@@ -42,7 +45,7 @@ def status(
 
 
 def watch_status(config: Config, *, as_json: bool) -> None:
-    """Show the status once a second until interrupted: in place on a terminal, else one after the other."""
+    """Print the status once a second until interrupted; on a terminal, clear the screen first."""
     import sys
     import time
 
@@ -65,11 +68,11 @@ def watch_status(config: Config, *, as_json: bool) -> None:
 
 
 def tail(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help='"schema.table"; "table" is public.table.')],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help='"schema.table"; "table" means public.table.')],
     config: ConfigFile = None,
     json: Json = False,
-    from_start: Annotated[bool, typer.Option("--from-start", help="From the first record that is kept.")] = False,
-    count: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="End after so many changes.")] = None,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Start at the oldest record on the topic.")] = False,
+    count: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Stop after N changes.")] = None,
 ) -> None:
     """Print the changes of a table as they arrive: LSN, operation, key, columns, time since the commit."""
     from contextlib import suppress
@@ -89,23 +92,25 @@ def tail(
 
 
 def verify(
-    views: Annotated[list[str] | None, typer.Argument(metavar="VIEW...", help="Default: all of one table.")] = None,
+    views: Annotated[
+        list[str] | None, typer.Argument(metavar="VIEW...", help="Default: all views of one table.")
+    ] = None,
     config: ConfigFile = None,
     json: Json = False,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for a transaction or a view.")
+        float, typer.Option(min=1, metavar="SECONDS", help="Maximum wait for a transaction or a view.")
     ] = 120,
     limit: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Differing keys, or findings, to print of each comparison.")
+        int, typer.Option(min=0, metavar="N", help="Maximum differing keys, or findings, to print per comparison.")
     ] = 20,
     log: Annotated[
-        bool, typer.Option("--log", help="Prove from the topics alone that nothing is missing, added or torn.")
+        bool, typer.Option("--log", help="Compare the topics with their position records; do not read the source.")
     ] = False,
 ) -> None:
     """Compare source, topics and views at one LSN, row by row; exit code 7 if they differ."""
     if log:
         if views:
-            raise typer.BadParameter("--log looks at the topics of all tables; leave out the views.")
+            raise typer.BadParameter("--log checks the topics of all tables; do not name views.")
         _verify_log(config, json, limit)
         return
     from tailrace.cdc.cli.verify_report import lines, summary
@@ -153,15 +158,15 @@ def _verify_log(config: Path | None, json: bool, limit: int) -> None:
 def wait(
     views: Annotated[list[str] | None, typer.Option("--view", metavar="VIEW", help="Default: all views.")] = None,
     lsn: Annotated[
-        str | None, typer.Option(metavar="LSN", help="For example 0/16B3748; default: the source's as it is now.")
+        str | None, typer.Option(metavar="LSN", help="For example 0/16B3748; default: the source's current LSN.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long, before it ends with exit code 8.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Maximum wait; then the exit code is 8.")
     ] = 30,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Wait until views show everything that was committed before an LSN; print the LSN that each has applied."""
+    """Wait until views have applied all changes committed before an LSN, and print the LSN of each view."""
     from tailrace.cdc.operations.read_status import wal_lsn
     from tailrace.cdc.operations.wait import AppliedViews
     from tailrace.cdc.postgres.connect import connect
@@ -171,7 +176,9 @@ def wait(
     try:
         given = None if lsn is None else parse_lsn(lsn)
     except ValueError:
-        raise typer.BadParameter(f'"{lsn}" is no LSN: write it as PostgreSQL prints it, 0/16B3748.') from None
+        raise typer.BadParameter(
+            f'"{lsn}" is not an LSN: write it as PostgreSQL prints it, for example 0/16B3748.'
+        ) from None
     loaded = load(config)
     if given is None:
         with connect(loaded.source.dsn.get_secret_value(), application_name="tailrace wait") as connection:

@@ -1,4 +1,4 @@
-"""A Spark job on a terminal: its JSON lines become a display, its results and errors are passed on."""
+"""Run a Spark job on a terminal: show its JSON log as a progress line, pass on results and errors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from tailrace.cdc.launch.spark_job import Job
 
 _LAST_WORDS_S: Final = 5.0
-"""So long its last lines are waited for when it has ended: what it has started holds the pipe, too."""
+"""Maximum wait in seconds for the last lines after the job has ended: a child process may hold the pipe open."""
 _OF_AN_ERROR: Final = ("ERROR  TR-", "DETAIL ", "HINT   ")
 _OF_THE_LOG: Final = ("event", "view", "level", "timestamp", "logger")
 
 
 def run_shown(started: Job, what: str) -> int:
-    """Run a job to its end with a display in place of its lines; return its exit code, negative for a signal."""
+    """Run a job to its end with a progress line; return its exit code, negative for a signal."""
     from tailrace.cdc.launch.spark_job import start
 
     with Display(what) as display:
@@ -31,13 +31,13 @@ def run_shown(started: Job, what: str) -> int:
             started,
             stdout=subprocess.PIPE if sys.stdout.isatty() else None,
             stderr=subprocess.PIPE,
-            # the terminal sends Ctrl-C to its group only, and we hand it on once
+            # the terminal sends Ctrl-C to its own process group only; we forward it once
             process_group=0,
         )
         interrupted = threading.Event()
 
         def shown(line: str) -> None:
-            # what is told of an end that a person asked for: stacks of Python, of Java
+            # after Ctrl-C, Python and Java print stack traces of a stop that was requested
             if not interrupted.is_set() or line.startswith(_OF_AN_ERROR):
                 take(display, line)
 
@@ -53,10 +53,10 @@ def run_shown(started: Job, what: str) -> int:
 
 
 def wait(process: subprocess.Popen[Any], told: Callable[[int], None] = lambda number: None) -> int:
-    """Wait for a process in a group of its own, and hand on what means an end; return its code, 130 after Ctrl-C.
+    """Wait for a process in its own group and forward stop signals; return its code, 130 after Ctrl-C.
 
-    It gets SIGTERM, whatever we got: a job ends by it in order, or at once without a word, while SIGINT in the middle
-    of its imports is a traceback.
+    The process gets SIGTERM, whatever signal arrived: a job then stops in order, or at once without output, while
+    SIGINT during its imports causes a traceback.
     """
     first = 0
 
@@ -67,7 +67,7 @@ def wait(process: subprocess.Popen[Any], told: Callable[[int], None] = lambda nu
         process.send_signal(signal.SIGTERM)
 
     numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup sets SIG_IGN
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, hand_on) for number in numbers}
     try:
@@ -79,13 +79,13 @@ def wait(process: subprocess.Popen[Any], told: Callable[[int], None] = lambda nu
 
 
 def take(display: Display, line: str) -> None:
-    """Show what a line of a job says: how far it is, what it has done, or, as it is, any other text."""
+    """Show a line of a job: progress in the progress line, other events in words, other text unchanged."""
     event = _event(line)
     if event is None:
         display.note(line)
     elif event["event"] == "progress":
         rows, share, left = event.get("rows") or 0, event.get("share") or 0.0, event.get("seconds_left")
-        # the job takes the time left from the share that is done, so the time that it took is known, too
+        # the job computes seconds_left from the elapsed time and the share, so they give the elapsed time
         rate = f"{rows * (1 - share) / (left * share):,.0f} rows/s" if left and share else f"{rows:,} rows"
         display.show(f"{event.get('view')}: {event.get('stage')}", share, rate, left)
     else:
@@ -103,7 +103,7 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def _words(event: Mapping[str, Any]) -> str:
-    """Write an event as a person reads it: the view, what happened, and the values that there are."""
+    """Format an event for a person: the view, the event and the values that are set."""
     about = f"{event['view']}: " if "view" in event else ""
     there = {name: value for name, value in event.items() if name not in _OF_THE_LOG and value not in (None, {})}
     values = (_value(name, value) for name, value in there.items())

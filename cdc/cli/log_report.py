@@ -1,4 +1,4 @@
-"""What `tailrace verify --log` prints: how much was looked at, what compaction took, and what is broken."""
+"""Output of `tailrace verify --log`: the records checked, the records compacted and the findings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tailrace.schemas.lsn import format_lsn
 
 
 def lines(proof: LogProof) -> Iterator[str]:
-    """Say what the topics prove, and each finding with its place."""
+    """Yield the verdict, the counts, and each finding with its topic, partition and offset."""
     tally = proof.tally
     verdict = "whole" if proof.holds else "BROKEN"
     span = f"{format_lsn(proof.first)} to {format_lsn(proof.last)}"
     yield f"slot {proof.slot}: {verdict}  (cuts {span}, {proof.seconds:.1f} s)"
     yield f"  {tally.records} records on {proof.topics} topics, {tally.position_records} position records"
     if tally.compacted:
-        yield f"  {tally.compacted} records are gone, older than kafka.min_compaction_lag_ms: compaction takes such"
+        yield f"  {tally.compacted} records older than kafka.min_compaction_lag_ms were removed by compaction"
     if tally.uncounted:
-        yield f"  {tally.uncounted} records are older than any position record that counts them, for the same reason"
+        yield f"  {tally.uncounted} records are not counted: compaction removed their position records"
     for finding in tally.findings:
         place = finding.topic
         if finding.partition is not None:
@@ -30,13 +30,13 @@ def lines(proof: LogProof) -> Iterator[str]:
 
 
 def summary(proof: LogProof) -> FoundError | None:
-    """Return the error that ends the command if anything is broken."""
+    """Return the error that ends the command if there are findings, else None."""
     if proof.holds:
         return None
     return FoundError(
         "TR-701",
-        "the topics are not what their position records say",
-        detail=f"{proof.tally.found} findings.",
-        hint="Does something else write to the topics, or delete from them? Tables are compared with the source by:"
-        " tailrace verify",
+        f'the topics of slot "{proof.slot}" do not match their position records',
+        detail=f"Findings: {proof.tally.found}.",
+        hint="tailrace verify  # compares tables with the source. Check whether another program writes to the topics"
+        " or deletes records.",
     )

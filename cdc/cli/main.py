@@ -1,6 +1,6 @@
-"""The command `tailrace`: its groups, and the one place where an error is printed.
+"""The command `tailrace`: its groups, and the one place that prints errors.
 
-Every command imports what it needs when it runs, so that `--help` answers at once.
+Every command imports its modules when it runs, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def root(
             "--version",
             callback=version.print_and_exit,
             is_eager=True,
-            expose_value=False,  # every command takes it
+            expose_value=False,  # the callback does the work
             help="Show the version and exit.",
         ),
     ] = False,
 ) -> None:
-    """Take what stands before the command."""
+    """Accept options before the command."""
 
 
 app.command()(run.run)
@@ -54,12 +54,12 @@ app.command()(version.version)
 
 
 def main() -> None:
-    """Run the command line: a known error in its three lines, anything else as the bug that it is."""
+    """Run the command line: print a known error in three lines, any other as a bug with its traceback."""
     from tailrace.schemas.errors import TailraceError
 
     output.print_what_cannot_be_encoded()
     try:
-        # it returns a code if a command has ended with one, and prints nothing by itself
+        # in this mode it returns the command's exit code and leaves errors to us
         sys.exit(app(prog_name="tailrace", standalone_mode=False))
     except TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -79,8 +79,8 @@ def main() -> None:
 
         print(without_remembered(traceback.format_exc()), file=sys.stderr)
         print(
-            "\nThis is a bug in tailrace, not something that you did. Please report it with the lines above,"
-            "\nafter a look whether they show anything secret.",
+            "\nThis is a bug in tailrace, not a mistake of yours. Please report it with the lines above."
+            "\nFirst check that they contain no secrets.",
             file=sys.stderr,
         )
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are called and explained alike."""
+"""Options that several commands share, with the same name and help everywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Configuration file; else TAILRACE_CONFIG, ./tailrace.toml, /etc/tailrace/tailrace.toml.",
+        help="Configuration file; default: $TAILRACE_CONFIG, ./tailrace.toml or /etc/tailrace/tailrace.toml.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]

@@ -1,4 +1,4 @@
-"""`tailrace run`: the daemon in the foreground, and what signals do to it."""
+"""`tailrace run`: the daemon in the foreground, and its handling of signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.cdc.cli import output
 from tailrace.cdc.cli.options import ConfigFile
 
 STOP_SECONDS = 5.0
-"""A stop in order is over by then, or it is given up; what was not confirmed is sent again at the next start."""
+"""Time limit of an orderly stop; PostgreSQL sends unconfirmed changes again at the next start."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -28,7 +28,7 @@ LogLevel = Annotated[
 
 
 def run(config: ConfigFile = None, log_level: LogLevel = None) -> None:
-    """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C; a second one stops at once."""
+    """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C. A second signal stops at once."""
     from tailrace.cdc.cli.service import logged_failure
 
     with logged_failure():
@@ -54,10 +54,10 @@ def _run(config: Path | None, log_level: str | None = None) -> None:
 
 
 def stop_on_signal(stop: threading.Event, end: Callable[[int], None] = os._exit) -> threading.Thread:
-    """Set `stop` at the first SIGTERM or SIGINT; call `end` at the second, or when STOP_SECONDS have passed.
+    """Set `stop` at the first SIGTERM or SIGINT; call `end` at the second, or after STOP_SECONDS.
 
-    A thread waits for them: Python runs signal handlers in the main thread between two of its instructions, and
-    that may be inside a call of librdkafka that takes half a minute. Call it before other threads start.
+    A thread waits for the signals. Python would run a signal handler in the main thread only after its current
+    instruction, which may be a call of librdkafka that takes 30 s. Call this before other threads start.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     thread = threading.Thread(target=_wait, args=(stop, end), name="signals", daemon=True)
@@ -67,11 +67,11 @@ def stop_on_signal(stop: threading.Event, end: Callable[[int], None] = os._exit)
 
 def _say_stopping() -> None:
     if sys.stderr.isatty():
-        output.note(f"stopping; a second signal stops at once, {STOP_SECONDS:.0f} s at the latest")
+        output.note(f"stopping within {STOP_SECONDS:.0f} s; a second signal stops at once")
     else:
         import structlog
 
-        structlog.get_logger().info("stopping", at_most_s=STOP_SECONDS)
+        structlog.get_logger().info("stop requested", at_most_s=STOP_SECONDS)
 
 
 def _say_not_stopped() -> None:
@@ -80,9 +80,9 @@ def _say_not_stopped() -> None:
 
     error = DeadlineError(
         "TR-800",
-        f"not stopped in order within {STOP_SECONDS:.0f} s",
-        detail="The slot keeps what Kafka has not committed; nothing is lost and nothing will be sent twice.",
-        hint="Start it again: tailrace run",
+        f"the daemon did not stop within {STOP_SECONDS:.0f} s and was ended",
+        detail="No change is lost: the slot holds the WAL of all changes that Kafka has not committed.",
+        hint="tailrace run",
     )
     output.note(failure(error, terminal=sys.stderr.isatty()))
 
@@ -90,13 +90,13 @@ def _say_not_stopped() -> None:
 def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
     signal.sigwait(_SIGNALS)
     stop.set()
-    # the end of the log's reader is no reason to miss the second signal
+    # if the reader of the log has gone, still wait for the second signal
     with suppress(OSError, ValueError):
         _say_stopping()
     second = signal.sigtimedwait(_SIGNALS, STOP_SECONDS)
     if second is not None:
         end(128 + second.si_signo)
-    # the end of the log's reader is no reason to stay
+    # if the reader of the log has gone, still exit
     with suppress(OSError, ValueError):
         _say_not_stopped()
     end(8)

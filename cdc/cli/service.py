@@ -1,4 +1,4 @@
-"""Commands that run for ever and log: the error that ends one is a record of its log, in the log's form."""
+"""Commands that run until stopped: log the error that ends one in the form of its log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typer.exceptions import TyperException
 
 @contextmanager
 def logged_failure() -> Iterator[None]:
-    """Off a terminal print what ends the block as one line of JSON, and end with its exit code.
+    """Off a terminal, print the error that ends the block as one line of JSON and exit with its code.
 
-    On a terminal it is raised, for `cdc.cli.main` to print it as for all other commands.
+    On a terminal the error is raised: `cdc.cli.main` prints it, as for all other commands.
     """
     try:
         yield

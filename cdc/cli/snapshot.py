@@ -1,4 +1,4 @@
-"""`tailrace snapshot`: have tables read again, see how far that is, and steer it; the daemon does it."""
+"""`tailrace snapshot`: have the daemon read tables again; show, pause, resume and cancel reads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tailrace.cdc.cli.tree import App
 if TYPE_CHECKING:
     from tailrace.schemas.records.requests import Request
 
-app = App(help="Read tables again while the stream goes on; see, pause and resume reads.")
+app = App(help="Read tables again while streaming; show, pause, resume and cancel reads.")
 
 app.command()(snapshot_plan.plan)
 
 Tables = Annotated[
-    list[str] | None, typer.Argument(metavar="TABLE...", help='"schema.table"; "table" is public.table.')
+    list[str] | None, typer.Argument(metavar="TABLE...", help='"schema.table"; "table" means public.table.')
 ]
-Reads = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Default: all that are being read.")]
+Reads = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Default: all tables being read.")]
 
 
 @app.command()
@@ -30,37 +30,42 @@ def start(
     tables: Tables = None,
     all_tables: Annotated[bool, typer.Option("--all", help="All captured tables.")] = False,
     reconcile: Annotated[
-        bool, typer.Option("--reconcile", help="At the end, delete what is not there any more.")
+        bool, typer.Option("--reconcile", help="At the end, delete keys that the table no longer has.")
     ] = False,
-    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only rows for which this holds.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Read only the rows that meet this condition.")
+    ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Only rows in which one of these is not null; they are sent whole."),
+        typer.Option(metavar="A,B", help="Read only rows in which one of these is not null; whole rows are sent."),
     ] = None,
     rate: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most so many rows a second, each table.")
+        int | None, typer.Option(min=1, metavar="N", help="Maximum rows per second for each table.")
     ] = None,
     timeout: Timeout = TIMEOUT_S,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Read tables again. With --all --reconcile also after a slot was lost: it is made anew, topics become right."""
+    """Read tables again. After the loss of the slot, --all --reconcile also creates a new slot.
+
+    The topics then equal the tables again.
+    """
     from tailrace.schemas.records.requests import Request
 
     names = table_names(tables)
     if bool(names) == all_tables:
-        raise typer.BadParameter("name tables, or say --all")
+        raise typer.BadParameter("give either table names or --all")
     condition = _condition(where, columns)
     if condition and reconcile:
         raise typer.BadParameter(
-            "--reconcile deletes what it does not find, so it reads all rows: no --where, no --columns"
+            "--reconcile cannot be combined with --where or --columns: it deletes all keys that it does not read"
         )
     ask(Request("start", names, condition, rate, reconcile), timeout, config, json)
 
 
 @app.command()
 def pause(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
-    """Read no more chunks until `resume`; the stream goes on."""
+    """Pause reads until `resume`. Streaming continues."""
     from tailrace.schemas.records.requests import Request
 
     ask(Request("pause", table_names(tables)), timeout, config, json)
@@ -68,7 +73,7 @@ def pause(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile
 
 @app.command()
 def resume(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
-    """Go on with reads that were paused; chunks that were read are not read again."""
+    """Resume paused reads. Chunks that have been read are not read again."""
     from tailrace.schemas.records.requests import Request
 
     ask(Request("resume", table_names(tables)), timeout, config, json)
@@ -76,7 +81,10 @@ def resume(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFil
 
 @app.command()
 def cancel(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
-    """End reads that `start` has begun; rows that were sent stay. A topic that lacks rows must be read to the end."""
+    """Cancel reads that `start` began. Rows that were sent stay.
+
+    A read cannot be cancelled while its topic lacks rows.
+    """
     from tailrace.schemas.records.requests import Request
 
     ask(Request("cancel", table_names(tables)), timeout, config, json)
@@ -84,7 +92,7 @@ def cancel(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFil
 
 @app.command()
 def status(config: ConfigFile = None, json: Json = False) -> None:
-    """Show each table's newest run: how far it is, what was asked, and requests that nobody has taken up."""
+    """Show each table's newest run, its progress and options, and the requests without an answer."""
     from tailrace.cdc.operations.snapshots import read_snapshots
     from tailrace.schemas.config.file import load
 
@@ -108,7 +116,7 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
                 [f"where {each.where}"] * bool(each.where)
                 + [f"{each.rate} rows/s"] * bool(each.rate)
                 + ["reconcile"] * each.reconcile
-                + ["no state until it is done"] * each.incomplete
+                + ["incomplete until it is done"] * each.incomplete
             ),
         )
         for each in found.tables

@@ -1,4 +1,4 @@
-"""`tailrace snapshot plan`: what a first copy would read."""
+"""`tailrace snapshot plan`: the tables and chunks that a first snapshot would read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tailrace.cdc.cli.options import ConfigFile, Json
 
 
 def plan(config: ConfigFile = None, json: Json = False) -> None:
-    """Show the tables in the order of reading, with chunks, bytes and estimated rows; nothing is changed."""
+    """Show the tables in reading order with chunks, bytes and estimated rows. Nothing is changed."""
     from tailrace.cdc.operations.snapshot_plan import plan as planned
     from tailrace.schemas.config.file import load
 
@@ -38,4 +38,4 @@ def plan(config: ConfigFile = None, json: Json = False) -> None:
 
 
 def _rows(estimate: int | None) -> str:
-    return "not known before ANALYZE" if estimate is None else str(estimate)
+    return "unknown until ANALYZE" if estimate is None else str(estimate)

@@ -1,4 +1,4 @@
-"""The lines of `tailrace status`."""
+"""Output of `tailrace status` and `tailrace views status`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LEAST_WIDTH: Final = 40
 
 
 def status_lines(status: Status, width: int = 80) -> Iterator[str]:
-    """Say where everything stands, what is wrong in words; lines break at `width` where they have a space."""
+    """Yield the lines of the status: daemon, source, topics, views. Wraps at spaces, at `width`."""
     for text in (
         *_daemon(status.slot_name, status),
         *_source(status.slot_name, status.source, status.seconds_to_full),
         *_topics(status.topics),
     ):
-        # statements are there to be pasted
+        # SQL statements are not wrapped, so that they can be pasted
         yield from [text] if text.endswith(";") else _wrapped(text, width)
     if status.views:
         yield ""
@@ -32,7 +32,7 @@ def status_lines(status: Status, width: int = 80) -> Iterator[str]:
 
 
 def view_lines(views: Sequence[ViewStatus], width: int = 80, said: str | None = None) -> Iterator[str]:
-    """Say for each view which LSN it reflects and its lag; below what keeps it back, unless that is `said`."""
+    """Yield a table of views with LSN and lag, then their errors, except one that equals `said`."""
     rows = [("VIEW", "TARGET", "LSN", "LAG"), *map(_view, views)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for *cells, last in rows:
@@ -42,10 +42,10 @@ def view_lines(views: Sequence[ViewStatus], width: int = 80, said: str | None = 
         yield ""
     for error in errors:
         of = [view.name for view in views if view.error == error]
-        # what keeps all of them back, a Kafka that is down, is said once
+        # an error that several views share, such as Kafka being down, is printed once
         yield from _wrapped(f"{', '.join(of)}: {_first_line(error)}", width)
         if "\n" in error:
-            yield f"{_INDENT}all of it: tailrace views status {of[0]}"
+            yield f"{_INDENT}full error: tailrace views status {of[0]}"
 
 
 def _first_line(error: str) -> str:
@@ -76,10 +76,10 @@ def _daemon(slot_name: str, status: Status) -> Iterator[str]:
         reads = "runs" if daemon.running else "unknown while PostgreSQL is down; last seen"
         yield f"daemon   {reads}{where}{since}"
         if daemon.state == "retrying":
-            yield f"{_INDENT}tries again since {_time(daemon.since)}: {_error(daemon)}"
+            yield f"{_INDENT}retrying since {_time(daemon.since)}: {_error(daemon)}"
         return
     if slot is None:
-        yield f'daemon   has not run yet: there is no slot "{slot_name}"; tailrace run'
+        yield f'daemon   has not run yet: slot "{slot_name}" does not exist; start it: tailrace run'
     elif daemon.state == "failed":
         yield f"daemon   does not run: it failed at {_time(daemon.since)}{where}"
         yield f"{_INDENT}{_error(daemon)}"
@@ -87,13 +87,13 @@ def _daemon(slot_name: str, status: Status) -> Iterator[str]:
         yield f"daemon   does not run: it was stopped at {_time(daemon.since)}{where}"
     elif daemon.state == "killed":
         yield (
-            f"daemon   does not run: it ended without a word (killed?), last seen{where}, there since"
+            f"daemon   does not run: it ended without reporting why (killed?); last seen{where}, running since"
             f" {_time(daemon.since)}"
         )
         if daemon.code:
-            yield f"{_INDENT}its last error: {_error(daemon)}"
+            yield f"{_INDENT}last error: {_error(daemon)}"
     else:
-        yield f'daemon   does not run: nobody reads slot "{slot_name}"'
+        yield f'daemon   does not run: no process reads slot "{slot_name}"'
 
 
 def _where(daemon: DaemonStatus) -> str:
@@ -117,18 +117,18 @@ def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None)
     yield from _missing(source)
     slot = source.slot
     if slot is None:
-        yield f'slot     "{slot_name}" does not exist yet; `tailrace run` makes it'
+        yield f'slot     "{slot_name}" does not exist yet; `tailrace run` creates it'
         return
-    owner = f"read by process {slot.active_pid} of the server" if slot.active_pid else "not read by anybody"
+    owner = f"read by server process {slot.active_pid}" if slot.active_pid else "not read by any process"
     yield f'slot     "{slot_name}", {owner}'
     yield f"{_INDENT}confirmed {_lsn(slot.confirmed_flush_lsn)}, restart {_lsn(slot.restart_lsn)}"
     yield f"{_INDENT}holds {bytes_text(source.retained_bytes or 0)} of WAL, status {slot.wal_status or 'unknown'}"
     if slot.safe_wal_size is None:
         yield f"{_INDENT}no limit: max_slot_wal_keep_size is not set"
         return
-    room = f"{bytes_text(slot.safe_wal_size)} more until it is lost"
+    room = f"lost after another {bytes_text(slot.safe_wal_size)} of WAL"
     if seconds_to_full is not None:
-        room += f", that is {duration_text(seconds_to_full)} of WAL if nobody reads it"
+        room += f", in about {duration_text(seconds_to_full)} if no daemon reads it"
     yield f"{_INDENT}{room}"
 
 
@@ -161,7 +161,7 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
             yield f"{_INDENT}incomplete: {each}"
     for name, code in topics.parked_tables.items():
         if code:
-            yield f"{_INDENT}PARKED: {name} ({code}), its changes are not written; why: tailrace table list"
+            yield f"{_INDENT}PARKED: {name} ({code}), its changes are not written; reason: tailrace table list"
     if topics.diverted:
         yield f"{_INDENT}{topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
     if topics.open_transaction:
@@ -170,7 +170,7 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
 
 def _view(view: ViewStatus) -> tuple[str, str, str, str]:
     if view.error and view.generation is None:
-        return view.name, view.target, "-", "unknown"  # the topic that says it cannot be read
+        return view.name, view.target, "-", "unknown"  # the topic with the views' states cannot be read
     waits = [sentence(view.waits_for)] if view.waits_for and not view.error else []
     if view.flushed_lsn is None:
         waiting = view.error is not None and WAITS_FOR_TABLE in _first_line(view.error)

@@ -1,4 +1,4 @@
-"""`tailrace table`: captured tables and where each is; publish them or no more; park, resume, leave out."""
+"""`tailrace table`: list captured tables; add, remove, park, resume and leave out tables."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 app = App(help="Captured tables: list, add, remove, park, resume.")
 
-Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.table"; "table" is public.table.')]
+Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.table"; "table" means public.table.')]
 
 
 @app.command("list")
 def list_tables(config: ConfigFile = None, json: Json = False) -> None:
-    """Show each table's status; of a parked one also why, since when, and what mends it."""
+    """Show the status of each table. For a parked table, also show its error, time and remedy."""
     from tailrace.cdc.operations.table_states import read_tables
     from tailrace.schemas.config.file import load
 
@@ -46,7 +46,7 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
 
 @app.command()
 def add(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
-    """Publish tables that source.tables takes. A running daemon reads their rows, then follows their changes."""
+    """Publish tables that match source.tables. A daemon reads their rows, then streams their changes."""
     from tailrace.cdc.operations import tables as ops
     from tailrace.schemas.config.file import load
 
@@ -58,7 +58,7 @@ def add(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
 
 @app.command()
 def remove(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
-    """Publish tables no more. Their topics stay as they are; added again, a table is read again."""
+    """Remove tables from the publications. Their topics stay. A table that is added again is read again."""
     from tailrace.cdc.operations import tables as ops
     from tailrace.schemas.config.file import load
 
@@ -69,26 +69,26 @@ def remove(tables: Tables, config: ConfigFile = None, json: Json = False) -> Non
     left = [f'"!{each.table}"' for each in changes if each.outcome == "removed"]
     if left:
         output.note(
-            "source.tables still takes them, so `tailrace status` shows them as missing; to leave them out for good:"
+            "they still match source.tables, so `tailrace status` lists them as missing; to exclude them:"
             f" tables = [..., {', '.join(left)}]"
         )
 
 
 @app.command()
 def park(tables: Tables, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
-    """Set tables aside: their changes are not written until `resume`, which reads them again; all others continue."""
+    """Park tables: their changes are not written until `resume` reads them again. Others continue."""
     _ask("park", tables, timeout, config, json)
 
 
 @app.command()
 def resume(tables: Tables, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
-    """Read parked tables again beside the stream, delete what is not found, and follow them from then on."""
+    """Read parked tables again, delete keys that they no longer have, and stream their changes again."""
     _ask("unpark", tables, timeout, config, json)
 
 
 @app.command("leave-out")
 def leave_out(tables: Tables, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
-    """Park tables for good: `status` does not remind of them any more; `resume` takes them back."""
+    """Park tables permanently: `status` no longer reports them. `resume` reads them again."""
     _ask("leave out", tables, timeout, config, json)
 
 

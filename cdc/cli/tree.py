@@ -1,4 +1,4 @@
-"""The tree of commands: what all of them share, and their usage errors in the form of all other errors."""
+"""Base classes of all commands and groups; usage errors in the form of all other errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HELP = ["-h", "--help"]
 
 
 class Command(TyperCommand):
-    """A command whose arguments are called by their metavar alone: `VIEW...`, not `{VIEW...}... <list[str]>`."""
+    """A command whose help names arguments by metavar: `VIEW...`, not `{VIEW...}... <list[str]>`."""
 
     def get_help_option_names(self, ctx: Any) -> list[str]:
-        return list(ctx.help_option_names)  # Typer's own has them in the order of a set
+        return list(ctx.help_option_names)  # Typer's own method returns them in the order of a set
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _with_version(super().get_params(ctx), ctx)
@@ -57,33 +57,36 @@ class Group(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is named first. UsageError if there is none of this name."""
+        """Return the command that is named first. Raises UsageError TR-001 if it does not exist."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
             close = _close(name, self.list_commands(ctx))
             raise _error(
-                "TR-001", f'no command "{ctx.command_path} {name}"', ctx, f"{ctx.command_path} {close}" * bool(close)
+                "TR-001",
+                f'unknown command "{ctx.command_path} {name}"',
+                ctx,
+                f"{ctx.command_path} {close}" * bool(close),
             )
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _options(self, ctx, formatter)
         commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
-        # the whole first sentence: cut short it often lacks what it is about
+        # print the whole first sentence; Typer truncates it
         rows = [(name, " ".join((command.help or "").split("\n\n")[0].split())) for name, command in commands]
         with formatter.section("Commands"):
             formatter.write_dl([(name, re.split(r"(?<=[^.]\.) ", text)[0]) for name, text in rows])
 
 
 def _with_version(params: list[Any], ctx: Any) -> list[Any]:
-    """Add the --version of the root: every command takes it, without showing it again."""
+    """Add the root's --version to a command's parameters; its help does not show it again."""
     root = ctx.find_root().command.params
     return [*params, *(param for param in root if "--version" in param.opts and param not in params)]
 
 
 @contextmanager
 def _about(ctx: Any) -> Iterator[None]:
-    """See that an error says of which command it is: that of a missing value does not."""
+    """Set the command of a usage error that lacks it, such as the one for a missing value."""
     try:
         yield
     except TyperException as error:
@@ -93,7 +96,7 @@ def _about(ctx: Any) -> Iterator[None]:
 
 
 def _arguments(command: Any, ctx: Any) -> Iterator[tuple[str, bool, str]]:
-    """Give name, whether it is needed, and help of each argument."""
+    """Yield name, whether it is required, and help of each argument."""
     for param in command.get_params(ctx):
         record = param.get_help_record(ctx) if param.param_type_name == "argument" else None
         if record is not None:
@@ -108,25 +111,25 @@ def _options(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 class App(typer.Typer):
-    """A group whose commands are `Command`s, and that answers to -h as to --help."""
+    """A group whose commands are `Command`s and that accepts -h and --help."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
             cls=Group,
             no_args_is_help=True,
             context_settings={"help_option_names": _HELP, "max_content_width": 100},
-            rich_markup_mode=None,  # loading it takes longer than all the rest of --help
+            rich_markup_mode=None,  # importing rich takes longer than the rest of --help
             **settings,
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        """Add a command; all that Typer takes is taken."""
+        """Add a command; `settings` are those of Typer."""
         context = {"help_option_names": _HELP, "max_content_width": 100}
         return super().command(name, cls=Command, context_settings=context, **settings)
 
 
 def usage_error(error: TyperException) -> UsageError:
-    """Return an error of Typer's in our form: what is wrong, how the command is used, and what may have been meant."""
+    """Convert a Typer error to a UsageError with the usage line and the nearest known name."""
     kind, ctx = type(error).__name__, getattr(error, "ctx", None)
     words = error.format_message().removeprefix("Invalid value: ").rstrip(".").replace("'", '"')
     words = f"{words[:1].lower()}{words[1:]}"
@@ -135,7 +138,7 @@ def usage_error(error: TyperException) -> UsageError:
         return _error("TR-003", words, ctx)
     if kind == "NoSuchOption" and ctx is not None:
         known = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
-        return _error("TR-002", f'no option "{option}"', ctx, _close(option, known))
+        return _error("TR-002", f'unknown option "{option}"', ctx, _close(option, known))
     return _error("TR-004", words, ctx)
 
 

@@ -1,4 +1,4 @@
-"""What `tailrace verify` prints: counts, and the keys that differ with both sides."""
+"""Output of `tailrace verify`: row counts, and both sides of each key that differs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _CONTEXT: Final = 20
 
 
 def lines(result: Result) -> Iterator[str]:
-    """Say what was compared, where, and what differs."""
+    """Yield the verdict, the row counts and the differences of a view."""
     verdict = "equal" if result.equal else "DIFFERENT"
     cut = format_lsn(result.cut.flushed_lsn)
     yield f"{result.view}: {verdict}  (X {format_lsn(result.x)}, C {cut}, {result.seconds:.1f} s)"
     for outcome in result.outcomes:
         yield from _outcome(result, outcome)
     if result.late and not result.equal:
-        yield "  It took longer than kafka.min_compaction_lag_ms, so compaction may be what differs: run it again."
+        yield "  This took longer than kafka.min_compaction_lag_ms: compaction may be the cause. Run it again."
 
 
 def summary(results: Sequence[Result]) -> FoundError | None:
-    """Return the error that ends the command if anything differs; it names views, never values."""
+    """Return the error that ends the command if views differ, else None; it names views, never values."""
     different = [result.view for result in results if not result.equal]
     if not different:
         return None
@@ -36,8 +36,8 @@ def summary(results: Sequence[Result]) -> FoundError | None:
     return FoundError(
         "TR-700",
         f"{len(different)} of {len(results)} views differ: {', '.join(different)}",
-        detail=f"{keys} differing keys in all comparisons.",
-        hint=f"A view is made anew from its topic by: tailrace views rebuild {different[0]}",
+        detail=f"Differing keys in all comparisons: {keys}.",
+        hint=f"tailrace views rebuild {different[0]}  # rebuilds the view from its topic",
     )
 
 
@@ -65,7 +65,7 @@ def _difference(result: Result, each: Difference, left: str, right: str) -> Iter
 
 
 def _differing(result: Result, each: Difference, row: bytes) -> str:
-    """Show the columns that differ, or all but the key where the other side has none."""
+    """Format the columns that differ, or all except the key if the other side has no row."""
     other = each.right if row is each.left else each.left
     values: list[Any] = orjson.loads(row)
     others: list[Any] | None = None if other is None else orjson.loads(other)
@@ -79,7 +79,7 @@ def _differing(result: Result, each: Difference, row: bytes) -> str:
 
 
 def _text(value: Any, other: Any = None) -> str:
-    """Write a value; of a long one the part that matters: its start, or where it begins to differ from `other`."""
+    """Format a value; of a long one, its start or the part where it begins to differ from `other`."""
     if value is None:
         return "NULL"
     text = orjson.dumps(value).decode()

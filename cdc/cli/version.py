@@ -1,4 +1,4 @@
-"""`tailrace version`."""
+"""`tailrace version` and the option --version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def version(json: Json = False) -> None:
 
 
 def print_and_exit(wanted: bool) -> None:
-    """Do what --version asks for: print the version alone, as other programs do."""
+    """Print the version and exit if --version was given."""
     if wanted:
         from importlib import metadata
 

@@ -1,4 +1,4 @@
-"""`tailrace views`: what they hold, and the Spark jobs that keep them so."""
+"""`tailrace views`: list, inspect, maintain and rebuild views, with Spark jobs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tailrace.cdc.cli.tree import App
 if TYPE_CHECKING:
     from tailrace.cdc.launch.spark_job import Job
 
-app = App(help="Keep views up to date, rebuild them, see where they are.")
+app = App(help="Maintain views, rebuild them, show their status.")
 
 
-ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A view of the configuration.")]
+ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="Name of a configured view.")]
 
 
 @app.command("list")
@@ -42,12 +42,12 @@ def list_views(config: ConfigFile = None, json: Json = False) -> None:
 @app.command()
 def status(
     views: Annotated[
-        list[str] | None, typer.Argument(metavar="VIEW...", help="Only these, with their errors as a whole.")
+        list[str] | None, typer.Argument(metavar="VIEW...", help="Show only these views, with full errors.")
     ] = None,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Show the LSN that each view reflects, and how far it is behind the source."""
+    """Show the LSN that each view has applied, and its lag."""
     from tailrace.cdc.cli.status_page import view_lines
     from tailrace.cdc.operations.read_status import read_status
     from tailrace.cdc.operations.views import named
@@ -70,7 +70,7 @@ def status(
 
 @app.command()
 def follow(config: ConfigFile = None) -> None:
-    """Keep all views up to date until SIGTERM or Ctrl-C, in one Spark session."""
+    """Maintain all views in one Spark session until SIGTERM or Ctrl-C."""
     from tailrace.cdc.cli.service import logged_failure
 
     with logged_failure():
@@ -79,13 +79,15 @@ def follow(config: ConfigFile = None) -> None:
 
 @app.command()
 def rebuild(
-    views: Annotated[list[str], typer.Argument(metavar="VIEW...", help="Views to build anew.")],
+    views: Annotated[list[str], typer.Argument(metavar="VIEW...", help="Views to rebuild.")],
     config: ConfigFile = None,
     swap: Annotated[bool, typer.Option("--swap/--no-swap", help="--no-swap leaves the new generation staged.")] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be read and how long it takes.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the records to read and the estimated time.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Build views from offset 0 next to the live ones, then swap. `follow` may run meanwhile."""
+    """Rebuild views from offset 0 in a new generation, then swap. `follow` may run at the same time."""
     if dry_run:
         _run_plain_job("rebuild", config, views, ["--dry-run", *_json(json)], json=json)
         return
@@ -97,7 +99,7 @@ def compare(
     view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    limit: Annotated[int, typer.Option(min=0, max=100_000, metavar="N", help="Differing keys to print.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, max=100_000, metavar="N", help="Maximum differing keys to print.")] = 20,
 ) -> None:
     """Compare the live generation with the staged one at one cut; exit code 7 if they differ."""
     _look_first("compare", config, view, json=json)
@@ -106,14 +108,14 @@ def compare(
 
 @app.command()
 def swap(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
-    """Bring the staged generation to the newest cut and make it the live one, at once for all readers."""
+    """Bring the staged generation to the newest cut and make it live for all readers at once."""
     _look_first("swap", config, view, json=json)
     _run_job("generations", config, [view], ["swap", *_json(json)], shown=not json)
 
 
 @app.command()
 def rollback(view: ViewName, config: ConfigFile = None, json: Json = False) -> None:
-    """Go back to the generation before the last swap, as it stands; `follow` brings it forward from there."""
+    """Make the generation before the last swap live again, at its own cut. `follow` continues from there."""
     _look_first("rollback", config, view, json=json)
     _run_job("generations", config, [view], ["rollback", *_json(json)], shown=not json)
 
@@ -123,16 +125,20 @@ def drop(
     view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    generation: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only this one; default: all.")] = None,
-    confirm: Annotated[str | None, typer.Option(metavar="VIEW", help="The view's name, if readers see it.")] = None,
+    generation: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Drop only this one; default: all.")
+    ] = None,
+    confirm: Annotated[
+        str | None, typer.Option(metavar="VIEW", help="The view's name, to drop what readers see.")
+    ] = None,
 ) -> None:
-    """Drop a generation beside the live one; the live one, or all, only with the view's name typed in."""
+    """Drop a generation, or all. To drop the live one, confirm with the view's name."""
     import sys
 
     asked = generation is None and confirm is None and sys.stdin.isatty()
     _look_first("drop", config, view, generation, view if asked else confirm, json=json)
     if asked:
-        confirm = typer.prompt(f'Readers see "{view}". Type its name to drop all of it', err=True)
+        confirm = typer.prompt(f'Readers see view "{view}". Type its name to drop all its generations', err=True)
     only = [] if generation is None else [f"--generation={generation}"]
     confirmed = [] if confirm is None else [f"--confirm={confirm}"]
     _run_job("generations", config, [view], ["drop", *only, *confirmed, *_json(json)], shown=not json)
@@ -143,20 +149,20 @@ def resume(
     view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for how it goes.")] = 120,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum wait for the result.")] = 120,
 ) -> None:
-    """Have a running `follow` try a view at once that it has put aside for a failure."""
+    """Make a running `follow` retry a parked view at once."""
     from tailrace.cdc.operations.resume import resume as try_again
     from tailrace.schemas.config.file import load
     from tailrace.schemas.lsn import format_lsn
 
     loaded = load(config)
-    with Display(f"{view}: waiting for `follow` to try it", json=json):
+    with Display(f"{view}: waiting for `follow` to retry it", json=json):
         at = try_again(loaded, view, timeout)
     if json:
         output.json({"view": view, "lsn": format_lsn(at)})
     else:
-        output.line(f"{view}: goes on, at {format_lsn(at)}")
+        output.line(f"{view}: resumed at {format_lsn(at)}")
 
 
 @app.command()
@@ -164,9 +170,9 @@ def explain(
     view: ViewName,
     config: ConfigFile = None,
     json: Json = False,
-    check: Annotated[bool, typer.Option("--check", help="Have Spark analyse it, too: types and functions.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Also check types and functions with Spark.")] = False,
 ) -> None:
-    """Show how a change in each table of a query finds the rows to compute anew, and what it scans."""
+    """Show how a change in each table of a query finds the rows to recompute, and what it scans."""
     if check:
         _run_job("explain", config, [view], ["--check", *_json(json)], shown=not json)
         return
@@ -186,7 +192,7 @@ def _look_first(
     *,
     json: bool,
 ) -> None:
-    """Say what a command cannot do before Spark starts, which takes half a minute on a busy machine."""
+    """Refuse an impossible command before Spark starts, which takes 30 s on a busy machine."""
     from tailrace.cdc.operations.views import named
     from tailrace.schemas.config.file import load
     from tailrace.sinks.read.views import generations_there
@@ -194,7 +200,7 @@ def _look_first(
 
     config = load(path)
     named(config, [view])
-    with Display("looking which generations there are", json=json):
+    with Display("reading the view's generations", json=json):
         there = generations_there(config, view)
     if there is not None:
         refuse(command, view, there, generation, confirmed)
@@ -238,11 +244,11 @@ def _run(started: Job) -> None:
 
     if on_terminal():
         output.note("starting Spark; Ctrl-C ends the job")
-    # in a group of its own: the terminal would send Ctrl-C, too, and a second one ends a job in mid-batch
+    # in its own process group: else the terminal also sends Ctrl-C, and a second signal ends a job in mid-batch
     _ended(wait(start(started, process_group=0)))
 
 
 def _ended(code: int) -> None:
     if code:
-        # The job has said in its own words what is wrong.
+        # The job has printed its error.
         raise typer.Exit(code if code > 0 else 128 - code)

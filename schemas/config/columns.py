@@ -1,7 +1,6 @@
-"""What the configuration makes of single columns: as_text, exclude, mask, hash under ``[source]``.
+"""Settings of single columns: as_text, exclude, mask and hash under ``[source]``.
 
-Patterns are ``schema.table.column`` with ``*`` and ``?``. Which one holds for a column is decided when the shape of its
-table is seen, never for a row.
+Patterns are ``schema.table.column`` with ``*`` and ``?``. They are applied once per shape of a table, never per row.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from tailrace.schemas.relation import Relation
 from tailrace.schemas.types import AS_TEXT, EXCLUDED, Column, Kind, ValueType
 
 HIDING = (Kind.EXCLUDED, Kind.MASKED, Kind.HASHED)
-"""What keeps a value from being read on the topic."""
+"""Options that hide a value on the topic."""
 
 NO_SALT = b""
 
 
 def is_excluded(column: Column) -> bool:
-    """Whether nothing of the column is shown."""
+    """Return True if the column is not on the topic."""
     return column.option is not None and column.option.kind is Kind.EXCLUDED
 
 
 class ColumnOptions:
-    """The options of all columns; bounded by the configuration."""
+    """The options of all columns; the configuration bounds their number."""
 
     def __init__(self, source: Source) -> None:
         salt = source.hash_salt.get_secret_value().encode() if source.hash_salt else NO_SALT
@@ -46,7 +45,7 @@ class ColumnOptions:
     def applied(self, relation: Relation, key_columns: Sequence[int]) -> Relation:
         """Return the relation with the `option` of each column.
 
-        ConfigError for a column with two options, and for a key that would be hidden: rows are told apart by it.
+        Raises ConfigError TR-129 for a column with two options, TR-128 for a key column that would be hidden.
         """
         if not self._options:
             return relation
@@ -59,15 +58,15 @@ class ColumnOptions:
                     "TR-128",
                     f'column "{column.name}" is part of the key of table "{relation.qualified_name}"'
                     " and cannot be excluded, masked or hashed",
-                    detail="Rows are told apart by their key, on the topic and in every view.",
-                    hint=f'Take "{name}" out of exclude, mask and hash under [source], or the table out of tables:'
-                    f' "!{relation.qualified_name}".',
+                    detail="The key identifies a row on the topic and in every view.",
+                    hint=f'Remove "{name}" from exclude, mask and hash under [source], or exclude the table:'
+                    f' tables = [..., "!{relation.qualified_name}"].',
                 )
             columns[i] = replace(column, option=option)
         return replace(relation, columns=tuple(columns))
 
     def of(self, name: str) -> ValueType | None:
-        """Return the option of the column ``schema.table.column``, None if it has none. ConfigError if it has two."""
+        """Return the option of ``schema.table.column``, or None. Raises ConfigError TR-129 if it has two."""
         found = [(key, pattern, option) for key, pattern, option in self._options if fnmatchcase(name, pattern)]
         if not found:
             return None
@@ -78,12 +77,12 @@ class ColumnOptions:
                     "TR-129",
                     f'column "{name}" has two options in the configuration',
                     detail=f'It matches source.{first[0]} "{first[1]}" and source.{other[0]} "{other[1]}".',
-                    hint="Make the patterns narrower, so that one of them is left.",
+                    hint="Narrow the patterns under [source], so that only one of them matches the column.",
                 )
         return first[2]
 
     def unmatched(self, relations: Iterable[Relation]) -> list[tuple[str, str, str | None]]:
-        """Return key, pattern and the nearest name for each pattern that matches no column of `relations`."""
+        """Return key, pattern and nearest column name for each pattern that matches no column of `relations`."""
         names = [f"{relation.qualified_name}.{column.name}" for relation in relations for column in relation.columns]
         return [
             (f"source.{key}", pattern, next(iter(difflib.get_close_matches(pattern, names, n=1)), None))

@@ -1,7 +1,7 @@
-"""Find ``tailrace.toml``, expand its variables, lay environment and flags over it, check it against `Config`.
+"""Find ``tailrace.toml``, expand its variables, apply environment and flags, and validate it.
 
-Every way in which it can be wrong is one `ConfigError` that names the key and the remedy. A value is never
-part of an error: any of them may be a secret, expanded or written out.
+Every fault is one `ConfigError` that names the key and the remedy. An error never contains a value: any value may be a
+secret, expanded or literal.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ENVIRONMENT_PREFIX: Final = "TAILRACE__"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A checked configuration and where it came from.
+    """A validated configuration and the origins of its values.
 
-    `path` is None if the environment alone made it. `origins` names the source of every key that is set.
+    `path` is None if there was no file. `origins` maps every key that is set to its origin.
     """
 
     config: Config
@@ -44,7 +44,7 @@ def load(
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Config:
-    """Return the configuration: `overrides` (dotted key → value) over environment over file over defaults."""
+    """Return the configuration. `overrides` (dotted key → value) precede environment, file and defaults."""
     return read(path, overrides, environ).config
 
 
@@ -53,9 +53,9 @@ def read(
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Loaded:
-    """Like `load`, and say where each value came from."""
+    """Return the configuration as `load` does, with the origin of each value."""
     variables = {name: value for name, value in environ.items() if name.startswith(ENVIRONMENT_PREFIX)}
-    # A container that gives everything in its environment needs no file.
+    # A container may have all settings in its environment and no file.
     file = find(path, environ, needed=not variables)
     origins: dict[str, str] = {}
     values: dict[str, Any] = {}
@@ -76,19 +76,18 @@ def read(
         given = error.key.removesuffix("_file")
         raise ConfigError(
             "TR-106",
-            f'the file that "{error.key}" names cannot be read',
+            f'the file named by "{error.key}" cannot be read',
             detail=f"{error.path}: {error.reason}.",
-            hint=f'ls -l {error.path}; or give the value itself: {given} = "${{VARIABLE}}".',
+            hint=f'ls -l {error.path}; or set the value itself: {given} = "${{VARIABLE}}".',
         ) from None
     remember(config)
     return Loaded(config, file, origins)
 
 
 def find(path: Path | None, environ: Mapping[str, str], *, needed: bool = True) -> Path | None:
-    """Return the first file there is: the one asked for, TAILRACE_CONFIG, the current folder, /etc/tailrace.
+    """Return the first file that exists: `path`, TAILRACE_CONFIG, the current folder, /etc/tailrace.
 
-    The first two are binding: if one is given and not there, the search does not go on, for the next file
-    may be another pipeline's.
+    If `path` or TAILRACE_CONFIG is given and missing, the search ends: the next file may be another pipeline's.
     """
     chosen = path or (Path(environ["TAILRACE_CONFIG"]) if environ.get("TAILRACE_CONFIG") else None)
     places = [chosen] if chosen else [Path(FILE_NAME), Path("/etc/tailrace") / FILE_NAME]
@@ -105,13 +104,16 @@ def find(path: Path | None, environ: Mapping[str, str], *, needed: bool = True) 
     raise ConfigError(
         "TR-101",
         "no configuration file",
-        detail=f"Looked at, in this order: {'; '.join(looked)}.",
-        hint="Name one with --config FILE, or run `tailrace dev up`, which writes one for the demo.",
+        detail=f"Searched in this order: {'; '.join(looked)}.",
+        hint="Add --config FILE, or run `tailrace dev up`, which writes a file for the demo.",
     )
 
 
 def _is_there(place: Path) -> bool:
-    """Whether there is such a file. ConfigError for what is there and no file: the next place may be another's."""
+    """Return True if the file exists. Raises ConfigError TR-106 for a folder, device or unreadable path.
+
+    The search does not skip these: the next file may be another pipeline's.
+    """
     try:
         kind = place.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -120,11 +122,11 @@ def _is_there(place: Path) -> bool:
         raise _unreadable(place, error) from None
     if stat.S_ISREG(kind):
         return True
-    what = "a folder" if stat.S_ISDIR(kind) else "no regular file"
+    what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
     raise ConfigError(
         "TR-106",
         f'the configuration "{place}" is {what}',
-        detail="It is a file in TOML.",
+        detail="The configuration is one TOML file.",
         hint=f"--config {place / FILE_NAME}" if stat.S_ISDIR(kind) else f"ls -l {place}",
     )
 
@@ -132,7 +134,7 @@ def _is_there(place: Path) -> bool:
 def _unreadable(file: Path, error: OSError) -> ConfigError:
     return ConfigError(
         "TR-106",
-        f'"{file}" cannot be read',
+        f'configuration file "{file}" cannot be read',
         detail=f"{error.strerror}.",
         hint=f"ls -l {file}",
     )
@@ -144,15 +146,15 @@ def _parsed(file: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             "TR-102",
-            f'"{file}" is not valid TOML',
+            f'configuration file "{file}" is not valid TOML',
             detail=f"{error}.",
-            hint='Strings need quotes, sections stand in brackets: [kafka] bootstrap = "localhost:9092".',
+            hint='Put strings in quotes and section names in brackets: [kafka] bootstrap = "localhost:9092".',
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             "TR-102",
-            f'"{file}" is not UTF-8',
-            detail=f"The byte at offset {error.start} is not.",
+            f'configuration file "{file}" is not UTF-8',
+            detail=f"Invalid byte at offset {error.start}.",
             hint=f"iconv -f latin1 -t utf-8 {file} > {file}.new",
         ) from None
     except OSError as error:
@@ -163,7 +165,7 @@ _REFERENCE = re.compile(r"\$\$|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<defa
 
 
 def _expanded(value: Any, keys: tuple[str | int, ...], environ: Mapping[str, str], file: Path) -> Any:
-    """Expand references in the strings of `value`; as in a shell, ``:-`` also replaces an empty variable."""
+    """Expand variables in the strings of `value`. As in a shell, ``:-`` also replaces an empty variable."""
     if isinstance(value, dict):
         return {key: _expanded(item, (*keys, key), environ, file) for key, item in value.items()}
     if isinstance(value, list):
@@ -178,9 +180,9 @@ def _expanded(value: Any, keys: tuple[str | int, ...], environ: Mapping[str, str
         if name is None:
             raise ConfigError(
                 "TR-103",
-                f'"{path_of(keys)}" has a "${{" that is no reference to a variable',
+                f'"{path_of(keys)}" has a "${{" without a variable name',
                 detail=f"File {file}.",
-                hint="Write ${NAME} or ${NAME:-default}; for a dollar sign as it is, write $$.",
+                hint="Write ${NAME} or ${NAME:-default}; for a literal dollar sign, write $$.",
             )
         if default is not None:
             return environ.get(name) or default
@@ -197,7 +199,7 @@ def _expanded(value: Any, keys: tuple[str | int, ...], environ: Mapping[str, str
 
 
 def _from_environment(name: str, keys: tuple[str, ...], text: str) -> Any:
-    """Read lists and tables as JSON; all else is left to the model, which reads numbers from text."""
+    """Parse lists and tables as JSON; leave other text to the model, which parses numbers."""
     if not holds_json(keys):
         return text
     import orjson
@@ -207,8 +209,8 @@ def _from_environment(name: str, keys: tuple[str, ...], text: str) -> Any:
     except orjson.JSONDecodeError:
         raise ConfigError(
             "TR-104",
-            f'the environment variable "{name}" is not JSON',
-            detail=f'"{path_of(keys)}" is a list or a table.',
+            f'the environment variable "{name}" is not valid JSON',
+            detail=f'"{path_of(keys)}" is a list or a table, which the environment gives as JSON.',
             hint=f"""export {name}='["public.*"]', or {name}='{{"key": "value"}}' for a table.""",
         ) from None
 

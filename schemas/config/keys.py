@@ -1,6 +1,6 @@
-"""The keys of the configuration: what is allowed where, and the words for a key that is wrong.
+"""Keys of the configuration: the allowed keys, and the error for a wrong key or value.
 
-Apart from `configfile` because it knows the model and not the file.
+Separate from `file`, because it depends on the model and not on the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailrace.schemas.errors import ConfigError
 
 
 def path_of(keys: Sequence[str | int]) -> str:
-    """Write keys as people do: ``views.orders.key[0]``."""
+    """Format keys as a dotted path: ``views.orders.key[0]``."""
     path = ""
     for key in keys:
         path += f"[{key}]" if isinstance(key, int) else f".{key}" if path else str(key)
@@ -29,13 +29,13 @@ def path_of(keys: Sequence[str | int]) -> str:
 
 
 def holds_json(keys: Sequence[str]) -> bool:
-    """Whether the key is a list or a table, so that an environment variable must give it as JSON."""
+    """Return True if the key is a list or a table, which an environment variable gives as JSON."""
     annotation = _annotation(keys)
     return annotation is not None and (typing.get_origin(annotation) in (list, dict) or _model(annotation) is not None)
 
 
 def key_error(error: ValidationError, file: Path | None, origins: Mapping[str, str]) -> ConfigError:
-    """Return one error for all that is wrong: the first as the message, the others in the detail."""
+    """Return one error for all faults: the first is the message, the others are in the detail."""
     # include_input would quote values, and any value may be a secret.
     found = error.errors(include_url=False, include_context=True, include_input=False)
     first, others = found[0], found[1:]
@@ -43,7 +43,7 @@ def key_error(error: ValidationError, file: Path | None, origins: Mapping[str, s
     path = path_of(keys)
     origin = origins.get(path, f"file {file}" if file else "environment")
     if path not in origins and f"{path}_file" in origins:
-        origin = f'the file that "{path}_file" names, {origins[f"{path}_file"]}'
+        origin = f'the file named by "{path}_file", {origins[f"{path}_file"]}'
     more = "".join(f" Also: {_sentence(other)}." for other in others[:5])
     if len(others) > 5:
         more += f" And {len(others) - 5} more."
@@ -57,7 +57,7 @@ def key_error(error: ValidationError, file: Path | None, origins: Mapping[str, s
 
 
 def _own_hint(error: ErrorDetails) -> str:
-    """Return what a check of ours says about the remedy."""
+    """Return the remedy that one of our own checks gives, or an empty string."""
     cause = error.get("ctx", {}).get("error")
     return f"{cause.hint}." if isinstance(cause, DsnError) else ""
 
@@ -69,7 +69,7 @@ def _sentence(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f'"{path}" is not set'
     if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"] in PATTERNS:
-        return f'"{path}" is wrong: it may hold {PATTERNS[error["ctx"]["pattern"]]}'
+        return f'"{path}" is wrong: it may contain {PATTERNS[error["ctx"]["pattern"]]}'
     message = error["msg"].removeprefix("Value error, ")
     return f'"{path}" is wrong: {message[:1].lower()}{message[1:]}'
 
@@ -85,7 +85,7 @@ def _unknown_hint(keys: Sequence[str | int]) -> str:
     close = difflib.get_close_matches(str(keys[-1]), known, n=1)
     if close:
         return f'Did you mean "{path_of([*keys[:-1], close[0]])}"?'
-    return f"Known here: {', '.join(known)}."
+    return f"Valid keys here: {', '.join(known)}."
 
 
 def _hint(keys: Sequence[str | int]) -> str:
@@ -124,7 +124,7 @@ def _annotation(keys: Sequence[str | int]) -> Any:
 
 
 def _required(annotation: Any) -> Any:
-    """Take the None off ``X | None``."""
+    """Remove None from ``X | None``."""
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         rest = [part for part in typing.get_args(annotation) if part is not type(None)]
         return rest[0] if len(rest) == 1 else annotation

@@ -1,6 +1,6 @@
-"""The whole of ``tailrace.toml`` as one model; the reference page and the JSON Schema come from it.
+"""The model of ``tailrace.toml``; the reference page and the JSON Schema are generated from it.
 
-Order: flags, then environment (``TAILRACE__SECTION__KEY``), then the file, then the defaults.
+Precedence: flags, environment (``TAILRACE__SECTION__KEY``), file, defaults.
 ``${VAR}`` and ``${VAR:-default}`` are expanded after parsing, inside string values only; ``$$`` is a dollar sign.
 """
 
@@ -21,112 +21,122 @@ Publish = Literal["all", "insert"]
 _NAME: Final = r"^[a-z_][a-z0-9_]{0,62}$"
 _PREFIX: Final = r"^[A-Za-z0-9_-]+$"
 PATTERNS: Final = {
-    _NAME: "lower-case letters, digits (not first) and _, at most 63 of them",
+    _NAME: "lower-case letters, digits (not first) and _, at most 63 characters",
     _PREFIX: "letters, digits, _ and - only",
 }
-"""The patterns of strings, in words."""
+"""The string patterns, described in words."""
 
 Name = Annotated[str, Field(pattern=_NAME)]
 
 
 _PROCESS_BYTES = 100_663_296
-"""Python, libraries, connections and what is known of some hundred tables."""
+"""Memory of the process without data: Python, libraries, connections, the catalog of some hundred tables."""
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are errors."""
+    """A section of the file; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Source(Section):
-    """PostgreSQL."""
+    """The PostgreSQL database whose changes are captured."""
 
     dsn: SecretStr = Field(
         description="libpq connection string or URI; the password may come from dsn_file or PGPASSWORD"
     )
-    dsn_file: str | None = Field(None, description="file that holds the connection string, in place of dsn")
-    slot: Name = Field("tailrace", description="replication slot; made on the first run, never dropped by itself")
+    dsn_file: str | None = Field(None, description="file with the connection string, instead of dsn")
+    slot: Name = Field(
+        "tailrace", description="replication slot; created at the first start, never dropped automatically"
+    )
     publication: Name = Field(
         "tailrace",
         max_length=57,
-        description="publication; made on the first run, with {publication}_nokey for tables without a key",
+        description="publication; created at the first start, with {publication}_nokey for tables without a key",
     )
     tables: list[str] = Field(
         default_factory=lambda: ["public.*"],
-        description='captured tables, "schema.table" with * and ?, "!" in front takes out; nothing else is captured,'
-        " whatever a publication has",
+        description='captured tables, "schema.table" with * and ?; "!" in front excludes; other tables are not'
+        " captured, even if they are in a publication",
     )
     publish: Publish = Field(
         "all",
-        description='changes that the publications publish: "all", or "insert" alone; then every topic is a log of'
-        " inserts, without keys: updates, deletes and truncates are not on it, and views of it have shape log",
+        description='changes that the publications publish: "all", or only "insert"; with "insert", every topic is a'
+        " log of inserts without keys, without updates, deletes and truncates, and views of it need shape log",
     )
     keys: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
         default_factory=dict,
-        description='columns that tell the rows of a table with REPLICA IDENTITY FULL apart, by "schema.table";'
-        " default: its primary key",
+        description='columns that identify the rows of a table with REPLICA IDENTITY FULL, by "schema.table"; default:'
+        " its primary key",
     )
     messages: list[str] = Field(
         default_factory=lambda: ["*"],
-        description='logical messages for the topic {prefix}.message, by their prefix, with * and ?, "!" takes out',
+        description="logical messages to write to the topic {prefix}.message, by their prefix, with * and ?;"
+        ' "!" in front excludes',
     )
     as_text: list[str] = Field(
         default_factory=list,
-        description='columns that travel as PostgreSQL prints them, "schema.table.column" with * and ?',
+        description='columns to write as the text that PostgreSQL prints, "schema.table.column" with * and ?',
     )
     exclude: list[str] = Field(
-        default_factory=list, description="columns that are not on the topic at all; patterns as in as_text"
+        default_factory=list, description="columns to leave out of the topic; patterns as in as_text"
     )
     mask: dict[str, Annotated[int, Field(ge=0)]] = Field(
         default_factory=dict,
-        description="columns of which only the last n characters can be read, the others are *; a value with no more"
-        " than n is masked wholly",
+        description="columns of which only the last n characters are shown, the others are *; a value of n characters"
+        " or fewer is masked completely",
     )
     hash: list[str] = Field(
-        default_factory=list, description="columns whose values are replaced by their HMAC-SHA-256 under hash_salt"
+        default_factory=list,
+        description="columns whose values are replaced by their HMAC-SHA-256 with the key hash_salt",
     )
-    hash_salt: SecretStr | None = Field(None, description="key of the hashes, for example 64 random digits")
-    hash_salt_file: str | None = Field(None, description="file that holds the salt, in place of hash_salt")
+    hash_salt: SecretStr | None = Field(None, description="key of the HMAC, for example 64 random digits")
+    hash_salt_file: str | None = Field(None, description="file with the salt, instead of hash_salt")
     on_table_error: Literal["park", "stop", "divert"] = Field(
         "park",
-        description="when a table cannot continue (a value that cannot be stored exactly, a record too large, a lost"
-        " key): park the table and continue with all others, stop the daemon, or, for values and records, divert the"
-        " change to the dead-letter topic {prefix}.tailrace.dead",
+        description="action if a table cannot continue (a value that cannot be stored exactly, a record that is too"
+        " large, a lost key): park the table and continue with all others, stop the daemon, or, for values and records,"
+        " divert the change to the dead-letter topic {prefix}.tailrace.dead",
     )
     on_schema_change: Literal["refill", "stop"] = Field(
         "refill",
-        description="when readers of a topic cannot follow a change of its table (another key, another type): empty the"
-        " topic by a truncate record and read all rows again beside the stream, or stop the daemon for a person",
+        description="action if readers of a topic cannot follow a change of its table (another key, another type):"
+        " empty the topic by a truncate record and read all rows again while streaming, or stop the daemon so that an"
+        " operator can decide",
     )
     streaming: bool = Field(
         False,
-        description="have large transactions sent before their commit; they wait in spool_dir (in memory up to 32 MiB)",
+        description="receive large transactions before their commit; they wait in memory, and in spool_dir when they"
+        " exceed a tenth of the part of memory.limit above 96 MiB",
     )
     spool_dir: str | None = Field(
-        None, description="folder for transactions in progress; default: the system's for temporary files"
+        None, description="folder for transactions in progress; default: the system's temporary folder"
     )
     heartbeat_s: float = Field(
         30,
         ge=0,
-        description="a logical message is written when the slot has not moved for so long although the server writes"
-        " WAL; 0 is never",
+        description="a logical message is written if the slot has not moved for this many seconds although the server"
+        " writes WAL; 0 turns it off",
     )
     toast: ToastWay = Field(
         "cache",
-        description="unchanged large values, which the WAL lacks: kept in a file here, or read again from the table",
+        description="unchanged large (TOAST) values, which the WAL lacks: take them from a cache file on this host, or"
+        " read them again from the table",
     )
     toast_by_table: dict[str, ToastWay] = Field(
         default_factory=dict,
-        description='the same for tables by pattern, {"public.docs" = "reread"}; the last one that matches counts',
+        description='the same by table pattern, {"public.docs" = "reread"}; the last match applies',
     )
     toast_cache_dir: str | None = Field(
         None,
-        description="folder of that file; default: tailrace/{prefix}-{slot} in $STATE_DIRECTORY, $XDG_STATE_HOME or"
-        " ~/.local/state",
+        description="folder of the cache file; default: tailrace/{prefix}-{slot} in $STATE_DIRECTORY, $XDG_STATE_HOME"
+        " or ~/.local/state",
     )
     toast_cache_bytes: int = Field(
-        1_073_741_824, ge=1_048_576, description="size of that file; above it the oldest values go, and are read again"
+        1_073_741_824,
+        ge=1_048_576,
+        description="maximum size of the cache file in bytes; above it, the oldest values are removed and, if needed,"
+        " read again from the table",
     )
 
     @model_validator(mode="before")
@@ -155,58 +165,69 @@ class Source(Section):
     @model_validator(mode="after")
     def _no_keys_of_logs(self) -> Source:
         if self.publish == "insert" and self.keys:
-            raise ValueError('keys do not go with publish = "insert": topics of inserts alone are logs, without keys')
+            raise ValueError(
+                'keys cannot be combined with publish = "insert": topics of inserts only are logs without keys'
+            )
         return self
 
     @model_validator(mode="after")
     def _salted(self) -> Source:
         if self.hash and not (self.hash_salt and self.hash_salt.get_secret_value()):
-            raise ValueError("hash needs hash_salt or hash_salt_file: without a salt, hashes can be looked up")
+            raise ValueError("hash needs hash_salt or hash_salt_file: without a salt, values can be found from hashes")
         return self
 
 
 class Kafka(Section):
-    """Where the changes go."""
+    """The Kafka cluster, and the topics that the changes are written to."""
 
     bootstrap: str = Field("localhost:9092", description="bootstrap servers")
     prefix: str = Field("tailrace", pattern=_PREFIX, description="topics are {prefix}.{schema}.{table}")
-    partitions: int = Field(4, ge=1, le=1000, description="partitions of a new table's topic")
-    replication_factor: int = Field(-1, ge=-1, description="of new topics; -1 is the broker's default")
-    min_compaction_lag_ms: int = Field(21_600_000, ge=0, description="how long every version stays: the cuts' life")
-    delete_retention_ms: int = Field(86_400_000, ge=0, description="how long a tombstone stays after compaction")
-    max_message_bytes: int = Field(16_777_216, ge=1_048_576, description="the largest record, and the topics' setting")
+    partitions: int = Field(4, ge=1, le=1000, description="partitions of the topic of a new table")
+    replication_factor: int = Field(
+        -1, ge=-1, description="replication factor of new topics; -1 is the broker's default"
+    )
+    min_compaction_lag_ms: int = Field(
+        21_600_000, ge=0, description="minimum compaction lag; a cut stays readable for this long"
+    )
+    delete_retention_ms: int = Field(86_400_000, ge=0, description="time that a tombstone stays after compaction")
+    max_message_bytes: int = Field(
+        16_777_216, ge=1_048_576, description="size of the largest record; the topics get the same limit"
+    )
     options: dict[str, str | int | float | bool] = Field(
-        default_factory=dict, description="librdkafka's own options for every client, e.g. security.protocol"
+        default_factory=dict, description="librdkafka options for every client, e.g. security.protocol"
     )
     secret_options: dict[str, SecretStr] = Field(
-        default_factory=dict, description="the same for values that must not be shown, e.g. sasl.password"
+        default_factory=dict, description="librdkafka options with secret values, e.g. sasl.password"
     )
     java_options: dict[str, SecretStr] = Field(
         default_factory=dict,
-        description="options of the Java client, through which Spark reads, in place of what is translated for it from"
-        " options and secret_options",
+        description="options of the Java client, which Spark uses; they override the options translated from options"
+        " and secret_options",
     )
 
 
 class Snapshot(Section):
-    """The first copy."""
+    """The first snapshot, and later reads of tables."""
 
     mode: Literal["exported", "interleaved"] = Field(
         "exported",
-        description="the first copy is of one moment, and the stream waits for it; or it is read chunk by chunk while"
-        " the stream runs: topics are live at once and the slot holds no WAL back, but no cut is a state until the end",
+        description="exported: the first snapshot is at one LSN, and streaming starts after it; interleaved: tables are"
+        " read in chunks while streaming, so topics are live at once and the slot does not retain WAL, but no cut is a"
+        " state of a table until that table is read",
     )
-    workers: int = Field(2, ge=1, le=32, description="connections that COPY at the same time")
-    chunk_bytes: int = Field(16_777_216, ge=8192, description="size of table, with TOAST, that one COPY reads")
+    workers: int = Field(2, ge=1, le=32, description="number of parallel COPY connections")
+    chunk_bytes: int = Field(
+        16_777_216, ge=8192, description="size of the part of a table, with TOAST, that one COPY reads"
+    )
     max_bytes_per_s: int | None = Field(
         None,
         ge=1024,
-        description="how fast tables are read, in the first copy and beside the stream, as bytes of COPY's text;"
-        " default: as fast as it can",
+        description="maximum rate of reading tables, in the first snapshot and while streaming, in bytes of COPY text"
+        " per second; default: unlimited",
     )
     where: dict[str, Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict,
-        description='condition in SQL on the rows to copy, by "schema.table"; changes are streamed of all rows',
+        description='SQL condition on the rows to copy, by "schema.table"; changes of all rows are streamed',
     )
 
 
@@ -215,23 +236,27 @@ class Delivery(Section):
 
     guarantee: Literal["exactly-once", "at-least-once"] = Field(
         "exactly-once",
-        description="at-least-once writes without transactions: what followed the last progress record may come again"
-        " after a fault, with the same positions, and old records of a paused daemon are not kept out",
+        description="at-least-once writes without Kafka transactions: after a fault, records that follow the last"
+        " position record may be written again with the same positions, and a paused daemon that resumes is not fenced",
     )
-    max_transaction_bytes: int = Field(33_554_432, ge=65_536, description="a larger source transaction is split")
-    max_transaction_ms: int = Field(500, ge=1, description="a Kafka transaction is committed at the latest after this")
+    max_transaction_bytes: int = Field(
+        33_554_432, ge=65_536, description="maximum size of a Kafka transaction; a larger source transaction is split"
+    )
+    max_transaction_ms: int = Field(500, ge=1, description="maximum time until a Kafka transaction is committed")
 
 
 class Health(Section):
-    """What the daemon tells about itself over HTTP (/livez, /readyz, /metrics), and when it calls itself stalled."""
+    """Health and metrics of the daemon over HTTP (/livez, /readyz, /metrics), and the limit of a stall."""
 
     listen: str = Field(
         "127.0.0.1:9464",
-        description="address; port 0 is any that is free, empty is off; the default gives way to the next free port,"
-        " with a warning",
+        description="address host:port; port 0 picks a free port, an empty string turns it off; if the default port is"
+        " in use, the next free port is chosen, with a warning",
     )
     stall_s: float = Field(
-        60, ge=15, description="a position that has not moved for so long although there is WAL is a stall"
+        60,
+        ge=15,
+        description="seconds without progress of the position, although there is WAL, after which it is a stall",
     )
 
     @property
@@ -250,39 +275,39 @@ class Health(Section):
 
 
 class Memory(Section):
-    """How much the daemon takes, whatever the source or Kafka do."""
+    """Memory limit of the daemon, whatever the source or Kafka do."""
 
     limit: ByteSize = Field(
         ByteSize(268_435_456),
-        description='resident memory, e.g. "256MiB", as long as no change of a row has more than a fifth of what is'
-        " above 96 MiB; a larger one may add 2.2 times its size to 64 MiB",
+        description='maximum resident memory, e.g. "256MiB"; a change of a row that is larger than a fifth of the part'
+        " above 96 MiB may need 64 MiB plus 2.2 times its size",
     )
 
     @property
     def spare(self) -> int:
-        """What there is for data."""
+        """Bytes for data: the limit without the memory of the process itself."""
         return self.limit - _PROCESS_BYTES
 
     @property
     def queue_bytes(self) -> int:
-        """For records on their way to Kafka."""
+        """Bytes for records on their way to Kafka."""
         return self.spare * 3 // 10
 
     @property
     def spool_bytes(self) -> int:
-        """For transactions in progress; more of them goes to files."""
+        """Bytes for transactions in progress; the excess goes to files."""
         return self.spare // 10
 
     @property
     def record_bytes(self) -> int:
-        """The largest record that there is room for: its message, libpq's copy of that and the record itself."""
+        """Bytes of the largest record that fits, with its message and libpq's copy of the message."""
         return self.spare // 5
 
 
 class Log(Section):
-    """What the daemon and the views job write on standard error."""
+    """The log of the daemon and the views job on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level of a record")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="minimum level of a log record")
 
 
 class Warehouse(Section):
@@ -292,12 +317,12 @@ class Warehouse(Section):
     uri: str = Field(description="JDBC URI of the catalog, e.g. jdbc:sqlite:/path/catalog.db")
     location: str = Field(description="folder or bucket that holds the tables")
     namespace: Name = Field("views", description="namespace of the view tables")
-    keep_s: int = Field(3600, ge=0, description="how far back a view can be read; older snapshots expire")
+    keep_s: int = Field(3600, ge=0, description="seconds that a view can be read back; older snapshots expire")
     compact_after: int = Field(
         50, ge=1, description="commits to a table after which its small files are merged and old snapshots expire"
     )
     upkeep_share: float = Field(
-        0.1, ge=0, le=1, description="the part of the time of `views follow` that this may take; 0 is never"
+        0.1, ge=0, le=1, description="maximum share of the time of `views follow` for this upkeep; 0 turns it off"
     )
 
     @property
@@ -309,22 +334,23 @@ class Warehouse(Section):
 
 
 class HttpServer(Section):
-    """A server that is asked over HTTP: how it knows us and, with https, we it. Files are in PEM, and on every machine
-    that connects.
+    """A server that is reached over HTTP or HTTPS: credentials and certificates.
+
+    Files are in PEM format, and must be on every machine that connects.
     """
 
-    user: str | None = Field(None, description="basic auth")
-    password: SecretStr | None = Field(None, description="basic auth")
-    password_file: str | None = Field(None, description="file that holds the password, in place of password")
+    user: str | None = Field(None, description="user for basic authentication")
+    password: SecretStr | None = Field(None, description="password for basic authentication")
+    password_file: str | None = Field(None, description="file with the password, instead of password")
     ca_file: str | None = Field(
-        None, description="CA that signed the server's certificate; default: $SSL_CERT_FILE, else those of certifi"
+        None, description="CA of the server's certificate, in PEM; default: $SSL_CERT_FILE, else those of certifi"
     )
-    cert_file: str | None = Field(None, description="our certificate, for a server that asks for one")
-    key_file: str | None = Field(None, description="its key; default: in cert_file, too")
+    cert_file: str | None = Field(None, description="client certificate, in PEM, for a server that requires one")
+    key_file: str | None = Field(None, description="key of the client certificate, in PEM; default: in cert_file")
 
     @property
     def urls(self) -> list[str]:
-        """Return where it listens."""
+        """Return the URLs of the server."""
         raise NotImplementedError
 
     @model_validator(mode="before")
@@ -341,24 +367,26 @@ class HttpServer(Section):
         if not parts or not all(part.scheme in ("http", "https") and part.hostname for part in parts):
             raise ValueError('write URLs, for example "https://localhost:9200"')
         if any("@" in url for url in self.urls):
-            raise ValueError("user and password are keys of their own, not a part of the URL")
+            raise ValueError("give user and password as separate keys, not in the URL")
         if (self.user is None) != (self.password is None):
             raise ValueError("give both user and password, or neither")
         if self.key_file and not self.cert_file:
             raise ValueError("key_file needs cert_file")
         if (self.ca_file or self.cert_file) and any(part.scheme == "http" for part in parts):
-            raise ValueError("ca_file and cert_file need https:// in every URL: http:// would go on without TLS")
+            raise ValueError("ca_file and cert_file need https:// in every URL: http:// is without TLS")
         return self
 
 
 class Registry(HttpServer):
-    """A schema registry that gives the schemas their ids; they are on the schemas topic all the same."""
+    """A schema registry, which assigns the schema ids; the schemas are also on the schemas topic."""
 
-    url: str = Field(description="Confluent's API; of Apicurio http://HOST:PORT/apis/ccompat/v7; several with commas")
+    url: str = Field(
+        description="URLs of a Confluent-compatible API, comma-separated; Apicurio: http://HOST:PORT/apis/ccompat/v7"
+    )
 
     @property
     def urls(self) -> list[str]:
-        """Return where it listens."""
+        """Return the URLs of the server."""
         return [url.strip() for url in self.url.split(",")]
 
 
@@ -366,62 +394,66 @@ class Search(HttpServer):
     """OpenSearch for `target = "search"`."""
 
     hosts: list[str] = Field(description="URLs of the cluster")
-    index_prefix: str = Field("", description="put in front of every index and alias")
+    index_prefix: str = Field("", description="prefix of every index and alias")
 
     @property
     def urls(self) -> list[str]:
-        """Return where it listens."""
+        """Return the URLs of the server."""
         return self.hosts
 
 
 class Spark(Section):
-    """The session that keeps the views up to date."""
+    """The Spark session that maintains the views."""
 
     master: str = Field("local[2]", description="--master of spark-submit")
-    trigger_interval_ms: int = Field(1000, ge=0, description="least time between two batches of follow")
-    views_at_once: int = Field(2, ge=1, description="views that follow brings forward at the same time")
-    driver_memory: str = Field("1500m", description="heap of the driver")
+    trigger_interval_ms: int = Field(1000, ge=0, description="minimum time between two batches of `views follow`")
+    views_at_once: int = Field(2, ge=1, description="views that `views follow` maintains at the same time")
+    driver_memory: str = Field("1500m", description="JVM heap of the driver")
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
 
 
 class View(Section):
-    """A query with a key, kept up to date in a target."""
+    """A view: a captured table or a query with a key, maintained in a target."""
 
-    table: str | None = Field(None, description='the whole of one captured table, "schema.table"')
+    table: str | None = Field(None, description='captured table that the view shows as a whole, "schema.table"')
     query: str | None = Field(None, description="Spark SQL over captured tables and other views")
     key: list[str] | None = Field(None, description="key columns of the view; default: the table's primary key")
-    target: Literal["warehouse", "search"] = Field("warehouse", description="where the view lives")
+    target: Literal["warehouse", "search"] = Field(
+        "warehouse", description="an Iceberg table in the warehouse, or an index in OpenSearch"
+    )
     shape: ShapeName = Field(
-        "current", description="what the view keeps of each key; percolate: which stored queries each change matches"
+        "current",
+        description="rows of the view: current, the newest version of each key; history, all versions; log, all"
+        " changes; percolate, the stored queries that each change matches",
     )
     lateness_s: float | None = Field(
         None,
         ge=0,
-        description="of windows on time: a row that is older than the newest by more than this is counted and listed;"
-        " it corrects its window all the same",
+        description="for windows on time, in seconds: a row that is older than the newest by more than this is counted"
+        " and listed as late; it still corrects its window",
     )
     history_from: str | None = Field(
         None,
-        description="LSN from which on a view of shape history or log has every version; default: the earliest that"
-        " the topic still has, kept when the view is rebuilt",
+        description="LSN from which a view of shape history or log has every version; default: the earliest"
+        " LSN from which the topic still has every version; a rebuild does not change it",
     )
     refresh: Literal["incremental", "full"] = Field(
-        "incremental", description="of a query: the units that changed, or all of it at each change"
+        "incremental", description="for a query: recompute the units that changed, or the whole query at each change"
     )
     asof_before: Literal["none", "first"] = Field(
         "none",
-        description="of a query with ASOF joins: what a row is joined with whose moment is before the first version of"
-        " a key: none, or that first version",
+        description="for a query with ASOF joins: the match of a row whose time is before the first version of a key:"
+        " none, or that first version",
     )
     queries: str | None = Field(
-        None, description='of percolate: the captured column of stored queries, "schema.table.column"'
+        None, description='for percolate: the captured column with the stored queries, "schema.table.column"'
     )
     queries_index: str | None = Field(
-        None, description="of percolate, in place of queries: an index of yours with a percolator field"
+        None, description="for percolate, instead of queries: an existing index with a percolator field"
     )
 
     keep_generations: int = Field(
-        1, ge=0, le=100, description="generations before the live one that stay after a swap, for `views rollback`"
+        1, ge=0, le=100, description="older generations that are retained after a swap, for `views rollback`"
     )
 
     @model_validator(mode="after")
@@ -429,9 +461,9 @@ class View(Section):
         if (self.table is None) == (self.query is None):
             raise ValueError("give either `table` or `query`")
         if self.asof_before != "none" and self.query is None:
-            raise ValueError("`asof_before` is of a `query` with ASOF joins")
+            raise ValueError("`asof_before` needs a `query` with ASOF joins")
         if self.lateness_s is not None and (self.query is None or self.refresh == "full"):
-            raise ValueError('`lateness_s` is of a `query` with refresh = "incremental"')
+            raise ValueError('`lateness_s` needs a `query` with refresh = "incremental"')
         return self
 
     @model_validator(mode="after")
@@ -439,10 +471,10 @@ class View(Section):
         given = [name for name in ("queries", "queries_index") if getattr(self, name) is not None]
         if self.shape != "percolate":
             if given:
-                raise ValueError(f'`{given[0]}` goes with shape = "percolate"')
+                raise ValueError(f'`{given[0]}` needs shape = "percolate"')
             return self
         if self.history_from is not None:
-            raise ValueError("a percolate view has the matches from the LSN on at which it is first kept")
+            raise ValueError("`history_from` cannot be set: a percolate view has matches from its first batch on")
         if len(given) != 1:
             raise ValueError('shape = "percolate" needs either `queries` or `queries_index`')
         if self.queries is not None and (self.queries.count(".") != 2 or not all(self.queries.split("."))):
@@ -461,7 +493,7 @@ class View(Section):
 
 
 class Config(Section):
-    """The file."""
+    """All sections of the file."""
 
     source: Source
     kafka: Kafka = Field(default_factory=lambda: Kafka())

@@ -1,7 +1,7 @@
-"""Which settings are secret: they are not shown by `config show`, and taken out of a text that may quote them.
+"""Secret settings: `config show` hides them, and they are removed from texts that may quote them.
 
-Secret are all that the model declares so (`SecretStr`), free options by their names, and the passwords in a connection
-string or URL. Of a connection string the rest is shown: host, port, database, user, sslmode.
+Secret are all settings of type `SecretStr`, free options with a secret name, and passwords in a connection string or
+URL. The rest of a connection string is shown: host, port, database, user, sslmode.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tailrace.schemas.config.model import Config, Kafka
 
 HIDDEN: Final = dsn.HIDDEN
 _FREE: Final = {("kafka", "options"), ("spark", "conf")}
-"""Tables of which the model knows no names; elsewhere a name may be a table's or a view's."""
+"""Tables with free option names. In other tables a name may be that of a captured table or a view."""
 
 _remembered: Final[set[str]] = set()
 
 _WORDS: Final = r"password|passwd|passphrase|secret|token|credential|jaas|private|api.?key|access.?key|account.?key"
 _NAME: Final = re.compile(rf"{_WORDS}|\bpwd\b|\.key$|\.pem$|\.key\.", re.I)
-# a password may have anything in it, an @, too: up to the last one before a slash
+# a password may contain an @, so the match ends at the last @ before a slash
 _USER_INFO: Final = re.compile(r"(?<=://)([^/\s]*)@")
 _PARAMETER: Final = re.compile(rf"((?:^|[?&;\s,-])[\w.-]*(?:{_WORDS}|\bpwd)[\w.-]*=)([^&;\s\"']+)", re.I)
 
 
 def shown(config: Config) -> dict[str, Any]:
-    """Return the settings as plain values, with asterisks for what is secret."""
+    """Return the settings as plain values, with asterisks for secrets."""
     values = _hidden(config.model_dump(mode="json"))
     assert isinstance(values, dict)
     values["source"]["dsn"] = dsn.without_secrets(config.source.dsn.get_secret_value())
@@ -38,12 +38,12 @@ def shown(config: Config) -> dict[str, Any]:
 
 
 def without_secrets(text: str) -> str:
-    """Return a URL, or another free setting, with asterisks for the passwords in it."""
+    """Return a URL or another text with asterisks for its passwords."""
     return _PARAMETER.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(_without_password, text))
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` with asterisks for each of `secrets`, also where it is quoted as Python or a URL quotes it."""
+    """Return `text` with asterisks for each of `secrets`, also in the escaped forms of Python."""
     for secret in sorted(secrets, key=len, reverse=True):
         for form in {secret, repr(secret)[1:-1], secret.encode("unicode_escape").decode("ascii")}:
             text = text.replace(form, HIDDEN)
@@ -51,22 +51,22 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def secret_values(config: Config) -> set[str]:
-    """Return every secret of a configuration. Very short ones are left out: they are in any text."""
+    """Return the secrets of a configuration except those below 4 characters, which occur in any text."""
     return {value for value in _secrets(config, ()) if len(value) >= 4}
 
 
 def remember(config: Config) -> None:
-    """Note the secrets of a configuration that is in use, for the one place that prints a traceback."""
+    """Remember the secrets of a configuration in use, for the place that prints tracebacks."""
     _remembered.update(secret_values(config))
 
 
 def without_remembered(text: str) -> str:
-    """Return `text` without the secrets of all configurations that were read in this process."""
+    """Return `text` without the secrets of all configurations loaded in this process."""
     return redacted(text, _remembered)
 
 
 def kafka_secrets(kafka: Kafka) -> set[str]:
-    """Return the same of the section that is about Kafka."""
+    """Return the secrets of the section ``[kafka]``, as `secret_values` does."""
     return {value for value in _secrets(kafka, ("kafka",)) if len(value) >= 4}
 
 
@@ -86,7 +86,7 @@ def _has_a_secret_name(path: tuple[str, ...]) -> bool:
 
 def _without_password(found: re.Match[str]) -> str:
     user, colon, _ = found[1].partition(":")
-    # without a colon it may be a token
+    # without a colon, the user part may be a token
     return f"{user}:{HIDDEN}@" if colon else f"{HIDDEN}@"
 
 

@@ -1,4 +1,4 @@
-"""Values that are in files of their own, for example `dsn_file`: secrets that are mounted into a container."""
+"""Read values from separate files, for example `dsn_file`: secrets mounted into a container."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from typing import Final
 
 LARGEST: Final = 65_536
-"""Bytes; a larger file, or a device, is none that holds a secret."""
+"""Maximum size in bytes; a larger file, or a device, is not a secret file."""
 
 
 class SecretFileError(Exception):
-    """A file that a key ending in _file names cannot be read; has no part of what is in it."""
+    """Error: the file named by a key that ends in _file cannot be read. Contains no part of the file."""
 
     def __init__(self, key: str, path: str, reason: str) -> None:
         super().__init__(reason)
@@ -20,9 +20,9 @@ class SecretFileError(Exception):
 
 
 def with_files(values: object, *keys: str) -> object:
-    """Read what is not given from the file that `{key}_file` names. SecretFileError if it cannot be.
+    """Read missing values from the files named by `{key}_file`. Raises SecretFileError.
 
-    A name that is no text is left to the model, which refuses it: to `open` a number is a file that is open already.
+    A path that is not a string is left to the model, which refuses it: `open` takes a number as an open file.
     """
     if isinstance(values, dict):
         for key in keys:
@@ -45,5 +45,5 @@ def _read(key: str, path: str) -> str:
     try:
         return raw.decode().strip()
     except UnicodeDecodeError as error:
-        # the error has the bytes with it
+        # UnicodeDecodeError contains the bytes of the file
         raise SecretFileError(key, path, f"It is not UTF-8: the byte at offset {error.start}") from None
