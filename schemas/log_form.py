@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from tailrace.schemas.config.secret import without_remembered
 from tailrace.schemas.errors import TailraceError
 
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -29,6 +30,20 @@ def renderers(*, terminal: bool) -> list[structlog.types.Processor]:
     if terminal:
         return [_error_below, structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def foreign_renderers(*, terminal: bool) -> list[structlog.types.Processor]:
+    """Return the processors that render a record of another library as text, without secrets."""
+    return [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        _hide_secrets,
+        *renderers(terminal=terminal),
+    ]
+
+
+def _hide_secrets(_: Any, __: str, record: structlog.types.EventDict) -> structlog.types.EventDict:
+    return {name: without_remembered(value) if isinstance(value, str) else value for name, value in record.items()}
 
 
 def _error_below(_: Any, __: str, record: structlog.types.EventDict) -> structlog.types.EventDict:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from tailrace.schemas.config.secret import without_remembered
+
 _CLASS: Final = re.compile(
     r"(?:\b(?:\w+[.$])*[A-Z]\w*(?:Exception|Error|Warning|Failure)"
     r"|\b(?:javax?|scala|org|com|net|io|py4j|pyspark|opensearchpy|sqlalchemy|pyiceberg|urllib3)(?:\.\w+)*[.$][A-Z]\w*)"
@@ -16,13 +18,15 @@ _LONGEST: Final = 300
 
 
 def without_classes(text: str) -> str:
-    """Return a text as one line, without names of Java and Python classes or printed objects.
-
-    At most 300 characters.
-    """
+    """Return a text as one line, without names of Java and Python classes or printed objects."""
     text = _CLASS.sub("", _OBJECT.sub("", text))
-    text = " ".join(text.split()).strip(" :;,.").removesuffix("')")
-    return text[:_LONGEST]
+    return " ".join(text.split()).strip(" :;,.").removesuffix("')")
+
+
+def readable(text: str) -> str:
+    """Return another program's message as one line of at most 300 characters, without secrets and class names."""
+    # Secrets first: what comes after could leave a part of one.
+    return without_classes(without_remembered(text))[:_LONGEST]
 
 
 def reason(error: BaseException) -> str:
@@ -30,9 +34,9 @@ def reason(error: BaseException) -> str:
     chain = list(_causes(error))
     system = next((each for each in reversed(chain) if isinstance(each, OSError) and each.strerror), None)
     if system is not None:
-        named = f': "{system.filename}"' if system.filename else ""
-        return f"{_sentence(str(system.strerror))}{named}"
-    texts = (without_classes(str(each)) for each in reversed(chain))
+        named = f': "{without_remembered(str(system.filename))}"' if system.filename else ""
+        return f"{_sentence(readable(str(system.strerror)))}{named}"
+    texts = (readable(str(each)) for each in reversed(chain))
     return _sentence(next((text for text in texts if text), "no reason given"))
 
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
+from tailrace.schemas.config.secret import without_remembered
 from tailrace.schemas.error_codes import CODES
 from tailrace.schemas.errors import SinkError, TailraceError
-from tailrace.schemas.reasons import reason, without_classes
+from tailrace.schemas.reasons import readable, reason
 
 _CHAIN: Final = 20
 """Maximum number of causes to inspect: a chain of causes can be circular."""
@@ -69,8 +70,8 @@ def cause(error: Exception) -> str:
         return _in_python(error)
     condition = next((found for found in map(_condition, reversed(thrown)) if found), None)
     for each in reversed(thrown):
-        name, text = str(each.getClass().getName()), without_classes(str(each.getMessage() or ""))
-        if text and name.startswith(_ABOUT_NO_ROWS):
+        name, message = str(each.getClass().getName()), str(each.getMessage() or "")
+        if name.startswith(_ABOUT_NO_ROWS) and (text := readable(message)):
             return f"{text} [{condition}]" if condition else text
     return f"Spark reports {condition}" if condition else "the cause is not shown, as it may contain row values"
 
@@ -121,15 +122,15 @@ def _from_a_task(error: Exception) -> TailraceError | None:
     found = next((match for match in map(_OURS.search, texts) if match), None)
     if found is None:
         return None
-    code, message, detail, hint = found.groups()
+    code, message, detail, hint = (without_remembered(text or "") for text in found.groups())
     entry = CODES.get(code)
     of_class = (entry.error if entry is not None else None) or SinkError
-    return of_class(code, message, detail=detail or "", hint=hint or "")
+    return of_class(code, message, detail=detail, hint=hint)
 
 
 def _in_python(error: Exception) -> str:
     if isinstance(error, KafkaException):
-        return without_classes(str(error.args[0].str()))
+        return readable(str(error.args[0].str()))
     if isinstance(error, OSError):
         return reason(error)
     condition = getattr(error, "getCondition", lambda: None)()

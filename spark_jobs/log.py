@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from tailrace.schemas.errors import TailraceError
-from tailrace.schemas.log_form import LEVELS, SHARED, rendered, renderers
+from tailrace.schemas.log_form import LEVELS, SHARED, foreign_renderers, rendered
 from tailrace.spark_jobs.causes import job_failed
 
 
@@ -54,10 +54,7 @@ def configure() -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=SHARED,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *renderers(terminal=sys.stderr.isatty()),
-            ],
+            processors=foreign_renderers(terminal=sys.stderr.isatty()),
         )
     )
     # Py4J raises this error and also logs it, with its traceback, through the root logger.

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import structlog
 
-from tailrace.schemas.log_form import LEVELS, SHARED, renderers
+from tailrace.schemas.log_form import LEVELS, SHARED, foreign_renderers, renderers
 
 _EXTRA = ("kind", "client", "lines")
 """Additional keys of `sinks.kafka.client_log`."""
@@ -31,7 +31,7 @@ def configure(stream: TextIO = sys.stderr, level: str = "info") -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(_EXTRA)],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+            processors=foreign_renderers(terminal=stream.isatty()),
         )
     )
     # Libraries log warnings and errors only.

@@ -113,8 +113,12 @@ def _parameters() -> list[str]:
 
 
 def secrets(dsn: str) -> list[str]:
-    """Return the passwords of a checked connection string, plain and percent-encoded."""
+    """Return the passwords of a checked connection string, plain, percent-encoded and with backslashes."""
     from psycopg import conninfo
 
     found = [str(value) for name, value in conninfo.conninfo_to_dict(dsn).items() if name in _SECRET]
-    return [form for value in found for form in (value, quote(value, safe=""), quote(value))]
+    return [form for value in found for form in (value, quote(value, safe=""), quote(value), _escaped(value))]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")

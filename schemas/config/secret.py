@@ -6,6 +6,7 @@ URL. The rest of a connection string is shown: host, port, database, user, sslmo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -22,11 +23,31 @@ _FREE: Final = {("kafka", "options"), ("spark", "conf")}
 
 _remembered: Final[set[str]] = set()
 
-_WORDS: Final = r"password|passwd|passphrase|secret|token|credential|jaas|private|api.?key|access.?key|account.?key"
+_WORDS: Final = (
+    r"password|passwd|passphrase|secret|token|credential|jaas|private|signature|authorization"
+    r"|api.?key|access.?key|account.?key"
+)
 _NAME: Final = re.compile(rf"{_WORDS}|\bpwd\b|\.key$|\.pem$|\.key\.", re.I)
-# a password may contain an @, so the match ends at the last @ before a slash
-_USER_INFO: Final = re.compile(r"(?<=://)([^/\s]*)@")
-_PARAMETER: Final = re.compile(rf"((?:^|[?&;\s,-])[\w.-]*(?:{_WORDS}|\bpwd)[\w.-]*=)([^&;\s\"']+)", re.I)
+_SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]*)://")
+_ONE_URI: Final = re.compile(r"[A-Za-z][\w+.-]*:\S")
+_HOSTS: Final = re.compile(r"(?:\[[^\]]*\]|[^\[\]:,]*)(?::\d*)?(?:,(?:\[[^\]]*\]|[^\[\]:,]*)(?::\d*)?)*")
+_CONTAINERS: Final = ("abfs", "abfss", "wasb", "wasbs")
+"""In these schemes, the part before the @ is a container, not a user."""
+_ORACLE: Final = re.compile(r"oracle:\w+:[^/\s@]*/")
+_FIRST_PARAMETER: Final = re.compile(r"[?;&][\w.%-]+=")
+_PARAMETER: Final = re.compile(
+    rf"(?<![\w.%-])[\w.%-]*(?:(?:{_WORDS}|\bpwd)[\w.%-]*|pass)=|(?<=[?&;])(?:key|sig)=", re.I
+)
+_QUOTED: Final = r"""(?:'(?:[^'\\]|\\.)*'|"[^"]*"|\{(?:[^}]|\}\})*\})?"""
+_CHARACTER: Final = {True: ".", False: r"\S"}
+_VALUES: Final = {
+    (delimiter, one_uri): re.compile(
+        rf"{_QUOTED}(?:(?![{ends}][\w.%-]+=){_CHARACTER[one_uri and delimiter != '']})*", re.S
+    )
+    for delimiter, ends in {";": ";", "?": "&", "&": "&", "": "?&;"}.items()
+    for one_uri in (True, False)
+}
+"""The value of a parameter by the character before its name: it may contain a delimiter that no name follows."""
 
 
 def shown(config: Config) -> dict[str, Any]:
@@ -38,14 +59,15 @@ def shown(config: Config) -> dict[str, Any]:
 
 
 def without_secrets(text: str) -> str:
-    """Return a URL or another text with asterisks for its passwords."""
-    return _PARAMETER.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(_without_password, text))
+    """Return a URI or another text with asterisks for its secrets."""
+    return _with_asterisks(text, one_uri=_ONE_URI.match(text) is not None)
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` with asterisks for each of `secrets`, also in the escaped forms of Python."""
+    """Return `text` with asterisks for each of `secrets`, also in the escaped forms of Python and JSON."""
     for secret in sorted(secrets, key=len, reverse=True):
-        for form in {secret, repr(secret)[1:-1], secret.encode("unicode_escape").decode("ascii")}:
+        escaped = secret.encode("unicode_escape").decode("ascii")
+        for form in {secret, repr(secret)[1:-1], escaped, json.dumps(secret)[1:-1]}:
             text = text.replace(form, HIDDEN)
     return text
 
@@ -56,13 +78,17 @@ def secret_values(config: Config) -> set[str]:
 
 
 def remember(config: Config) -> None:
-    """Remember the secrets of a configuration in use, for the place that prints tracebacks."""
+    """Remember the secrets of a configuration in use, for `without_remembered`."""
     _remembered.update(secret_values(config))
 
 
 def without_remembered(text: str) -> str:
-    """Return `text` without the secrets of all configurations loaded in this process."""
-    return redacted(text, _remembered)
+    """Return a text from another program with asterisks for secrets.
+
+    It hides the secrets of all configurations loaded in this process, and those of URIs. Our own texts do not need it,
+    and a password may be a common word.
+    """
+    return _with_asterisks(redacted(text, _remembered), one_uri=False)
 
 
 def kafka_secrets(kafka: Kafka) -> set[str]:
@@ -82,12 +108,6 @@ def _hidden(value: object, path: tuple[str, ...] = ()) -> object:
 
 def _has_a_secret_name(path: tuple[str, ...]) -> bool:
     return path[:2] in _FREE and _NAME.search(path[-1]) is not None
-
-
-def _without_password(found: re.Match[str]) -> str:
-    user, colon, _ = found[1].partition(":")
-    # without a colon, the user part may be a token
-    return f"{user}:{HIDDEN}@" if colon else f"{HIDDEN}@"
 
 
 def _secrets(value: object, path: tuple[str, ...]) -> Iterator[str]:
@@ -110,8 +130,57 @@ def _secrets(value: object, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _in_text(text: str) -> Iterator[str]:
-    for user_info in _USER_INFO.findall(text):
-        user, colon, password = user_info.partition(":")
-        yield from (password, unquote(password)) if colon else (user, unquote(user))
-    for _, value in _PARAMETER.findall(text):
-        yield from (value, unquote_plus(value))
+    for start, end in _spans(text, one_uri=_ONE_URI.match(text) is not None):
+        secret = text[start:end]
+        yield from (secret, unquote(secret), unquote_plus(secret), secret.strip("'\"{}").replace("}}", "}"))
+        # A program that splits the URI elsewhere prints only a part of the secret, for example as the host.
+        yield from re.split(r"[@/:?#&;,\s]", secret)
+
+
+def _with_asterisks(text: str, *, one_uri: bool) -> str:
+    parts, end = [], 0
+    for start, stop in sorted(_spans(text, one_uri=one_uri)):
+        if stop > end:
+            parts += [text[end:start], HIDDEN] if start >= end else []
+            end = stop
+    return "".join([*parts, text[end:]])
+
+
+def _spans(text: str, *, one_uri: bool) -> Iterator[tuple[int, int]]:
+    """Yield where secrets begin and end in a text, which is one URI, or has URIs and parameters between spaces."""
+    for word in [re.match(".*", text, re.S)] if one_uri else re.finditer(r"\S+", text):
+        assert word is not None
+        for start, end in _logins(word[0]):
+            yield word.start() + start, word.start() + end
+    for name in _PARAMETER.finditer(text):
+        before = text[name.start() - 1 : name.start()]
+        value = _VALUES[before if before in (";", "?", "&") else "", one_uri].match(text, name.end())
+        if value is not None and value[0]:
+            yield value.span()
+
+
+def _logins(uri: str) -> Iterator[tuple[int, int]]:
+    """Yield where the passwords before an @ begin and end; without a user before it, it may be a token."""
+    end = 0
+    if oracle := _ORACLE.search(uri):
+        end = oracle.end() + _last_at(uri[oracle.end() :])
+        if end > oracle.end():
+            yield oracle.end(), end
+    for scheme in _SCHEME.finditer(uri):
+        start = scheme.end()
+        if start < end or (at := _last_at(uri[start:])) <= 0:
+            continue
+        end = start + at
+        user, colon, password = uri[start:end].partition(":")
+        if colon and password:
+            yield start + len(user) + 1, end
+        elif not colon and "/" not in user and scheme[1].lower() not in _CONTAINERS:
+            yield start, end
+
+
+def _last_at(text: str) -> int:
+    """Return the place of the @ before the host, -1 if there is none: a password may contain any character."""
+    parameter = _FIRST_PARAMETER.search(text)
+    before = text[: parameter.start()] if parameter else text
+    at = before.rfind("@")
+    return at if at >= 0 or _HOSTS.fullmatch(before.partition("/")[0]) else text.rfind("@")

@@ -6,6 +6,7 @@ import ssl
 from urllib.parse import urlsplit
 
 from tailrace.schemas.config.model import HttpServer
+from tailrace.schemas.config.secret import without_secrets
 from tailrace.schemas.errors import ConfigError
 
 
@@ -31,7 +32,7 @@ def reach_hint(section: str, server: HttpServer, path: str, status: int | None, 
     """
     if status in (401, 403):
         return f"Check {section}.user and {section}.password or {section}.password_file: the server refuses this login."
-    url = server.urls[0].rstrip("/")
+    url = without_secrets(server.urls[0]).rstrip("/")
     if "ssl" in reason.lower() or "certificate" in reason.lower():
         parts = urlsplit(url)
         ask = f"openssl s_client -connect {parts.hostname}:{parts.port or 443} -CAfile {server.ca_file or 'FILE'}"

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tailrace.schemas.config.model import Registry as Settings
+from tailrace.schemas.config.secret import without_secrets
 from tailrace.schemas.errors import ConfigError, SinkError, StateError
-from tailrace.schemas.reasons import reason
+from tailrace.schemas.reasons import readable, reason
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.http.reach import check_files, reach_hint
 
@@ -113,7 +114,7 @@ class Registry:
                 found = None
         if found is None or not _same(found, known.schema):
             raise another_registry(
-                f'the schema registry at "{self._settings.url}" does not have schema {known.id}',
+                f'the schema registry at "{without_secrets(self._settings.url)}" does not have schema {known.id}',
                 f'It has {"no" if found is None else "another"} schema under this id; ours is of "{known.subject}".',
             )
 
@@ -143,13 +144,16 @@ class Registry:
             yield
             return
         except SchemaRegistryError as error:
-            status, why = error.http_status_code, f"{error.http_status_code} {error.error_message or ''}".strip()
+            status, why = (
+                error.http_status_code,
+                f"{error.http_status_code} {readable(error.error_message or '')}".strip(),
+            )
             what = why
         except (httpx2.HTTPError, ValueError) as error:  # ValueError: the answer is no JSON
             why, what = reason(error), f"{type(error).__name__}: {error}"
         raise SinkError(
             REGISTRY_FAILED,
-            f'a request to the schema registry at "{self._settings.url}" failed',
+            f'a request to the schema registry at "{without_secrets(self._settings.url)}" failed',
             detail=f"{why[:300].rstrip('.')}.",
             hint=reach_hint("registry", self._settings, "/subjects", status, what),
         )
@@ -200,7 +204,7 @@ class Registry:
         what = "-X DELETE"
         if level is not None:
             what = f"-X PUT -H 'Content-Type: {_JSON}' --data '{{\"compatibility\": \"{level}\"}}'"
-        return f"curl{given} {what} {self._settings.urls[0].rstrip('/')}/config/{subject}"
+        return f"curl{given} {what} {without_secrets(self._settings.urls[0]).rstrip('/')}/config/{subject}"
 
 
 def another_registry(message: str, detail: str) -> StateError:

@@ -6,7 +6,6 @@ The checks create nothing. `spark_jobs.jobs.command` checks what depends on the 
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sqlite3
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from tailrace.schemas.config.model import Warehouse
+from tailrace.schemas.config.secret import without_secrets
 from tailrace.schemas.errors import ConfigError, SinkError, TailraceError
 from tailrace.schemas.reasons import reason
 
@@ -28,11 +28,6 @@ _FOR_LIBPQ: Final = frozenset(
     ("user", "password", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "options")
 )
 """Parameters of a JDBC URI that libpq also accepts."""
-
-
-def shown(uri: str) -> str:
-    """Return a catalog's URI without secrets: no user, password or parameters."""
-    return re.sub(r"//[^/@?]*@", "//", uri.partition("?")[0])
 
 
 def properties(warehouse: Warehouse) -> dict[str, str]:
@@ -76,12 +71,14 @@ def check_catalog(warehouse: Warehouse) -> None:
         if problem := _sqlite_problem(Path(file)):
             raise unusable(warehouse, problem, f"ls -ld {file}  # the file of warehouse.uri must be writable")
         return
-    parts = urlsplit(warehouse.uri.removeprefix("jdbc:"))
-    port = _PORTS.get(parts.scheme)
-    if port is None or not parts.netloc:
+    uri = warehouse.uri.removeprefix("jdbc:")
+    scheme, hosts = _server(uri)
+    port = _PORTS.get(scheme)
+    # An unescaped / or ? in the password ends the host early: that part must not be shown, so the JVM alone checks it.
+    if port is None or not hosts or _server(without_secrets(uri))[1] != hosts:
         return
     tried = []
-    for place in parts.netloc.rpartition("@")[2].split(","):
+    for place in hosts.split(","):
         host, found = _host_and_port(place, port)
         try:
             with socket.create_connection((host, found), _ANSWER_S):
@@ -92,32 +89,13 @@ def check_catalog(warehouse: Warehouse) -> None:
 
 
 def unusable(warehouse: Warehouse, why: str, hint: str = "") -> SinkError:
-    """Return the error (TR-513) for a catalog that fails a request."""
+    """Return the error (TR-513) for a catalog that fails a request; `why` is shown, so it has no secrets."""
     return SinkError(
         "TR-513",
-        f'the catalog of the warehouse at "{shown(warehouse.uri)}" cannot be used',
-        detail=f"{scrubbed(why, warehouse).rstrip('.')}.",
+        f'the catalog of the warehouse at "{without_secrets(warehouse.uri)}" cannot be used',
+        detail=f"{why.rstrip('.')}.",
         hint=hint or "tailrace config show  # the setting is warehouse.uri",
     )
-
-
-def scrubbed(text: str, warehouse: Warehouse) -> str:
-    """Return a text without the secrets in the catalog's URI."""
-    uri = warehouse.uri
-    text = text.replace(uri, shown(uri))
-    for secret in _secrets(uri):
-        text = text.replace(secret, "***")
-    return text
-
-
-def _secrets(uri: str) -> Iterator[str]:
-    parts = urlsplit(uri.removeprefix("jdbc:"))
-    for name, value in parse_qsl(parts.query):
-        if "pass" in name.lower() or "token" in name.lower() or "secret" in name.lower():
-            yield value
-    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-    if user and password:
-        yield from {password, unquote(password)}
 
 
 def _sqlite_problem(file: Path) -> str | None:
@@ -150,14 +128,26 @@ def _check_location(location: str) -> None:
     hint = '[warehouse] location = "/var/lib/tailrace/warehouse", or a URI such as "s3://bucket/warehouse"'
     if not location.strip():
         raise ConfigError("TR-104", "the warehouse has no location", detail="warehouse.location is empty.", hint=hint)
-    scheme = urlsplit(location).scheme
+    scheme, _ = _server(location)
     if scheme not in ("", "file"):
         return
     folder = Path(unquote(urlsplit(location).path) if scheme else location).absolute()
     if problem := _cannot_be_made(folder):
         raise SinkError(
-            "TR-513", f'the warehouse location "{location}" cannot be used', detail=f"{problem}.", hint=hint
+            "TR-513",
+            f'the warehouse location "{without_secrets(location)}" cannot be used',
+            detail=f"{problem}.",
+            hint=hint,
         )
+
+
+def _server(uri: str) -> tuple[str, str]:
+    """Return scheme and hosts of a URI; without hosts if they are malformed."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # its text quotes the hosts, and with them a password
+        return uri.partition(":")[0], ""
+    return parts.scheme, parts.netloc.rpartition("@")[2]
 
 
 def _host_and_port(place: str, default: int) -> tuple[str, int]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tailrace.schemas.config.model import Search
+from tailrace.schemas.config.secret import without_secrets
 from tailrace.schemas.errors import SinkError
-from tailrace.schemas.reasons import reason, without_classes
+from tailrace.schemas.reasons import readable, reason
 from tailrace.sinks.http.reach import check_files, reach_hint
 
 if TYPE_CHECKING:
@@ -53,10 +54,10 @@ def named_errors(search: Search) -> Iterator[None]:
         # The client's full error text may contain a document.
         status, why = None, reason(error)
         if isinstance(error, TransportError) and isinstance(error.status_code, int):  # "N/A" without an answer
-            status, why = error.status_code, f"{error.status_code} {without_classes(str(error.error))}"
+            status, why = error.status_code, f"{error.status_code} {readable(str(error.error))}"
         raise SinkError(
             "TR-530",
-            f"a request to OpenSearch at {', '.join(search.hosts)} failed",
+            f"a request to OpenSearch at {', '.join(map(without_secrets, search.hosts))} failed",
             detail=f"{why.rstrip('.')}.",
             hint=reach_hint("search", search, "/_cluster/health", status, f"{type(error).__name__} {why}"),
         ) from None

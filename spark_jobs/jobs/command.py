@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config, View, Warehouse
+from tailrace.schemas.config.secret import without_secrets
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.log_form import failure
 from tailrace.schemas.records.topics import Topics
@@ -121,7 +122,7 @@ def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
             kind = warehouse.uri.removeprefix("jdbc:").partition(":")[0]
             raise ConfigError(
                 "TR-515",
-                f"Spark has no driver for the catalog of the warehouse at {catalog.shown(warehouse.uri)}",
+                f"Spark has no driver for the catalog of the warehouse at {without_secrets(warehouse.uri)}",
                 detail=f'Nothing on its class path takes "jdbc:{kind}:"; that for SQLite is built in.',
                 hint='[spark.conf] "spark.driver.extraClassPath" = "/path/to/driver.jar"',
             ) from None
@@ -138,7 +139,7 @@ def check_catalog(session: SparkSession, warehouse: Warehouse) -> None:
             raise
         raise ConfigError(
             "TR-515",
-            f'Spark cannot use the location of the warehouse, "{warehouse.location}"',
+            f'Spark cannot use the location of the warehouse, "{without_secrets(warehouse.location)}"',
             detail=f"{cause(error).rstrip('.')}.",
             hint="Its file system needs jars and settings in [spark.conf], or another location.",
         ) from None

@@ -17,7 +17,7 @@ import orjson
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from tailrace.schemas.reasons import without_classes
+from tailrace.schemas.reasons import readable
 from tailrace.spark_jobs.jobs.submit import submit_files
 from tailrace.spark_jobs.log import line, tracing
 
@@ -66,6 +66,6 @@ def recorded(text: str) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         found = None
     if isinstance(found, dict) and "event" in found:
-        return {**found, "event": without_classes(str(found["event"]))}
-    said = without_classes(text)
+        return {**found, "event": readable(str(found["event"]))}
+    said = readable(text)
     return {"event": "JVM printed", "level": "warning", "text": said} if said else None
