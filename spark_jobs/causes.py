@@ -71,7 +71,7 @@ def cause(error: Exception) -> str:
     condition = next((found for found in map(_condition, reversed(thrown)) if found), None)
     for each in reversed(thrown):
         name, message = str(each.getClass().getName()), str(each.getMessage() or "")
-        if name.startswith(_ABOUT_NO_ROWS) and (text := readable(message)):
+        if name.startswith(_ABOUT_NO_ROWS) and (text := readable(f"{name}: {message}")):
             return f"{text} [{condition}]" if condition else text
     return f"Spark reports {condition}" if condition else "the cause is not shown, as it may contain row values"
 

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tailrace.schemas.closes import Closes
 from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.errors import SinkError
+from tailrace.schemas.reasons import reason
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import TIMEOUT, Reader
@@ -158,7 +159,7 @@ class ViewsTopic:
             try:
                 self._producer.produce(self._topic, value, key, on_delivery=delivered)
             except (BufferError, KafkaException) as error:
-                raise self._refused(str(error)) from None
+                raise self._refused(reason(error)) from None
             if self._producer.flush(TIMEOUT) or failed:
                 raise self._refused(failed[0].str() if failed else f"no answer within {TIMEOUT:.0f} s")
 

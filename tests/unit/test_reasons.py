@@ -25,6 +25,25 @@ from tailrace.spark_jobs.jobs.jvm import recorded
         ("table views.Orders is gone", "table views.Orders is gone"),
         ("java.util.concurrent.ExecutionException: java.io.IOException: disk full", "disk full"),
         ("a\n\tb", "a b"),
+        ("requests.exceptions.ConnectTimeout: no answer", "no answer"),
+        ("urllib3.ReadTimeout", ""),
+        ("Timeout: no answer from socketTimeout", "Timeout: no answer from socketTimeout"),
+        ("table views.ReadTimeout is gone", "table views.ReadTimeout is gone"),
+        ("Exception: disk full", "disk full"),
+        ("a: java.util.Map$Entry: b", "a: b"),
+        ("com.example.FooException$Bar$1: b", "b"),
+        ("org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.fs.SomeException): denied", "denied"),
+        ("(psycopg.errors.UndefinedTable) no relation", "no relation"),
+        ('KafkaError{code=_FAIL,val=-196,str="no broker"}', "no broker"),
+        ("java.net.UnknownHostException: db", 'unknown host "db"'),
+        ("a: java.net.UnknownHostException: db.example: Name or service not known", 'a: unknown host "db.example"'),
+        ("java.nio.file.NoSuchFileException: /a/b", 'no such file: "/a/b"'),
+        ("java.nio.file.AccessDeniedException: /a/b", 'no permission for "/a/b"'),
+        ("java.util.concurrent.TimeoutException", "no answer in time"),
+        ("java.util.concurrent.TimeoutException: after 5 s", "after 5 s"),
+        ("java.lang.ClassNotFoundException: org.a.fs.S3A$X", 'package "org.a.fs" is not on the class path'),
+        ("java.lang.NoClassDefFoundError: org/a/fs/S3A", 'package "org.a.fs" is not on the class path'),
+        ("E: Class org.a.fs.S3A not found", 'E: package "org.a.fs" is not on the class path'),
     ],
 )
 def test_class_names_are_left_out(text: str, expected: str) -> None:
@@ -70,6 +89,8 @@ def test_the_innermost_cause_without_values_of_rows_is_named() -> None:
     inner = Thrown("java.net.ConnectException", "Connection refused")
     outer = Thrown("org.apache.iceberg.jdbc.UncheckedSQLException", "Failed to initialize", inner)
     assert cause(failed(outer)) == "Connection refused"
+    outer.inner = Thrown("java.net.UnknownHostException", "db")
+    assert cause(failed(outer)) == 'unknown host "db"'
     value = Thrown("org.apache.spark.SparkNumberFormatException", "The value 'secret' of", None, "CAST_INVALID_INPUT")
     stage = Thrown("org.apache.spark.SparkException", "Job aborted: value 'secret'", value)
     assert cause(failed(stage)) == "Spark reports CAST_INVALID_INPUT"
