@@ -15,6 +15,7 @@ read under such a lock, too, and reports if the table's layout is no longer the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from tailrace.schemas.records.layout import Layout, RowsAtRest
 from tailrace.schemas.relation import Relation
@@ -72,6 +73,13 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """The transactions that a read saw; `visible` is None on a standby, where all streamed ones are visible."""
+
+    visible: VisibleXids | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A table's plan for `run`, with all changes committed before `lsn`; `layout` None: it does not exist.
 
@@ -88,33 +96,61 @@ class Plan:
     denied: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Window:
-    """A chunk between its marks; `keys` are those that the stream changed.
+class Outcome(Enum):
+    """The result of reading a chunk."""
+
+    ROWS = "rows"
+    VOID = "void"  # the read lacks changes that the stream has delivered: it is repeated
+    MOVED = "moved"  # the table's layout is not the planned one
+    FAILED = "failed"  # the user's condition has an error
+    DENIED = "denied"  # the role may not read the table
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRead:
+    """A chunk as the reader's thread has read it.
 
     `relation` is the shape of its rows and `layout` the table's layout, as of `lsn`; `layout` is None if the table does
-    not exist. `inside` are the transactions that the stream delivered in the window. Without a high mark, the window
-    closes when the stream has passed `until`. `moved`: the table's layout is not the planned one. `failed`: the error
-    of the user's condition. `denied`: statements that would let the role read the table. In these three cases, the read
-    cannot be used.
+    not exist. Without a high mark, the window closes when the stream has passed `until`. `error` is that of the user's
+    condition, `denied` are statements that would let the role read the table.
+    """
+
+    outcome: Outcome
+    relation: Relation
+    layout: Layout | None = None
+    lsn: int = 0
+    lines: Lines = field(default_factory=list)
+    seen: Seen | None = None
+    until: int | None = None
+    error: str = ""
+    denied: tuple[str, ...] = ()
+
+
+class WindowState(Enum):
+    """The state of a window in the stream."""
+
+    SCHEDULED = "scheduled"  # the stream has not come to its begin
+    OPEN = "open"  # keys that the stream changes are recorded
+    CLOSED = "closed"  # its rows can be sent
+
+
+@dataclass(slots=True)
+class Window:
+    """A chunk between its marks, owned by the stream's thread.
+
+    `keys` are those that the stream changed in it, `inside` the transactions that it delivered in it, and `before`
+    those that it had delivered when the read was requested. `truncated`: the stream has truncated the table in it.
     """
 
     plan: Plan
     chunk: Chunk
     n: int
-    relation: Relation
-    layout: Layout | None = None
-    lsn: int = 0
-    lines: Lines = field(default_factory=list)
-    visible: VisibleXids | None = None
+    before: frozenset[int] = frozenset()
+    state: WindowState = WindowState.SCHEDULED
     keys: set[bytes] = field(default_factory=set)
     inside: set[int] = field(default_factory=set)
-    until: int | None = None
-    open: bool = False
-    void: bool = False
-    moved: bool = False
-    failed: str = ""
-    denied: tuple[str, ...] = ()
+    truncated: bool = False
+    read: ChunkRead | None = None
 
 
 def moved(plan: Plan, relation: Relation, layout: Layout) -> bool:

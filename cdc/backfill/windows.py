@@ -36,7 +36,8 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation
 from tailrace.snapshot.pace import Pace
 from tailrace.snapshot.plan import Chunk, plan_chunks
-from tailrace.snapshot.window import Plan, Window
+from tailrace.snapshot.window import ChunkRead, Look, Outcome, Plan, Window
+from tailrace.snapshot.window_protocol import WindowProtocol
 from tailrace.snapshot.window_reader import WindowReader
 
 log = structlog.get_logger()
@@ -104,7 +105,7 @@ class Windows:
         chunk_bytes = min(config.snapshot.chunk_bytes, _WINDOW_BYTES)
         publications, capture_set = catalog.publications.names, catalog.capture_set
         self._snapshot = config.snapshot.model_copy(update={"chunk_bytes": chunk_bytes})
-        self._reader = WindowReader(
+        reader = WindowReader(
             lambda: connect_to_read(dsn, application_name="tailrace window"),
             f"tailrace:{config.source.slot}",
             uuid.uuid4().hex,
@@ -115,6 +116,7 @@ class Windows:
             lambda connection: survey(connection, publications, capture_set),
             lacking_grants,
         )
+        self._protocol = WindowProtocol(reader)
         assembler.rows.on_commit = self._commit
 
     def resume(self, relation: Relation, chunks: Iterable[Chunk]) -> None:
@@ -131,24 +133,24 @@ class Windows:
             self._when_copied(read)
 
     def poll(self) -> None:
-        """Process inspections, new reads, plans and reconciliation; schedule the next reader task.
+        """Process inspections, new reads, plans and reconciliation; schedule the reader's next request.
 
         Raises the errors of the reader.
         """
-        if (look := self._reader.looked()) is not None:
-            self._watch.add(look)
+        try:
+            reply = self._protocol.poll()
+        except psycopg.Error as error:
+            raise cannot_read(error) from None
+        if isinstance(reply, Look):
+            self._watch.add(reply)
         for name, relation in self._registry.wanted.items():
             self._registry.begun(name)
             self._begin(relation)
         for name, read in list(self.reads.items()):
             if self._registry.states[name].run != read.run:
                 self._done(name)  # the table was renamed, or its read was cancelled
-        try:
-            plan = self._reader.planned()
-        except psycopg.Error as error:
-            raise cannot_read(error) from None
-        if plan is not None and (current := self._current(plan)) is not None:
-            self._planned(current, plan)
+        if isinstance(reply, Plan) and (current := self._current(reply)) is not None:
+            self._planned(current, reply)
         if self._assembler.open_xid is None:
             self._between()
             for read in list(self.reads.values()):
@@ -168,23 +170,22 @@ class Windows:
     def _next(self) -> None:
         """Give the reader the next plan or chunk, in the order in which the tables were added."""
         now = time.monotonic()
-        if self._reader.busy:
-            if self._reader.waits and now - self._asked_at > _ASK_S:
+        if self._protocol.busy:
+            if self._protocol.waits and now - self._asked_at > _ASK_S:
                 self._asked_at = now
                 self._ask_for_wal_end()
             return
-        if self._pace.rest():
-            return
-        for name, read in self.reads.items():
+        for name, read in () if self._pace.rest() else self.reads.items():
             asked = self._asked(name)
             if asked.paused or read.ready_at > now:
                 continue
             if read.plan is None:
-                self._reader.plan(read.relation, read.run, asked.where)
+                self._protocol.plan(read.relation, read.run, asked.where)
                 return
             if read.left:
-                self._reader.read(read.plan, read.left[0])
+                self._protocol.read(read.plan, read.left[0])
                 return
+        self._protocol.look_if_due()
 
     def _how(self, relation: Relation) -> Snapshot:
         """Return the snapshot settings of a table; without conditions if it reconciles, which needs all rows."""
@@ -235,23 +236,23 @@ class Windows:
 
     def _message(self, message: pgoutput.Message) -> None:
         """Process a logical message of the stream."""
-        self._closed = self._reader.mark(message.prefix, message.content) or self._closed
-        self._opened = self._reader.opened
+        self._closed = self._protocol.mark(message.prefix, message.content) or self._closed
+        self._opened = self._protocol.opened
 
     def _touch(self, table: CapturedTable, key: bytes) -> None:
         read = self.reads.get(table.name)
         reconcile = read.reconcile if read is not None else None
         if key == TRUNCATE_KEY:
-            self._reader.truncated(table.name)
+            self._protocol.truncated(table.name)
             if reconcile is not None:
                 reconcile.truncated()
         else:
-            self._reader.touch(table.name, key)
+            self._protocol.touch(table.name, key)
             if reconcile is not None:
                 reconcile.touch(key)
 
     def _commit(self, commit_lsn: int, xid: int) -> None:
-        self._reader.delivered(xid)
+        self._protocol.delivered(xid)
         opened, self._opened = self._opened, None
         if opened is not None:
             self._begin_empty(opened, Position(self._delivery.progress.epoch, commit_lsn, PARTS_PER_CHANGE - 1))
@@ -264,33 +265,34 @@ class Windows:
 
     def _between(self) -> None:
         """Open and close windows without marks, between transactions."""
-        window = self._reader.between(self._assembler.rows.flushed_lsn)
-        if window is None and self._reader.opened is not None:
-            self._begin_empty(self._reader.opened, self._assembler.behind)
+        window = self._protocol.between(self._assembler.rows.flushed_lsn)
+        if window is None and self._protocol.opened is not None:
+            self._begin_empty(self._protocol.opened, self._assembler.behind)
         if window is not None:
             self._close(window, self._assembler.position)
 
     def _close(self, window: Window, position: Position) -> None:
         """Handle the result of a window; its rows get the positions after `position`."""
-        read = self._current(window.plan)
+        read, found = self._current(window.plan), window.read
+        assert found is not None  # it is closed
         if read is not None:
-            if window.denied:
-                self._denied(read, window.denied)
-            elif window.failed:
-                self._failed(window)
-            elif self._has_left(window.relation, window.lsn):
+            if found.outcome is Outcome.DENIED:
+                self._denied(read, found.denied)
+            elif found.outcome is Outcome.FAILED:
+                self._failed(window, found.error)
+            elif self._has_left(found.relation, found.lsn):
                 # renamed to a name that is not captured
                 read.ready_at = time.monotonic() + _PLAN_AGAIN_S
                 self._watch.want_look()
-            elif window.moved or self._is_outdated(window, read):
+            elif found.outcome is Outcome.MOVED or self._is_outdated(window, found, read):
                 log.info("table altered during its read", table=window.chunk.table)
-                past = self._tables.past(window.relation.schema, window.relation.name)
-                self._registry.altered(window.relation, window.layout, past)
-            elif window.void:
+                past = self._tables.past(found.relation.schema, found.relation.name)
+                self._registry.altered(found.relation, found.layout, past)
+            elif found.outcome is Outcome.VOID:
                 read.ready_at = time.monotonic() + _AGAIN_S
             else:
-                self.emit(window, read, position)
-        self._reader.finish()
+                self.emit(window, found, read, position)
+        self._protocol.finish()
 
     def _begin_empty(self, window: Window, position: Position) -> None:
         """Empty the topic when the first window opens, if the read of the table begins with a truncate.
@@ -315,9 +317,9 @@ class Windows:
         read.ready_at = time.monotonic() + _DENIED_AGAIN_S
         self._denials.log(read.relation.qualified_name, statements)
 
-    def _failed(self, window: Window) -> None:
+    def _failed(self, window: Window, error: str) -> None:
         table = window.chunk.table
-        log.error("table read failed: cannot select rows", table=table, where=window.plan.where, error=window.failed)
+        log.error("table read failed: cannot select rows", table=table, where=window.plan.where, error=error)
         self._registry.cancel(table, "failed")
 
     def _has_left(self, relation: Relation, lsn: int) -> bool:
@@ -329,41 +331,41 @@ class Windows:
         seen = self._tables.seen(relation.oid)
         return self._tables.is_ignored(relation.oid) and (seen is None or seen[1] > lsn)
 
-    def _is_outdated(self, window: Window, read: TableRead) -> bool:
+    def _is_outdated(self, window: Window, found: ChunkRead, read: TableRead) -> bool:
         """Whether the stream has shown a shape that differs from the one that was read, and is later.
 
         An earlier shape does not count: a table may be altered without a change that would bring a Relation message.
         """
-        seen = self._tables.seen(window.relation.oid)
-        if seen is None or _shape(seen[0]) != _shape(window.relation):
-            if seen is not None and seen[1] > window.lsn:
+        seen = self._tables.seen(found.relation.oid)
+        if seen is None or _shape(seen[0]) != _shape(found.relation):
+            if seen is not None and seen[1] > found.lsn:
                 return True
-            seen = window.relation, window.lsn
+            seen = found.relation, found.lsn
         elif len(read.left) < len(window.plan.chunks):
             return False
         # adopt it for the first chunk even if it is the same: the topic's action may depend on the publication
         self._tables.see(*seen)
         return False
 
-    def emit(self, window: Window, read: TableRead, position: Position) -> None:
+    def emit(self, window: Window, found: ChunkRead, read: TableRead, position: Position) -> None:
         """Send a window's rows that the stream has not changed meanwhile, after `position`."""
         self._assembler.sent(position)
         # the shape may be new to the topic, and invalidate the rows read so far
-        destined = self._tables.captured(window.relation.oid)
+        destined = self._tables.captured(found.relation.oid)
         if destined is None or self._current(window.plan) is None:
             return
         behind = self._assembler.behind
         run = window.plan.run
         sender = RowSender(self._delivery, behind.epoch, behind.commit_lsn, behind.ordinal, run)
         try:
-            sender.divert(sender.send(destined, window.lines, window.keys or None))
+            sender.divert(sender.send(destined, found.lines, window.keys or None))
         except SourceError as error:
             self._assembler.sent(sender.position)
-            if not self._assembler.park(window.relation.oid, error):
+            if not self._assembler.park(found.relation.oid, error):
                 raise
             return
-        copied = sum(map(len, window.lines))
-        self._registry.note_chunk(window.chunk, run, done=True, rows=len(window.lines), copied=copied)
+        copied = sum(map(len, found.lines))
+        self._registry.note_chunk(window.chunk, run, done=True, rows=len(found.lines), copied=copied)
         self._assembler.sent(sender.position)
         self._pace.read(copied)
         read.left.remove(window.chunk)
@@ -415,7 +417,7 @@ class Windows:
         log.info("table copied", table=name, run=read.run)
 
     def close(self) -> None:
-        self._reader.close()
+        self._protocol.close()
         for read in self.reads.values():
             if read.reconcile is not None:
                 read.reconcile.close()

@@ -24,7 +24,8 @@ from psycopg import sql
 from tailrace.cdc.backfill.windows import Windows
 from tailrace.cdc.changes.delivery import Delivery
 from tailrace.cdc.cli.run import run
-from tailrace.snapshot.window_reader import WindowReader
+from tailrace.snapshot.window import ChunkRead
+from tailrace.snapshot.window_reader import ReadRequest, WindowReader
 
 TABLES = {
     "by_int": "id int PRIMARY KEY",
@@ -191,16 +192,17 @@ def main(arguments: list[str]) -> None:
     mark, wal_end = WindowReader.emit, WindowReader.wal_end
     emitted = [False]
 
-    def marked(self: WindowReader, kind: str, window: Any) -> None:
+    def marked(self: WindowReader, kind: str, n: int) -> None:
         changes.step()
-        mark(self, kind, window)
+        mark(self, kind, n)
         passed(f"{kind} mark written")
         changes.step()
 
-    def read_between(self: WindowReader, window: Any) -> None:
-        read(self, window)
+    def read_between(self: WindowReader, wanted: ReadRequest) -> ChunkRead:
+        found = read(self, wanted)
         passed("chunk read")
         changes.step()
+        return found
 
     def sent(self: Windows, *arguments: Any) -> None:
         emit(self, *arguments)
