@@ -280,11 +280,11 @@ def test_a_view_that_missed_changes_is_refused_until_rebuilt(model: Model) -> No
     model.changed.clear()
     kafka = bench.config.kafka
     impatient = bench.config.model_copy(update={"kafka": kafka.model_copy(update={"min_compaction_lag_ms": 1})})
-    object.__setattr__(bench.shared, "config", impatient)
+    view.batch.config = impatient
     with pytest.raises(StateError, match="TR-591"):
         step(bench, view)
     rebuild(bench.shared, view)
-    object.__setattr__(bench.shared, "config", bench.config)
+    view.batch.config = bench.config
     with pipeline.transaction() as tx:
         model.doc(tx, 3, "after", 9)
     model.stands()
