@@ -7,6 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The longest are begun first, so that none is left alone at the end.
 TESTS := tests/faults tests/spark tests/integration tests/property tests/unit
+WORKERS := 3
 SPREAD := --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup unit test containers fmt lint docs demo requirements clean
@@ -26,7 +27,7 @@ setup: .venv/.installed ## Make .venv with everything in it, from hashed require
 	@touch $@
 
 test: setup ## Run all tests but those in containers; the first run fetches Kafka, OpenSearch and Spark's connectors
-	$(BIN)/pytest -n 3 $(SPREAD) --durations=25 $(TESTS)
+	$(BIN)/pytest -n $(WORKERS) $(SPREAD) --durations=25 $(TESTS)
 
 containers: setup ## Run the tests in containers, and some of the others over them; builds all images from packages, needs root or an engine
 	docker/local-images >/dev/null && trap 'docker/local-images --stop' EXIT && $(BIN)/pytest -n 2 $(SPREAD) \
