@@ -175,7 +175,7 @@ class Assembler:
         """
         rows = self.rows
         if not self._refusals.divert_changes:
-            refused = table.refused(error)
+            refused = self._refusals.refused(table, error, message, pos)
             if not self.park(table.relation.oid, refused):
                 raise refused from None
             return []

@@ -24,7 +24,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.encode.refused import ColumnRefused
 from tailrace.schemas.encode.row_codec import split_tuple
 from tailrace.schemas.envelope import Record
-from tailrace.schemas.errors import DecodeError
+from tailrace.schemas.errors import DecodeError, SourceError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.dead_letter import DeadLetter, Place, Texts
 from tailrace.schemas.records.topics import Topics, kept
@@ -64,16 +64,18 @@ class Refusals:
         """Whether refused changes become dead letters."""
         return self._dead is not None
 
+    def refused(self, table: CapturedTable, error: ColumnRefused, message: bytes, pos: int) -> SourceError:
+        """Return the error that names all refused columns of a change; the mark of its first tuple is at `pos`."""
+        return table.refused(error, *_others(table, error, _tuples(message, pos, self._limit)))
+
     def change(
         self, table: CapturedTable, error: ColumnRefused, message: bytes, pos: int, ordinal: int, place: Place
     ) -> list[Record]:
         """Write a change's dead letter; return the substitute records for the table's topic.
 
         The mark of the change's first tuple is at `pos`. `place` belongs to the dead letter, `ordinal` to the change.
-        Raises SourceError if the configuration does not divert.
+        Only for a configuration that diverts.
         """
-        if self._dead is None:
-            raise table.refused(error, *_others(table, error, _tuples(message, pos, self._limit))) from None
         op = {73: "c", 85: "u", 68: "d"}[message[XLOGDATA]]
         mark = message[pos : pos + 1]
         old: Texts | None = None

@@ -18,14 +18,14 @@ from tailrace.schemas.lsn import parse_lsn
 from tests.support.daemon import Daemon, ask, events, running, tailrace, wait_for, wait_until, write_config
 from tests.support.topics import assert_once_in_order, read_topic
 
-POISON = "UPDATE prices SET price = 'NaN' WHERE id = 3"
+POISON = "UPDATE prices SET price = 'NaN', cost = 'NaN' WHERE id = 3"
 
 
 @pytest.fixture
 def shop(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
-            "CREATE TABLE prices (id int PRIMARY KEY, price numeric(10,2), note text);"
+            "CREATE TABLE prices (id int PRIMARY KEY, price numeric(10,2), note text, cost numeric(10,2));"
             "CREATE TABLE other (id int PRIMARY KEY, n int);"
             "INSERT INTO prices SELECT g, g, 'note' FROM generate_series(1, 50) g;"
             "INSERT INTO other SELECT g, 0 FROM generate_series(1, 50) g"
@@ -81,8 +81,9 @@ def test_a_refused_value_parks_only_its_table(
         equal(servers, config, shop, "other", "id, n")
         (parked,) = events(daemon, "table parked")
         assert parked["table"] == "public.prices"
+        assert parked["error"].startswith('values of columns "price" (numeric(10,2)), "cost" (numeric(10,2)) of table')
         assert "NaN" in parked["detail"]
-        assert 'as_text = ["public.prices.price"]' in parked["hint"]
+        assert 'as_text = ["public.prices.price", "public.prices.cost"]' in parked["hint"]
         _is_told(config_path, daemon)
         # the parked table retains no WAL
         confirmed = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
@@ -115,7 +116,7 @@ def _is_told(config_path: Path, daemon: Daemon) -> None:
     assert "PARKED: public.prices (TR-220)" in status.stdout
     listed = tailrace("table", "list", "--config", str(config_path))
     assert listed.returncode == 0
-    assert 'as_text = ["public.prices.price"]' in listed.stdout
+    assert 'as_text = ["public.prices.price", "public.prices.cost"]' in listed.stdout
     assert "tailrace table resume public.prices" in listed.stdout
     tables = json.loads(tailrace("table", "list", "--json", "--config", str(config_path)).stdout)["tables"]
     found = {each["table"]: each["status"] for each in tables}
@@ -131,7 +132,7 @@ def test_a_value_refused_in_the_first_copy_parks_its_table(
     with running(config_path) as daemon:
         assert is_parked(config, "prices") == "TR-220"
         equal(servers, config, shop, "other", "id, n")
-        shop.execute("UPDATE prices SET price = 3 WHERE id = 3")
+        shop.execute("UPDATE prices SET price = 3, cost = 3 WHERE id = 3")
         assert tailrace("table", "resume", "public.prices", "--config", str(config_path)).returncode == 0
         equal(servers, config, shop, "prices", "id, note")
         assert daemon.stop() == 0

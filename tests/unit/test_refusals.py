@@ -241,9 +241,8 @@ def test_all_refused_columns_of_a_row_are_named_at_once(mark: bytes) -> None:
     old = tuple_data(*bad) + b"N" + tuple_data(*good) if mark == b"UO" else tuple_data(*bad)
     message = bytes(XLOGDATA) + mark[:1] + b"\0\0\0\1" + mark[1:] + old
     stopping = refusals(_Outbox(), on_error="stop")
-    with pytest.raises(SourceError, match="TR-220") as raised:
-        stopping.change(table, ColumnRefused(0, "malformed"), message, XLOGDATA + 5, 8, _PLACE)
-    error = raised.value
+    error = stopping.refused(table, ColumnRefused(0, "malformed"), message, XLOGDATA + 5)
+    assert error.code == "TR-220"
     assert error.message == (
         'values of columns "id" (int4), "n0" (numeric(10,2)), "n2" (numeric(10,2)) of table "public.t" cannot be'
         " stored exactly"
