@@ -84,9 +84,9 @@ class SnapshotRequests:
         name = relation.qualified_name
         if not self._registry.is_parked(relation):
             return Outcome(name, "not parked")
-        if name in self._registry.keyless:
-            return _refused(name, "without a key: only the first snapshot can read it")
         self._registry.resume(relation)
+        if name in self._registry.keyless:
+            return Outcome(name, "resumed without a key: its topic lacks the changes since it was parked")
         return Outcome(name, "resumed: it is read again", self._registry.states[name].run)
 
     def _leave_out(self, relation: Relation) -> Outcome:

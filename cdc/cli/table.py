@@ -82,7 +82,10 @@ def park(tables: Tables, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None
 
 @app.command()
 def resume(tables: Tables, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
-    """Read parked tables again, delete keys that they no longer have, and stream their changes again."""
+    """Read parked tables again, delete keys that they no longer have, and stream their changes again.
+
+    A table without a key is only streamed again: its topic lacks the changes since it was parked.
+    """
     _ask("unpark", tables, timeout, config, json)
 
 

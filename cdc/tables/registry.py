@@ -20,6 +20,7 @@ from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Source
 from tailrace.schemas.errors import StateError, TailraceError
 from tailrace.schemas.evolution import Break, breaks, key_breaks
+from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.layout import FIRST_RUN as FIRST_RUN
 from tailrace.schemas.records.layout import Asked, Ended, Layout, Parked, TableState, TableStatus
 from tailrace.schemas.records.position import chunk_key, table_key
@@ -166,13 +167,15 @@ class TableRegistry:
     def adopt_events(self, relation: Relation, old: Subjects | None, new: Subjects) -> None:
         """Apply a new shape of a table without a key, whose topic holds events, each in the shape of its time.
 
-        So nothing is read again, nor could it be; but readers must be able to follow. StateError if they cannot.
+        So nothing is read again, nor could it be; but readers must be able to follow. StateError if they cannot:
+        TR-431, which parks the table, or TR-407 if the configuration says to stop.
         """
         name = relation.qualified_name
         found = breaks(old.value, new.value) if old else []
         left = [each for each in found if not self._has_option(name, each)]
         if left:
-            raise _stop(name, left, may_begin_again=False)
+            stops = self._source.on_schema_change == "stop"
+            raise _stop(name, left, may_begin_again=False) if stops else _incompatible_events(name, left)
         self._left_behind(relation)
         self.keyless.add(name)
         if self.status(name) in (TableStatus.GONE, TableStatus.STREAMING):
@@ -387,8 +390,18 @@ class TableRegistry:
         log.error("table parked", table=name, **words)
 
     def resume(self, relation: Relation) -> None:
-        """PARKED → WANTED: reconcile a table, that is, read it again and delete the keys that were not found."""
-        self._want(Action.RECONCILE, relation, None)
+        """PARKED → WANTED: reconcile a table, that is, read it again and delete the keys that were not found.
+
+        PARKED → KEYLESS for a table without a key: its log continues and lacks the changes since it was parked.
+        """
+        name = relation.qualified_name
+        if name not in self.keyless:
+            self._want(Action.RECONCILE, relation, None)
+            return
+        state = self._states[name]
+        since = format_lsn(state.parked.lsn) if state.parked is not None else None
+        log.warning("table without a key resumed, its log has a gap", table=name, since=since)
+        self._store(name, replace(state, oid=relation.oid, status=TableStatus.KEYLESS, parked=None))
 
     def leave_out(self, name: str) -> None:
         """Keep a table parked without reminders; still no cut is a state of it."""
@@ -512,13 +525,29 @@ def is_full(relation: Relation) -> bool:
     return relation.replica_identity is ReplicaIdentity.FULL
 
 
+def _as_text(name: str, found: Sequence[Break]) -> list[str]:
+    """Return the configuration line that remedies incompatible columns; none if the key is incompatible."""
+    columns = [f'"{name}.{each.column}"' for each in found if each.column]
+    if len(columns) < len(found):
+        return []
+    return [f"as_text = [{', '.join(columns)}]  # from now on, the column is text, as PostgreSQL prints it"]
+
+
+def _incompatible_events(name: str, found: Sequence[Break]) -> StateError:
+    return StateError(
+        "TR-431",
+        f'table "{name}" has no key and has changed in a way that readers of its topic cannot follow',
+        detail=f"{'; '.join(map(str, found))}. Its topic is a log of events, so its rows cannot be read again, and"
+        " changes until it is resumed are not on it.",
+        hint="\n       ".join(_as_text(name, found)),
+    )
+
+
 def _stop(name: str, found: Sequence[Break], *, may_begin_again: bool = True) -> StateError:
     hints = []
     if may_begin_again:
         hints.append('on_schema_change = "refill"  # under [source]: writes a truncate record, then all rows again')
-    columns = [f'"{name}.{each.column}"' for each in found if each.column]
-    if len(columns) == len(found):
-        hints.append(f"as_text = [{', '.join(columns)}]  # from now on, the column is text, as PostgreSQL prints it")
+    hints += _as_text(name, found)
     return StateError(
         "TR-407",
         f'table "{name}" has changed in a way that readers of its topic cannot follow',

@@ -70,8 +70,8 @@ CODES: Final = (
         StateError,
         "A table has changed in a way that readers of its topic cannot follow",
         cause="A key or a type was changed in a way that Avro readers cannot resolve, and"
-        ' `source.on_schema_change = "stop"`, or the table has no key by which it could be read again. Nothing is lost:'
-        " the slot keeps its position.",
+        ' `source.on_schema_change = "stop"`. Nothing is lost: the slot keeps its position. By default the table is'
+        " read again instead, or, without a key, parked (TR-431).",
         remedy='Set `on_schema_change = "refill"` under `[source]` to empty the topic by a truncate record and read the'
         ' table again, or send the column as text: `as_text = ["schema.table.column"]`.',
     ),
@@ -142,5 +142,16 @@ CODES: Final = (
         cause="`tailrace table park` was run. It is shown by `tailrace table list` and `tailrace status`; no command"
         " ends with this error.",
         remedy="Run `tailrace table resume schema.table`.",
+    ),
+    ErrorCode(
+        "TR-431",
+        StateError,
+        "Readers cannot follow a change of a table without a key",
+        parks_table=True,
+        cause="The type of a column was changed in a way that Avro readers cannot resolve. The topic of a table without"
+        " a key is a log of events, so the table cannot be read again under the new type.",
+        remedy='Send the column as text, `as_text = ["schema.table.column"]` under `[source]`, restart, and run'
+        " `tailrace table resume schema.table`. Changes that were committed while the table was parked are not on its"
+        " topic.",
     ),
 )

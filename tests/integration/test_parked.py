@@ -15,7 +15,17 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import parse_lsn
-from tests.support.daemon import Daemon, ask, events, running, tailrace, wait_for, wait_until, write_config
+from tests.support.daemon import (
+    Daemon,
+    ask,
+    events,
+    running,
+    tailrace,
+    wait_for,
+    wait_for_state,
+    wait_until,
+    write_config,
+)
 from tests.support.topics import assert_once_in_order, read_topic
 
 POISON = "UPDATE prices SET price = 'NaN', cost = 'NaN' WHERE id = 3"
@@ -143,6 +153,7 @@ def test_a_record_too_large_for_kafka_parks_its_table(
 ) -> None:
     config_path.write_text(config_path.read_text().replace("[kafka]", "[kafka]\nmax_message_bytes = 1048576"))
     config = load(config_path)
+    shop.execute("CREATE TABLE events (n int, price numeric(10,2)); INSERT INTO events VALUES (1, 1)")
     with running(config_path):
         equal(servers, config, shop, "prices", "id, note")
         shop.execute("UPDATE prices SET note = repeat('x', 2000000) WHERE id = 7")
@@ -150,6 +161,32 @@ def test_a_record_too_large_for_kafka_parks_its_table(
         shop.execute("UPDATE prices SET note = 'small' WHERE id = 7")
         assert tailrace("table", "resume", "prices", "--config", str(config_path)).returncode == 0
         equal(servers, config, shop, "prices", "id, note")
+        _a_log_continues(servers, config, shop, config_path)
+
+
+def _a_log_continues(servers: Servers, config: Config, shop: psycopg.Connection[Any], config_path: Path) -> None:
+    """A table without a key cannot be read again: once resumed, its log lacks what was committed meanwhile."""
+    steps = (
+        ("INSERT INTO events VALUES (2, 'NaN')", "TR-220", "SELECT"),
+        (
+            "ALTER TABLE events ALTER price TYPE text; INSERT INTO events VALUES (5, '5')",
+            "TR-431",
+            "TRUNCATE events; ALTER TABLE events ALTER price TYPE numeric(10,2) USING 0",
+        ),
+    )
+    for n, (parked, code, mended) in enumerate(steps):
+        shop.execute(parked.encode())
+        assert is_parked(config, "events") == code
+        shop.execute("INSERT INTO events VALUES (3, 3); UPDATE other SET n = n + 1")
+        shop.execute(mended.encode())
+        equal(servers, config, shop, "other", "id, n")
+        resumed = tailrace("table", "resume", "events", "--config", str(config_path))
+        assert resumed.returncode == 0, resumed.stderr
+        assert "resumed without a key: its topic lacks the changes since it was parked" in resumed.stdout
+        shop.execute("INSERT INTO events VALUES (%s, 4)", (10 + n,))
+        wait_for_state(config, shop)
+    records = read_topic(servers.bootstrap, config.kafka.prefix, "public.events")
+    assert [each.value["after"]["n"] for each in records if each.value] == [1, 10, 11]
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -326,3 +326,16 @@ def test_a_table_without_a_key_is_read_by_the_first_copy_only() -> None:
     made.adopt_events(T, None, subjects(T))
     assert (made.status("public.t"), made.wanted) == (TableStatus.KEYLESS, {})
     assert made.judge(Look(time.monotonic(), 1, ()), found("t"), PAST) is Action.NONE
+    made.park(T, SourceError("TR-220", "refused"), 2000)
+    made.resume(T)
+    assert (made.status("public.t"), made.parked, made.wanted, made.incomplete) == (TableStatus.KEYLESS, {}, {}, set())
+
+
+def test_a_table_without_a_key_that_readers_cannot_follow() -> None:
+    text = replace(T, columns=(ID, Column("n", 25)))
+    for on_schema_change, code in (("refill", "TR-431"), ("stop", "TR-407")):
+        with pytest.raises(StateError, match=code) as refused:
+            registry(on_schema_change=on_schema_change).adopt_events(text, subjects(T), subjects(text))
+        assert 'column "n": int → string' in refused.value.detail
+        assert 'as_text = ["public.t.n"]' in refused.value.hint
+    registry(as_text=["public.t.n"]).adopt_events(text, subjects(T), subjects(text))
