@@ -45,13 +45,14 @@ class TailraceError(Exception):
 def all_of(errors: Sequence[TailraceError]) -> TailraceError:
     """Return one error that reports all of `errors`, so that a person sees them at once.
 
-    It has the class and code of the first one.
+    It has the code of the first one and its class, or the next base class with the usual arguments.
     """
     first, *others = errors
     if not others:
         return first
     codes = [f"{each.message}{f' ({each.code})' if each.code != first.code else ''}" for each in errors]
-    return type(first)(
+    kinds = (each for each in type(first).__mro__ if "__init__" not in vars(each) and issubclass(each, TailraceError))
+    return next(kinds)(
         first.code,
         "; ".join(codes),
         detail=" ".join(dict.fromkeys(each.detail for each in errors if each.detail)),

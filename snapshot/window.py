@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.records.layout import Layout, RowsAtRest
 from tailrace.schemas.relation import Relation
 from tailrace.snapshot.plan import Chunk
@@ -83,7 +84,8 @@ class Seen:
 class Plan:
     """A table's plan for `run`, with all changes committed before `lsn`; `layout` None: it does not exist.
 
-    `where` is the condition that a user has requested. `denied` are statements that would let the role read the table.
+    `where` is the condition that a user has requested. `denied` are statements that would let the role read the table,
+    `refused` is the error of a table that cannot be captured as it is.
     """
 
     table: str
@@ -94,6 +96,7 @@ class Plan:
     chunks: tuple[Chunk, ...] = ()
     where: str | None = None
     denied: tuple[str, ...] = ()
+    refused: TailraceError | None = None
 
 
 class Outcome(Enum):
@@ -104,6 +107,7 @@ class Outcome(Enum):
     MOVED = "moved"  # the table's layout is not the planned one
     FAILED = "failed"  # the user's condition has an error
     DENIED = "denied"  # the role may not read the table
+    REFUSED = "refused"  # the table cannot be captured as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,8 @@ class ChunkRead:
 
     `relation` is the shape of its rows and `layout` the table's layout, as of `lsn`; `layout` is None if the table does
     not exist. Without a high mark, the window closes when the stream has passed `until`. `error` is that of the user's
-    condition, `denied` are statements that would let the role read the table.
+    condition, `denied` are statements that would let the role read the table, `refused` is the error of a table that
+    cannot be captured as it is.
     """
 
     outcome: Outcome
@@ -124,6 +129,7 @@ class ChunkRead:
     until: int | None = None
     error: str = ""
     denied: tuple[str, ...] = ()
+    refused: TailraceError | None = None
 
 
 class WindowState(Enum):

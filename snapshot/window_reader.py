@@ -13,6 +13,7 @@ import orjson
 import psycopg
 from psycopg import sql
 
+from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.lsn import WAL_END, parse_lsn
 from tailrace.schemas.records.layout import Layout
 from tailrace.schemas.relation import Relation
@@ -133,6 +134,8 @@ class WindowReader:
                 chunks = tuple(self._plan_chunks(self._connection, relation, wanted.where))
         except _GONE:
             return wanted
+        except TailraceError as error:
+            return replace(wanted, refused=error)
         except psycopg.errors.InsufficientPrivilege:
             if not (denied := self._lacking_grants(self._connection, wanted.relation)):
                 raise
@@ -179,6 +182,8 @@ class WindowReader:
                 return ChunkRead(Outcome.ROWS, relation, layout, lsn, lines, seen)
         except _GONE:
             return ChunkRead(Outcome.MOVED, plan.relation)
+        except TailraceError as error:
+            return ChunkRead(Outcome.REFUSED, plan.relation, refused=error)
         except psycopg.errors.SerializationFailure:
             # A standby cancels queries that delay replay for too long.
             return ChunkRead(Outcome.VOID, plan.relation)

@@ -84,6 +84,7 @@ class SnapshotRequests:
         name = relation.qualified_name
         if not self._registry.is_parked(relation):
             return Outcome(name, "not parked")
+        self._catalog.keys.ask_again(relation.oid)
         self._registry.resume(relation)
         if name in self._registry.keyless:
             return Outcome(name, "resumed without a key: its topic lacks the changes since it was parked")

@@ -29,7 +29,7 @@ from tailrace.cdc.tables.shapes import CapturedTable, Tables
 from tailrace.cdc.wal import pgoutput
 from tailrace.schemas.config.model import Config, Snapshot
 from tailrace.schemas.envelope import TRUNCATE_KEY
-from tailrace.schemas.errors import SourceError
+from tailrace.schemas.errors import SourceError, TailraceError
 from tailrace.schemas.lsn import PARTS_PER_CHANGE, Position
 from tailrace.schemas.records.layout import Asked, TableStatus
 from tailrace.schemas.records.topics import Topics
@@ -200,12 +200,20 @@ class Windows:
         if plan.denied:
             self._denied(read, plan.denied)
             return
+        if plan.refused is not None:
+            self._refused(read, plan.refused)
+            return
         if plan.layout is None:
             # missing or renamed: a catalog inspection finds the LSN
             read.ready_at = time.monotonic() + _PLAN_AGAIN_S
             self._watch.want_look()
             return
-        if not self._tables.has_key(plan.relation):
+        try:
+            has_key = self._tables.has_key(plan.relation)
+        except TailraceError as error:
+            self._refused(read, error)
+            return
+        if not has_key:
             self._registry.cannot_be_read(plan.table)
             self._done(plan.table)
             return
@@ -278,6 +286,8 @@ class Windows:
         if read is not None:
             if found.outcome is Outcome.DENIED:
                 self._denied(read, found.denied)
+            elif found.refused is not None:
+                self._refused(read, found.refused)
             elif found.outcome is Outcome.FAILED:
                 self._failed(window, found.error)
             elif self._has_left(found.relation, found.lsn):
@@ -316,6 +326,14 @@ class Windows:
         """Retry a table later that the role may not read; it stays incomplete until it has been read."""
         read.ready_at = time.monotonic() + _DENIED_AGAIN_S
         self._denials.log(read.relation.qualified_name, statements)
+
+    def _refused(self, read: TableRead, error: TailraceError) -> None:
+        """Park a table that cannot be captured as it is now. Raises `error` if the daemon is to stop."""
+        oid = read.relation.oid
+        if self._tables.seen(oid) is None:
+            self._tables.see(read.relation)
+        if not self._assembler.park(oid, error):
+            raise error
 
     def _failed(self, window: Window, error: str) -> None:
         table = window.chunk.table

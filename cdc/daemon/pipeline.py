@@ -71,6 +71,8 @@ class Pipeline:
             config.source, topics, captured.columns, self.progress, send, reads.states, unread
         )
         self.registry.reads = health.reads = reads.progress()
+        for relation, error in captured.refused:
+            self.registry.park(relation, error, stored.here.flushed_lsn)
         stored_schemas = read_schemas(config.kafka, topics)
         schema_ids = SchemaIds(self.sink, topics.schemas, stored_schemas, open_registry(config, stored_schemas, opened))
         destinations = Destinations(

@@ -107,8 +107,9 @@ class Session:
         found, start = self._decide(owned=True)
         assert start.origin is not None
         _log_notes(start)
-        captured = capture(self._config, self._connection, found, first=False)
-        return self._open(captured, start.origin, stored_reads(self._config))
+        reads = stored_reads(self._config)
+        captured = capture(self._config, self._connection, found, reads.states)
+        return self._open(captured, start.origin, reads)
 
     def _decide(self, *, owned: bool) -> tuple[Found, Start]:
         """Inspect slot and topics and decide how to start. StateError if the start has to be refused.
@@ -131,7 +132,7 @@ class Session:
         """Create the slot and copy all tables as of its consistent point."""
         config = self._config
         check_registry(config)
-        captured = capture(config, self._connection, found, first=True)
+        captured = capture(config, self._connection, found, None)
         topics, name = Topics(config.kafka.prefix), config.source.slot
         origin = before_slot(_origin(captured, found.identity.lsn))
         send_alone(config.kafka, topics.progress, {position_key(name): origin.to_json()})
@@ -171,7 +172,7 @@ class Session:
         if found.stored is not None:
             hint = recovery.copy_anew(found.prefix, found.slot_name if found.slot else None)
             check_cut(found.stored.here, Topics(found.prefix), found.tables, found.topics, hint)
-        captured = capture(config, connection, found, first=False)
+        captured = capture(config, connection, found, stored_reads(config).states)
         recovery.drop(connection, config.source.slot)
         keyless = captured.without_key
         refilled = [relation for relation in captured.relations if relation.qualified_name in keyless]

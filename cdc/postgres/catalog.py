@@ -115,12 +115,25 @@ def row_security_errors(connection: psycopg.Connection, relations: Sequence[Rela
     ]
 
 
+class PartOfKey(SourceError):
+    """A table that is published without a part of its key; `relation` has the published columns."""
+
+    def __init__(self, relation: Relation, left_out: Sequence[str]) -> None:
+        super().__init__(
+            "TR-205",
+            f'table "{relation.qualified_name}" is published without a part of its key',
+            detail=f"The column list of the publication leaves out: {', '.join(left_out)}.",
+            hint="Publish all columns of its replica identity: ALTER PUBLICATION ... SET TABLE ...;",
+        )
+        self.relation = relation
+
+
 def table_relation(
     connection: psycopg.Connection, schema: str, table: str, columns: Sequence[str] | None = None
 ) -> Relation | None:
     """Return a table's present shape, limited to the published `columns`; None if it is missing.
 
-    Without `columns`, generated columns are left out, as always before PostgreSQL 18. SourceError (TR-205) if `columns`
+    Without `columns`, generated columns are left out, as always before PostgreSQL 18. PartOfKey (TR-205) if `columns`
     have only a part of the key.
     """
     rows = connection.execute(
@@ -138,13 +151,9 @@ def table_relation(
     identity = ReplicaIdentity(rows[0][1])
     found = [Column(name, type_oid, typmod, is_key) for _, _, name, type_oid, typmod, is_key in rows]
     published = [column for column in found if columns is None or column.name in columns]
+    relation = Relation(rows[0][0], schema, table, identity, tuple(published))
     keys = [column.name for column in found if column.is_key]
     left_out = [name for name in keys if columns is not None and name not in columns]
     if left_out and len(left_out) < len(keys) and identity is not ReplicaIdentity.FULL:
-        raise SourceError(
-            "TR-205",
-            f'table "{schema}.{table}" is published without a part of its key',
-            detail=f"The column list of the publication leaves out: {', '.join(left_out)}.",
-            hint="Publish all columns of its replica identity: ALTER PUBLICATION ... SET TABLE ...;",
-        )
-    return Relation(rows[0][0], schema, table, identity, tuple(published))
+        raise PartOfKey(relation, left_out)
+    return relation

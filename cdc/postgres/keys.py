@@ -72,25 +72,29 @@ class Keys:
         """Whether the configuration names the key."""
         return relation.qualified_name in self._configured
 
-    def errors(self, relations: Iterable[Relation]) -> list[ConfigError]:
-        """Return the errors in configured keys: tables that are not captured, and invalid keys."""
-        errors: list[ConfigError] = []
+    def ask_again(self, oid: int) -> None:
+        """Ask at the next use whether updates of a table are published; they may not have been until now."""
+        self._known.discard(oid)
+        self._insert_only.discard(oid)
+
+    def errors(self, relations: Iterable[Relation]) -> list[tuple[Relation | None, ConfigError]]:
+        """Return the errors in configured keys: tables that are not captured (None), and invalid keys."""
+        errors: list[tuple[Relation | None, ConfigError]] = []
         captured = {relation.qualified_name: relation for relation in relations}
         for table in self._configured:
             if table not in captured:
-                errors.append(
-                    ConfigError(
-                        NOT_CAPTURED,
-                        f'source.keys names table "{table}", which is not captured',
-                        detail=f"Captured tables: {len(captured)}.",
-                        hint='Write it as "schema.table", and add it to source.tables or the publication.',
-                    )
+                error = ConfigError(
+                    NOT_CAPTURED,
+                    f'source.keys names table "{table}", which is not captured',
+                    detail=f"Captured tables: {len(captured)}.",
+                    hint='Write it as "schema.table", and add it to source.tables or the publication.',
                 )
+                errors.append((None, error))
                 continue
             try:
                 self.of(captured[table])
             except ConfigError as error:
-                errors.append(error)
+                errors.append((captured[table], error))
         return errors
 
     def _declared(self, relation: Relation, names: Sequence[str]) -> list[int]:

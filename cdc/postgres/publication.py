@@ -13,7 +13,7 @@ import psycopg
 import structlog
 
 from tailrace.cdc.postgres.capture_set import CaptureSet
-from tailrace.cdc.postgres.catalog import permanent_tables, table_relation
+from tailrace.cdc.postgres.catalog import PartOfKey, permanent_tables, table_relation
 from tailrace.cdc.postgres.keys import may_be_updated
 from tailrace.cdc.postgres.recipe import Recipe
 from tailrace.schemas.config.model import Publish
@@ -182,7 +182,17 @@ def relations(
     Updates are not published for tables that are only in the second publication, or for all if the first publishes
     neither updates nor deletes. SourceError for tables whose published columns have only a part of their key.
     """
-    errors: list[SourceError] = []
+    found, insert_only, errors = inspect(connection, publications, capture_set)
+    if errors:
+        raise all_of(errors)
+    return found, insert_only
+
+
+def inspect(
+    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
+) -> tuple[list[Relation], set[int], list[PartOfKey]]:
+    """Return what `relations` returns, and in place of an error the tables with only a part of their key."""
+    errors: list[PartOfKey] = []
     # PostgreSQL 14 has no column lists
     columns = "attnames" if connection.info.server_version >= 150000 else "NULL"
     rows = connection.execute(
@@ -197,16 +207,14 @@ def relations(
             continue
         try:
             relation = table_relation(connection, schema, table, columns_published)
-        except SourceError as error:
+        except PartOfKey as error:
             errors.append(error)
             continue
         if relation is not None:
             found.append(relation)
             if only_second or not publications.first.publishes_updates:
                 insert_only.add(relation.oid)
-    if errors:
-        raise all_of(errors)
-    return found, insert_only
+    return found, insert_only, errors
 
 
 def insert_only(connection: psycopg.Connection, publications: Publications) -> set[int]:

@@ -10,6 +10,7 @@ from typing import Final
 import psycopg
 import structlog
 
+from tailrace.cdc.postgres.catalog import row_security_errors
 from tailrace.cdc.postgres.membership import shown
 from tailrace.cdc.postgres.recipe import default_privileges
 from tailrace.schemas.errors import SourceError
@@ -74,9 +75,10 @@ def lacking_rights(connection: psycopg.Connection, relations: Sequence[Relation]
 
 
 def lacking_grants(connection: psycopg.Connection, relation: Relation) -> tuple[str, ...]:
-    """Return the statements that the role needs to read a table and its partitions, or none."""
+    """Return the statements that the role needs to read a table and its partitions, all rows of them, or none."""
     lacking = lacking_rights(connection, [relation])
-    return tuple(lacking.statements()) if lacking is not None else ()
+    hidden = [error.hint for error in row_security_errors(connection, [relation])]
+    return (*(lacking.statements() if lacking is not None else ()), *hidden)
 
 
 class Denials:

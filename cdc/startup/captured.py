@@ -22,10 +22,13 @@ from tailrace.cdc.postgres.source_catalog import SourceCatalog
 from tailrace.cdc.postgres.timeline import Identity
 from tailrace.cdc.startup import recovery
 from tailrace.cdc.startup.decide import Found
-from tailrace.cdc.tables.destinations import make_topics
+from tailrace.cdc.startup.one_table import Before, Refusals
+from tailrace.cdc.tables.destinations import clash_errors, make_topics
 from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Config
-from tailrace.schemas.errors import ConfigError, StateError, TailraceError, all_of
+from tailrace.schemas.errors import ConfigError, StateError, TailraceError
+from tailrace.schemas.evolution import key_column_names
+from tailrace.schemas.records.layout import TableState
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation
 from tailrace.sinks.control.positions import read_schemas
@@ -38,7 +41,8 @@ class Captured:
     """The captured tables as of a start.
 
     `identity` is the server's, `columns` are the column options, `partitions` the partition counts of all topics.
-    `keyed` are the tables whose topics have records with keys.
+    `keyed` says, for each table whose topic has had records, whether these have keys. `refused` are further tables, to
+    be parked for these errors.
     """
 
     catalog: SourceCatalog
@@ -46,96 +50,136 @@ class Captured:
     relations: list[Relation]
     columns: ColumnOptions
     partitions: dict[str, int]
-    keyed: frozenset[str]
+    keyed: Mapping[str, bool]
+    refused: tuple[tuple[Relation, TailraceError], ...] = ()
 
     @property
     def without_key(self) -> set[str]:
         return {relation.qualified_name for relation in self.relations if not self.catalog.keys.of(relation)}
 
+    @property
+    def logs(self) -> set[str]:
+        """The tables without a key, unless their topics have records with keys."""
+        refused = {relation.qualified_name for relation, _ in self.refused}
+        without_key = self.without_key | (refused & self.keyed.keys())
+        return {name for name in without_key if not self.keyed.get(name)}
 
-def capture(config: Config, connection: psycopg.Connection, found: Found, *, first: bool) -> Captured:
+
+def capture(
+    config: Config, connection: psycopg.Connection, found: Found, states: Mapping[str, TableState] | None
+) -> Captured:
     """Create missing publications and topics. TailraceError if the configured capture is impossible.
 
-    `first`: the topics are still empty. Later, patterns whose tables are missing do not stop a pipeline.
+    `states` are the stored table states; None at a first start, when the topics are still empty. Later, patterns whose
+    tables are missing do not stop a pipeline, and a table that the database has made impossible is only `refused`.
     """
     source = config.source
+    first = states is None
     columns = ColumnOptions(source)
     capture_set = CaptureSet(source.tables)
     check_patterns(connection, source.publication, capture_set, first=first)
     publications = publication.ensure(connection, source.publication, capture_set, source.publish)
-    captured, insert_only = publication.relations(connection, publications, capture_set)
+    captured, insert_only, partial_keys = publication.inspect(connection, publications, capture_set)
+    published = [*captured, *(error.relation for error in partial_keys)]
+    topic_keys = {} if first else _topic_keys(config, published)
+    refusals = Refusals(source, columns, None if states is None else Before(states, topic_keys))
+    for error in partial_keys:
+        refusals.add(error.relation, error)
+    refusals.check()
     if first and not captured:
         raise nothing_captured(connection, publications, capture_set)
     publication.log_left_out(connection, publications, captured, insert_only)
     ask = partial(publication.insert_only, connection, publications)
     known = [relation.oid for relation in captured]
     keys = Keys(connection, source.keys, insert_only, known=known, ask=ask, logs=source.publish == "insert")
-    _refuse_all(config, connection, captured, keys, columns, first=first)
+    _find_errors(config, connection, published, refusals, keys, first=first)
     for key, pattern, nearest in columns.unmatched(captured):
         log.warning("column pattern unmatched", key=key, pattern=pattern, did_you_mean=nearest)
-    keyed = {} if first else _keyed(config, captured)
-    _refuse_lost_updates(config, [relation for relation in captured if relation.oid in insert_only], keyed)
+    lost = [each for each in refusals.left(captured) if each.oid in insert_only and topic_keys.get(each.qualified_name)]
+    _refuse_lost_updates(config, lost, refusals)
+    captured = refusals.left(captured)
+    keyed = {name: bool(columns) for name, columns in topic_keys.items()}
     partitions = make_topics(config.kafka, captured, keys, keyed)
     if source.on_table_error == "divert":
         make_dead_topic(config)
     catalog = SourceCatalog(connection, found.server.database, publications, capture_set, keys)
-    with_keys = frozenset(name for name in keyed if keyed[name])
-    return Captured(catalog, found.identity, captured, columns, partitions, with_keys)
+    return Captured(catalog, found.identity, captured, columns, partitions, keyed, refusals.parked)
 
 
-def _keyed(config: Config, relations: Sequence[Relation]) -> dict[str, bool]:
-    """Return, for each table whose topic has had records, whether these records have keys."""
+def _topic_keys(config: Config, relations: Sequence[Relation]) -> dict[str, list[str]]:
+    """Return the key columns of each table whose topic has had records; none if these have no keys."""
     topics = Topics(config.kafka.prefix)
-    subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
+    newest = {stored.subject: stored.schema for stored in read_schemas(config.kafka, topics)}
     named = {relation.qualified_name: topics.table(relation.schema, relation.name) for relation in relations}
-    return {name: f"{topic}-key" in subjects for name, topic in named.items() if f"{topic}-value" in subjects}
+    return {
+        name: key_column_names(newest[f"{topic}-key"]) if f"{topic}-key" in newest else []
+        for name, topic in named.items()
+        if f"{topic}-value" in newest
+    }
 
 
-def _refuse_lost_updates(config: Config, relations: Sequence[Relation], keyed: Mapping[str, bool]) -> None:
-    """Raise StateError (TR-428) for tables without published updates whose topics have keys.
+def _refuse_lost_updates(config: Config, relations: Sequence[Relation], refusals: Refusals) -> None:
+    """Refuse tables (TR-428) without published updates whose topics have keys.
 
-    Such topics promise the newest row of each key.
+    Such topics promise the newest row of each key. If the configuration declares that, the start is refused.
     """
-    lost = [each.qualified_name for each in relations if keyed.get(each.qualified_name)]
-    if lost:
-        tables, left_out = " ".join(lost), ", ".join(f'"!{name}"' for name in lost)
-        again = f"tailrace table remove {tables} && tailrace table add {tables}  # publishes them and reads them again"
-        anew = recovery.copy_anew(config.kafka.prefix, config.source.slot)
-        raise StateError(
-            "TR-428",
-            f"updates and deletes of {', '.join(shown(lost))} are no longer published",
-            detail="Their topics promise the newest row of each key, but lack later updates and deletes.",
-            hint=f"{anew if config.source.publish == 'insert' else again}\n"
-            f"       tables = [..., {left_out}]  # under [source]; or stop capturing them",
-        )
+    if relations and config.source.publish == "insert":
+        raise _lost_updates(config, relations)
+    for relation in relations:
+        refusals.add(relation, _lost_updates(config, [relation]))
+    refusals.check()
 
 
-def _refuse_all(
+def _lost_updates(config: Config, relations: Sequence[Relation]) -> StateError:
+    lost = [each.qualified_name for each in relations]
+    tables, left_out = " ".join(lost), ", ".join(f'"!{name}"' for name in lost)
+    again = f"tailrace table remove {tables} && tailrace table add {tables}  # publishes them and reads them again"
+    anew = recovery.copy_anew(config.kafka.prefix, config.source.slot)
+    return StateError(
+        "TR-428",
+        f"updates and deletes of {', '.join(shown(lost))} are no longer published",
+        detail="Their topics promise the newest row of each key, but lack later updates and deletes.",
+        hint=f"{anew if config.source.publish == 'insert' else again}\n"
+        f"       tables = [..., {left_out}]  # under [source]; or stop capturing them",
+    )
+
+
+def _find_errors(
     config: Config,
     connection: psycopg.Connection,
-    captured: Sequence[Relation],
+    published: Sequence[Relation],
+    refusals: Refusals,
     keys: Keys,
-    columns: ColumnOptions,
     *,
     first: bool,
 ) -> None:
-    """Raise one error with everything that cannot be captured as configured."""
-    errors: list[TailraceError] = [*row_security_errors(connection, captured)]
+    """Add everything that cannot be captured as configured; raise one error with all that refuse the start."""
+    captured = refusals.left(published)
+    hidden = row_security_errors(connection, captured)
+    if hidden and not first:
+        for relation in captured:
+            for hides in row_security_errors(connection, [relation]):
+                refusals.add(relation, hides)
+    else:
+        refusals.add_all(hidden)
     if first and (lacking := lacking_rights(connection, captured)) is not None:
-        errors.append(lacking.error())
-    for each in (*keys.errors(captured), *condition_errors(connection, config, captured)):
-        if not first and each.code in (NOT_CAPTURED, CONDITION_NOT_CAPTURED):
-            log.warning("configured table not captured", code=each.code, reason=each.message)
+        refusals.add(None, lacking.error())
+    conditions = [(None, unusable) for unusable in condition_errors(connection, config, captured)]
+    for of, wrong in (*keys.errors(published), *conditions):
+        if not first and wrong.code in (NOT_CAPTURED, CONDITION_NOT_CAPTURED):
+            log.warning("configured table not captured", code=wrong.code, reason=wrong.message)
         else:
-            errors.append(each)
+            refusals.add(of, wrong)
     for relation in captured:
         try:
-            columns.applied(relation, keys.of(relation))
+            refusals.options.applied(relation, keys.of(relation))
         except ConfigError as error:
-            if str(error) not in map(str, errors):
-                errors.append(error)
-    if errors:
-        raise all_of(errors)
+            refusals.add(relation, error)
+    named = {relation.qualified_name: relation for relation in captured}
+    for names, clash in clash_errors(Topics(config.kafka.prefix), {(each.schema, each.name) for each in captured}):
+        for name in refusals.newcomers(names):
+            refusals.add(named[name], clash)
+    refusals.check()
 
 
 def check_patterns(connection: psycopg.Connection, name: str, capture_set: CaptureSet, *, first: bool) -> None:

@@ -17,7 +17,7 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
     StateError (TR-405) for a table without a key: only a key identifies rows that both the stream and a window bring.
     """
     # a table that has lost its key is refused at its next record, not here
-    registry.keyless |= captured.without_key - captured.keyed
+    registry.keyless |= captured.logs
     parked = registry.parked.keys()
     for table in sorted((registry.keyless & registry.incomplete) - parked):
         raise StateError(
@@ -27,7 +27,8 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
             hint=REFILL,
         )
     relations = {relation.qualified_name: relation for relation in captured.relations}
-    for name in sorted(registry.incomplete - relations.keys()):
+    refused = {relation.qualified_name for relation, _ in captured.refused}
+    for name in sorted(registry.incomplete - relations.keys() - refused):
         registry.gone(name)
     for name, state in list(registry.states.items()):
         if state.asked is not None and name not in relations:

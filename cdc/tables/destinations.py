@@ -98,23 +98,37 @@ def make_topics(
 
 def refuse_clashes(topics: Topics, tables: Collection[tuple[str, str]]) -> None:
     """Raise ConfigError for shared topics, tables with our own topics, and too long topic names."""
-    for clash in topics.clashes(tables):
-        alone = len(clash) == 1
-        raise ConfigError(
-            "TR-125",
-            f'table "{clash[0]}" would use a topic that Tailrace reserves'
-            if alone
-            else f'tables "{clash[0]}" and "{clash[1]}" would have the same topic',
-            detail="In topic names, characters other than letters, digits, _ and - are written as _xHH, and Kafka"
-            " treats . and _ as equal.",
-            hint=f'tables = [..., "!{clash[-1]}"]  # under [source]: leaves it out; or rename it',
-        )
-    for schema, table in tables:
-        topic = topics.table(schema, table)
-        if len(topic) > LONGEST:
-            raise ConfigError(
-                "TR-126",
-                f'table "{schema}.{table}" would have a topic name that is too long',
-                detail=f"It has {len(topic)} characters; Kafka allows {LONGEST}.",
-                hint=f'tables = [..., "!{schema}.{table}"]  # under [source]: leaves it out; or rename it',
-            )
+    for _, error in clash_errors(topics, tables):
+        raise error
+
+
+def clash_errors(topics: Topics, tables: Collection[tuple[str, str]]) -> list[tuple[tuple[str, ...], ConfigError]]:
+    """Return each group of tables (``schema.table``) that cannot have topics of their own, with its error."""
+    found = [(clash, _clash(clash)) for clash in topics.clashes(tables)]
+    return found + [
+        ((f"{schema}.{table}",), _too_long(f"{schema}.{table}", len(topic)))
+        for schema, table in sorted(tables)
+        if len(topic := topics.table(schema, table)) > LONGEST
+    ]
+
+
+def _clash(clash: tuple[str, ...]) -> ConfigError:
+    alone = len(clash) == 1
+    return ConfigError(
+        "TR-125",
+        f'table "{clash[0]}" would use a topic that Tailrace reserves'
+        if alone
+        else f'tables "{clash[0]}" and "{clash[1]}" would have the same topic',
+        detail="In topic names, characters other than letters, digits, _ and - are written as _xHH, and Kafka"
+        " treats . and _ as equal.",
+        hint=f'tables = [..., "!{clash[-1]}"]  # under [source]: leaves it out; or rename it',
+    )
+
+
+def _too_long(name: str, size: int) -> ConfigError:
+    return ConfigError(
+        "TR-126",
+        f'table "{name}" would have a topic name that is too long',
+        detail=f"It has {size} characters; Kafka allows {LONGEST}.",
+        hint=f'tables = [..., "!{name}"]  # under [source]: leaves it out; or rename it',
+    )

@@ -18,7 +18,7 @@ from tailrace.cdc.tables.decision import OPTION, Action, TopicPast, on_look, on_
 from tailrace.cdc.tables.position import Progress
 from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Source
-from tailrace.schemas.errors import StateError, TailraceError
+from tailrace.schemas.errors import ConfigError, StateError, TailraceError
 from tailrace.schemas.evolution import Break, breaks, key_breaks
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.layout import FIRST_RUN as FIRST_RUN
@@ -483,9 +483,40 @@ def states_before_slot(look: Look, options: ColumnOptions) -> dict[str, TableSta
 
 
 def _with_options(options: ColumnOptions, table: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the captured ones of the columns `names`, each name followed by its configured option."""
-    found = ((name, options.of(f"{table}.{name}")) for name in names)
-    return tuple(name + _words(option) for name, option in found if option is not EXCLUDED)
+    """Return the captured ones of the columns `names`, each name followed by its configured option.
+
+    A column with two options has none of them here: it is an error of the next record, which parks its table.
+    """
+    captured: list[str] = []
+    for name in names:
+        try:
+            option = options.of(f"{table}.{name}")
+        except ConfigError:
+            captured.append(name + OPTION)
+            continue
+        if option is not EXCLUDED:
+            captured.append(name + _words(option))
+    return tuple(captured)
+
+
+def has_same_options(state: TableState, options: ColumnOptions, name: str) -> bool:
+    """Whether the columns of table `name` have the options of its stored layout; False without a layout."""
+    if state.layout is None:
+        return False
+    kept = dict(_column_and_option(column) for column in state.columns)
+    try:
+        now = {each.name: options.of(f"{name}.{each.name}") for each in state.layout.attributes}
+    except ConfigError:  # two options for a column that had at most one
+        return False
+    return all(
+        kept[column] == _words(option) and option is not EXCLUDED if column in kept else option in (None, EXCLUDED)
+        for column, option in now.items()
+    )
+
+
+def _column_and_option(column: str) -> tuple[str, str]:
+    name, separator, option = column.partition(OPTION)
+    return name, separator + option
 
 
 def _ended(run: int, asked: Asked, how: str) -> Ended:

@@ -201,7 +201,13 @@ class Tables:
         self.registry.want(relation)
 
     def has_key(self, relation: Relation) -> bool:
-        return bool(self._catalog.keys.of(relation))
+        """Return whether a table has a key. Raises the errors of `adopt` about its key and its column options."""
+        topic = self._topics.table(relation.schema, relation.name)
+        key, value = (self._schema_ids.newest(f"{topic}-{part}") for part in ("key", "value"))
+        keys = self._catalog.keys.of(relation)
+        self._check_generation(relation, topic, keys, Subjects(key or "", value) if value else None)
+        self._options.applied(relation, keys)
+        return bool(keys)
 
     def key_schema(self, table: CapturedTable) -> tuple[int, str]:
         """Return the id and the schema of a table's keys; the table must have a key."""

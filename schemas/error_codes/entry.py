@@ -56,8 +56,9 @@ class ErrorCode:
         if not self.parks_table:
             return self.retry.value
         return (
-            f"{self.retry.value} While streaming, only the table is parked, unless"
-            ' `source.on_table_error = "stop"`; `tailrace table resume` reads it again.'
+            f"{self.retry.value} Only the table is parked, unless"
+            ' `source.on_table_error = "stop"`; `tailrace table resume` reads it again. An error of the configuration'
+            " file, found at a start, ends the daemon."
         )
 
     def to_dict(self) -> dict[str, str | int | bool | None]:

@@ -119,6 +119,7 @@ CODES: Final = (
         "TR-213",
         SourceError,
         "Row-level security hides rows of a captured table",
+        parks_table=True,
         cause="The stream has all rows, but a policy applies when the role reads the table: a snapshot would lack"
         " rows.",
         remedy='Run `ALTER ROLE "name" BYPASSRLS;`, or leave the table out of `source.tables`.',

@@ -129,6 +129,7 @@ CODES: Final = (
         "TR-428",
         StateError,
         "Updates and deletes of captured tables are not published any more",
+        parks_table=True,
         cause="A table was moved to the publication for tables without a key, or `source.publish` was set to"
         ' "insert", while its topic has keys and promises the newest row of each. Changes since then are missing.',
         remedy="Publish the table again and read it: `tailrace table remove schema.table`, then `tailrace table add"

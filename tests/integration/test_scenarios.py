@@ -273,6 +273,20 @@ def test_materialize_row_level_security(servers: Servers, tmp_path: Path, databa
             assert f'table "t1" hides rows from role "{prefix}"' in done.stderr
             assert f'ALTER ROLE "{prefix}" BYPASSRLS' in done.stderr
             assert connection.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (prefix,)).rowcount == 0
+            bypass = sql.SQL("ALTER ROLE {} BYPASSRLS").format(role)
+            connection.execute(bypass)
+            with running(path) as daemon:
+                wait_for_state(load(path), connection)
+                assert daemon.stop() == 0
+            connection.execute(sql.SQL("ALTER ROLE {} NOBYPASSRLS").format(role))
+            connection.execute("INSERT INTO t VALUES (1, 1), (2, 1)")
+            with running(path) as daemon:
+                assert wait_for(load(path), lambda record: bool(record.parked)).parked == {"public.t1": "TR-213"}
+                connection.execute(bypass)
+                assert tailrace("table", "resume", "t1", "--config", str(path)).returncode == 0
+                wait_for_state(load(path), connection)
+                assert daemon.stop() == 0
+            assert set(latest(read_topic(servers.bootstrap, prefix, "public.t1"))) == {(1, 1), (2, 1)}
         finally:
             connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(role))
             connection.execute(sql.SQL("DROP ROLE {}").format(role))

@@ -15,7 +15,7 @@ import pytest
 
 from tailrace.schemas import errors
 from tailrace.schemas.error_codes import CODES, ErrorCode, Retry, code, is_refilled, parks_table, retry_of
-from tailrace.schemas.errors import ConfigError, RebuildError, StateError, TailraceError, UsageError
+from tailrace.schemas.errors import ConfigError, RebuildError, SourceError, StateError, TailraceError, UsageError
 
 _ROOT: Final = Path(__file__).parents[2]
 _PACKAGES: Final = ("cdc", "schemas", "sinks", "snapshot", "spark_jobs")
@@ -30,6 +30,7 @@ _CLASSES: Final[dict[str, type[TailraceError] | None]] = {
     **{each.__name__: each for each in vars(errors).values() if _is_error(each)},
     "Waiting": StateError,  # spark_jobs.maintain.waiting
     "SchemaRefused": StateError,  # sinks.http.registry
+    "PartOfKey": SourceError,  # cdc.postgres.catalog
     # functions and methods whose first argument is a code, and the class of the error that they make
     "error": ConfigError,  # QueryText.error
     "_error": UsageError,  # cdc.cli.tree
@@ -201,7 +202,7 @@ def test_codes_have_the_retry_park_and_refill_rules_listed_here() -> None:
     assert ids(Retry.ROUND) == {"TR-582", "TR-583", "TR-584"}
     about_one_table = {
         *("TR-122", "TR-123", "TR-124", "TR-125", "TR-126", "TR-128", "TR-129", "TR-133"),
-        *("TR-205", "TR-220", "TR-304", "TR-307", "TR-345", "TR-406", "TR-431"),
+        *("TR-205", "TR-213", "TR-220", "TR-304", "TR-307", "TR-345", "TR-406", "TR-428", "TR-431"),
     }
     assert {entry.id for entry in CODES.values() if entry.parks_table} == about_one_table
     gaps = {"TR-204", "TR-401", "TR-402", "TR-403", "TR-404", "TR-405", "TR-421", "TR-422"}
