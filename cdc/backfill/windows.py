@@ -200,8 +200,8 @@ class Windows:
         if plan.denied:
             self._denied(read, plan.denied)
             return
-        if plan.layout is None:
-            # missing or renamed: a catalog inspection finds the LSN
+        if plan.layout is None or not self._registry.is_published(plan.layout):
+            # missing, renamed or not wholly published: a catalog inspection finds the LSN
             read.ready_at = time.monotonic() + _PLAN_AGAIN_S
             self._watch.want_look()
             return

@@ -83,6 +83,18 @@ def capture(config: Config, connection: psycopg.Connection, found: Found, *, fir
     return Captured(catalog, found.identity, captured, columns, partitions, with_keys)
 
 
+def check_logs(captured: Captured, config: Config) -> None:
+    """Raise the error of a start if a publication does not publish what its topics without keys need.
+
+    Such tables cannot be read again while the daemon runs.
+    """
+    source = config.source
+    found = publication.find(captured.catalog.connection, source.publication)
+    if found is not None:
+        hint = recovery.copy_anew(config.kafka.prefix, source.slot)
+        publication.check_publishes(found, source.publish, begun=True, hint=hint, logs_only=True)
+
+
 def _keyed(config: Config, relations: Sequence[Relation]) -> dict[str, bool]:
     """Return, for each table whose topic has had records, whether these records have keys."""
     topics = Topics(config.kafka.prefix)
