@@ -65,12 +65,14 @@ class Found:
 class Look:
     """A catalog check: all captured tables, without any change committed at or after the LSN `until`.
 
-    `began` is the monotonic time (s) before the check.
+    `began` is the monotonic time (s) before the check. `unpublished` are the names of tables that match the patterns
+    and are in no publication, partitions and unlogged tables included.
     """
 
     began: float
     until: int
     found: tuple[Found, ...]
+    unpublished: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,8 @@ class SnapshotRequests:
 
     def _is_read(self, name: str) -> bool:
         state = self._registry.states.get(name)
-        is_parked = state is not None and state.status is TableStatus.PARKED
-        return state is not None and not is_parked and (state.asked is not None or name in self._registry.incomplete)
+        aside = state is not None and state.status in (TableStatus.PARKED, TableStatus.UNPUBLISHED)
+        return state is not None and not aside and (state.asked is not None or name in self._registry.incomplete)
 
     def _start(self, relation: Relation, request: Request) -> Outcome:
         name = relation.qualified_name
@@ -116,6 +116,8 @@ class SnapshotRequests:
             refused = bool(request.tables)
             return Outcome(name, "without a key: only the first snapshot can read it", refused=refused)
         state = self._registry.states.get(name)
+        if state is not None and state.status is TableStatus.UNPUBLISHED:
+            return _refused(name, f"not wholly published: {state.remedy}")
         asked = state.asked or Asked() if state is not None and self._is_read(name) else None
         if state is not None and asked is not None:
             less = (request.reconcile and asked.since is None) or (asked.where not in (None, request.where))

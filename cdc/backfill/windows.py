@@ -203,8 +203,8 @@ class Windows:
         if plan.refused is not None:
             self._refused(read, plan.refused)
             return
-        if plan.layout is None:
-            # missing or renamed: a catalog inspection finds the LSN
+        if plan.layout is None or not self._registry.is_published(plan.layout):
+            # missing, renamed or not wholly published: a catalog inspection finds the LSN
             read.ready_at = time.monotonic() + _PLAN_AGAIN_S
             self._watch.want_look()
             return

@@ -159,6 +159,8 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
     for each in topics.reads:
         if each.table not in topics.parked_tables:
             yield f"{_INDENT}incomplete: {each}"
+    for line in dict.fromkeys("\n".join(topics.unpublished_tables.values()).splitlines()):
+        yield f"{_INDENT}{line.strip()}"
     for name, code in topics.parked_tables.items():
         if code:
             yield f"{_INDENT}PARKED: {name} ({code}), its changes are not written; reason: tailrace table list"

@@ -23,7 +23,7 @@ Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.t
 
 @app.command("list")
 def list_tables(config: ConfigFile = None, json: Json = False) -> None:
-    """Show the status of each table. For a parked table, also show its error, time and remedy."""
+    """Show the status of each table, and the remedy for those that are parked or unpublished."""
     from tailrace.cdc.operations.table_states import read_tables
     from tailrace.schemas.config.file import load
 
@@ -41,6 +41,10 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
             resume = f"tailrace table resume {each.table}"
             lines = (each.hint or "").split("\n       ")
             for line in lines if resume in lines else [*lines, resume]:
+                output.line(f"    {line}")
+        elif each.hint and not each.code:
+            output.line(f"\n{each.table}: its changes are not published; once they are, it is read again")
+            for line in each.hint.split("\n       "):
                 output.line(f"    {line}")
 
 

@@ -14,6 +14,7 @@ from tailrace.cdc.changes.logical_messages import Messages
 from tailrace.cdc.changes.reread import Reread
 from tailrace.cdc.changes.toast_completion import Unchanged
 from tailrace.cdc.daemon.pipeline import Pipeline
+from tailrace.cdc.startup.captured import check_logs
 from tailrace.cdc.startup.unfinished import take_up
 from tailrace.cdc.tables.catalog_watch import CatalogWatch
 from tailrace.cdc.wal.spool import Spool
@@ -66,7 +67,7 @@ class Stream:
         )
         self._wal.confirm(progress.flushed_lsn)
         self._registry = registry
-        self._watch = CatalogWatch(catalog, registry, tables.past)
+        self._watch = CatalogWatch(catalog, registry, tables.past, partial(check_logs, captured, config))
         self._windows = Windows(config, catalog, self._delivery, tables, self.assembler, self._wal.ask, self._watch)
         opened.callback(self._windows.close)
         take_up(captured, pipeline.reads, registry, self._windows)

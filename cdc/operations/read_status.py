@@ -13,6 +13,7 @@ import psycopg
 
 from tailrace.cdc.operations.read_lag import WaitingChanges, ask_daemon, lag_behind_walsender, walsender
 from tailrace.cdc.operations.status import SourceStatus, Status, assemble, daemon_status
+from tailrace.cdc.operations.table_waits import TableWait, incomplete_tables
 from tailrace.cdc.postgres import publication, slot
 from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.connect import connect
@@ -66,6 +67,7 @@ def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status
             shares_of(reads, record) if reads else {},
             lag_s=lag_s,
             daemon=daemon_status(source, reads.daemon if reads else None, answer),
+            remedies=reads.remedies() if reads else {},
         )
 
 
@@ -156,6 +158,14 @@ def read_positions(config: Config, timeout: float = KAFKA_TIMEOUT_S) -> list[tup
                 break
             step *= _STEP
     return []
+
+
+def read_waits(config: Config, record: PositionRecord | None) -> tuple[TableWait, ...]:
+    """Return the incomplete tables of a position record, with the reason of each from the tables topic."""
+    if record is None or not record.incomplete_tables:
+        return ()
+    reads = stored_reads(config)
+    return incomplete_tables(record, shares_of(reads, record), reads.remedies())
 
 
 def read_shares(config: Config, record: PositionRecord | None) -> dict[str, float]:

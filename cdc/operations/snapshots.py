@@ -80,7 +80,7 @@ def _snapshot(name: str, state: TableState, read: TableProgress | None, *, incom
     found = TableSnapshot(
         name,
         run,
-        _state(asked, planned) if reading else ended.how if ended is not None else "done",
+        _state(state, asked, planned) if reading else ended.how if ended is not None else "done",
         incomplete,
         lsn=format_lsn(lsn) if lsn else None,
         where=asked.where,
@@ -104,7 +104,9 @@ def _snapshot(name: str, state: TableState, read: TableProgress | None, *, incom
     )
 
 
-def _state(asked: Asked, read: TableProgress | None) -> str:
+def _state(state: TableState, asked: Asked, read: TableProgress | None) -> str:
+    if state.status is TableStatus.UNPUBLISHED:
+        return "unpublished"
     if asked.paused:
         return "paused"
     if read is None:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from tailrace.cdc.health.forecast import seconds_to_full
@@ -71,7 +72,8 @@ class TopicsStatus:
     `diverted` of them are dead letters. `lag_bytes` is 0 when no change is missing. `unread_bytes` is all WAL past
     `flushed_lsn`, most of which may contain no captured change. `stored_seconds` is the age of the newest position in
     Kafka. `reads` has the progress of each of the `incomplete_tables`. `parked_tables` has the error code of each
-    parked table, empty for one that is left out.
+    parked table, empty for one that is left out. `unpublished_tables` has, for each incomplete table of which changes
+    are not published, the statements that publish them.
     """
 
     error: str | None = None
@@ -86,6 +88,7 @@ class TopicsStatus:
     diverted: int = 0
     parked_tables: dict[str, str] = field(default_factory=dict)
     reads: tuple[TableWait, ...] = ()
+    unpublished_tables: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +164,23 @@ def assemble(
     *,
     lag_s: float | None = None,
     daemon: DaemonStatus = DaemonStatus(),
+    remedies: Mapping[str, str] = MappingProxyType({}),
 ) -> Status:
     """Assemble the status from the data that was read.
 
     `positions` are the last position records, in order, with their Kafka timestamps (ms). `lag_s` is the lag of the
     topics, None if unknown. `shares` is the fraction of each table, of those being read, that has been read.
+    `remedies` has the statements that publish the changes of each unpublished table.
     """
     record, stored_ms = positions[-1] if positions else (None, 0)
     flushed = record.here.flushed_lsn if record else None
     behind = _behind(source.wal_lsn, flushed)
+    incomplete = record.incomplete_tables if record else ()
     topics = TopicsStatus(
         error=kafka_error,
         position=str(record.here.position) if record else None,
         flushed_lsn=flushed,
-        incomplete_tables=record.incomplete_tables if record else (),
+        incomplete_tables=incomplete,
         parked_tables=record.parked if record else {},
         open_transaction=record.open if record else None,
         lag_bytes=_lag_bytes(behind, lag_s),
@@ -182,7 +188,8 @@ def assemble(
         unread_bytes=behind,
         stored_seconds=age(stored_ms / 1000, now) if record else None,
         diverted=record.diverted if record else 0,
-        reads=incomplete_tables(record, shares or {}),
+        reads=incomplete_tables(record, shares or {}, remedies),
+        unpublished_tables={name: remedy for name, remedy in remedies.items() if name in incomplete},
     )
     waits = {name: waited_for(config, name, records.get(name), topics.reads) for name in config.views}
     views = tuple(

@@ -14,7 +14,10 @@ from tailrace.schemas.records.layout import TableState, TableStatus
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table and its status; if parked, also the error, hint, time (UTC) and LSN of the failed commit."""
+    """A table and its status; if parked, also the error, hint, time (UTC) and LSN of the failed commit.
+
+    The hint of an unpublished table are the statements that publish all its changes.
+    """
 
     table: str
     status: str
@@ -40,7 +43,7 @@ def _info(name: str, state: TableState) -> TableInfo:
     status = state.status or TableStatus.STREAMING
     parked = state.parked
     if parked is None:
-        return TableInfo(name, status.value, state.run)
+        return TableInfo(name, status.value, state.run, hint=state.remedy or None)
     since = datetime.fromtimestamp(parked.since_ms / 1000, UTC).isoformat(timespec="seconds")
     shown = "left out" if parked.left_out else status.value
     lsn = format_lsn(parked.lsn) if parked.lsn else None

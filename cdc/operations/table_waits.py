@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tailrace.schemas.config.model import Config
@@ -24,16 +24,21 @@ class TableWait:
     share: float | None = None
     complete_lsn: int | None = None
     parked: bool = False
+    unpublished: bool = False
 
     def __str__(self) -> str:
         if self.parked:
             return f"{self.table}: parked, see tailrace table list"
+        if self.unpublished:
+            return f"{self.table}: its changes are not published, see tailrace table list"
         if self.complete_lsn is not None:
             return f"{self.table}: values were fetched from the source, complete at {format_lsn(self.complete_lsn)}"
         return f"{self.table}: being read" + ("" if self.share is None else f", {self.share:.0%}")
 
 
-def incomplete_tables(record: PositionRecord | None, shares: Mapping[str, float]) -> tuple[TableWait, ...]:
+def incomplete_tables(
+    record: PositionRecord | None, shares: Mapping[str, float], unpublished: Collection[str] = ()
+) -> tuple[TableWait, ...]:
     """Return the incomplete tables of a position record; `shares` is the fraction read of each."""
     if record is None:
         return ()
@@ -43,6 +48,7 @@ def incomplete_tables(record: PositionRecord | None, shares: Mapping[str, float]
             shares.get(table),
             None if table in shares else record.reread.get(table),
             parked=table in record.parked,
+            unpublished=table in unpublished,
         )
         for table in record.incomplete_tables
     )

@@ -12,8 +12,8 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final
 
-from tailrace.cdc.operations.read_status import read_shares, read_stored
-from tailrace.cdc.operations.table_waits import incomplete_tables, sentence, waited_for
+from tailrace.cdc.operations.read_status import read_stored, read_waits
+from tailrace.cdc.operations.table_waits import sentence, waited_for
 from tailrace.cdc.operations.told import Told, counted, nobody
 from tailrace.cdc.operations.verify_result import Result
 from tailrace.cdc.operations.verify_tables import Table, comparable, refusal
@@ -183,7 +183,7 @@ def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float
     there = stored.here.flushed_lsn if stored else 0
     applied = format_lsn(cut.flushed_lsn) if cut else "nothing"
     record = read_views(config.kafka, Topics(config.kafka.prefix)).get(name)
-    waits = sentence(waited_for(config, name, record, incomplete_tables(stored, read_shares(config, stored))))
+    waits = sentence(waited_for(config, name, record, read_waits(config, stored)))
     detail = f"The source was read at {format_lsn(x)}; topics are at {format_lsn(there)}, the view has {applied}."
     if there < x:
         return SinkError(

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tailrace.cdc.operations.read_status import read_stored
-from tailrace.cdc.operations.table_waits import incomplete_tables, sentence, waited_for
+from tailrace.cdc.operations.read_status import read_stored, read_waits
+from tailrace.cdc.operations.table_waits import sentence, waited_for
 from tailrace.cdc.operations.views import named
 from tailrace.schemas.closes import Closes
 from tailrace.schemas.config.model import Config
@@ -98,10 +98,9 @@ class AppliedViews(Closes):
     def _waits(self, names: Iterable[str]) -> str | None:
         """Return for which incomplete tables the views wait, None if for none; queries Kafka once more."""
         try:
-            record, _ = read_stored(self._config)
+            tables = read_waits(self._config, read_stored(self._config)[0])
         except TailraceError:
             return None
-        tables = incomplete_tables(record, {})
         waits = ((name, waited_for(self._config, name, self._records.get(name), tables)) for name in names)
         found = [f'"{name}" {sentence(each)}' for name, each in waits if each]
         return f"{'; '.join(found)}." if found else None

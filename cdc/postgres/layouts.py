@@ -47,6 +47,11 @@ SELECT json_build_object(
     JOIN pg_publication p ON p.oid = r.prpubid
     WHERE c.relispartition AND h.inhrelid = c.oid AND p.pubname = ANY (%(publications)s)), {of_schema}, 0),
   'toast', c.reltoastrelid::int8,
+  'published', (
+    SELECT coalesce(json_agg(json_build_array(p.oid::int8, p.xmin::text::int8) ORDER BY p.oid), '[]') {of_table}),
+  'publishes_all', (
+    SELECT bool_or(p.pubname = (%(publications)s::text[])[1]) IS NOT TRUE
+      OR bool_or(p.pubinsert) AND bool_or(p.pubupdate) AND bool_or(p.pubdelete) AND bool_or(p.pubtruncate) {of_table}),
   'files', (
     WITH RECURSIVE part AS (
       SELECT c.oid AS oid, c.relkind AS kind, c.relfilenode AS file, 0::int8 AS entry
@@ -87,9 +92,28 @@ _OF_SCHEMA: LiteralString = """(
     WHERE s.pnnspid = c.relnamespace AND p.pubname = ANY (%(publications)s))"""
 
 
+_OF_TABLE: LiteralString = """
+FROM pg_publication p WHERE p.pubname = ANY (%(publications)s) AND (p.puballtables OR EXISTS (
+  SELECT FROM (SELECT c.oid UNION ALL SELECT a.relid FROM pg_partition_ancestors(c.oid) a WHERE c.relispartition)
+    self (oid)
+  WHERE EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = self.oid) OR {by_schema}))"""
+
+_BY_SCHEMA: LiteralString = """EXISTS (
+      SELECT FROM pg_publication_namespace s JOIN pg_class m ON m.relnamespace = s.pnnspid
+      WHERE s.pnpubid = p.oid AND m.oid = self.oid)"""
+
+_UNPUBLISHED: LiteralString = """
+UNION ALL SELECT n.nspname, c.relname, NULL, NULL FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%%'
+"""
+
+
 def _layout_query(connection: psycopg.Connection) -> LiteralString:
     # PostgreSQL 14 cannot publish schemas
-    return _LAYOUT.replace("{of_schema}", _OF_SCHEMA if connection.info.server_version >= 150000 else "0")
+    of_schema, by_schema = (_OF_SCHEMA, _BY_SCHEMA) if connection.info.server_version >= 150000 else ("0", "false")
+    of_table = _OF_TABLE.replace("{by_schema}", by_schema)
+    return _LAYOUT.replace("{of_schema}", of_schema).replace("{of_table}", of_table)
 
 
 def layout(connection: psycopg.Connection, publications: Sequence[str], oid: int) -> Layout | None:
@@ -149,22 +173,30 @@ def survey(connection: psycopg.Connection, publications: Sequence[str], capture_
         )
     query = _layout_query(connection)
     rows = connection.execute(
-        f"SELECT DISTINCT ON (p.schemaname, p.tablename) p.schemaname, p.tablename, {columns}, l.layout"
+        f"(SELECT DISTINCT ON (p.schemaname, p.tablename) p.schemaname, p.tablename, {columns}, l.layout"
         " FROM pg_publication_tables p"
         " JOIN pg_namespace n ON n.nspname = p.schemaname"
         " JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = p.tablename"
-        f" CROSS JOIN LATERAL ({query} WHERE c.oid = t.oid) l (layout) WHERE p.pubname = ANY (%(publications)s)",
+        f" CROSS JOIN LATERAL ({query} WHERE c.oid = t.oid) l (layout)"
+        f" WHERE p.pubname = ANY (%(publications)s)) {_UNPUBLISHED}",
         {"publications": list(publications)},
     ).fetchall()
     # queried after the layouts, so that they contain nothing committed after this LSN
     row = connection.execute(f"SELECT {WAL_END}").fetchone()
     assert row is not None
+    captured = [each for each in rows if capture_set.captures(*each[:2])]
+    published = {(schema, table) for schema, table, _, found in captured if found is not None}
     return Look(
         began,
         parse_lsn(row[0]),
         tuple(
             Found(schema, table, tuple(names), Layout.from_dict(found))
-            for schema, table, names, found in rows
-            if found["attributes"] and capture_set.captures(schema, table)
+            for schema, table, names, found in captured
+            if found is not None and found["attributes"]
+        ),
+        frozenset(
+            f"{schema}.{table}"
+            for schema, table, _, found in captured
+            if found is None and (schema, table) not in published
         ),
     )

@@ -5,7 +5,7 @@ The catalog queries take no table locks, so running DDL never blocks them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, LiteralString
 
@@ -123,6 +123,29 @@ def statements(missing: Iterable[Missing], publications: Sequence[str]) -> list[
         added.setdefault(each.publication or publications[0], []).append(each.quoted)
     lines += [f"ALTER PUBLICATION {quoted(name)} ADD TABLE {', '.join(tables)};" for name, tables in added.items()]
     return list(dict.fromkeys(lines))
+
+
+def remedies(
+    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet, names: Collection[str]
+) -> dict[str, str]:
+    """Return, for each unpublished table of `names`, the lines to paste that publish it or leave it out."""
+    missing = {each.name: each for each in missing_tables(connection, publications, capture_set)} if names else {}
+    found = {name: "\n       ".join(statements([each], publications.names)) for name, each in missing.items()}
+    others = connection.execute(
+        "SELECT n.nspname::text, c.relname::text, (SELECT m.nspname || '.' || r.relname FROM pg_class r"
+        "  JOIN pg_namespace m ON m.oid = r.relnamespace WHERE c.relispartition AND r.oid = pg_partition_root(c.oid))"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE (c.relispartition OR c.relpersistence = 'u') AND n.nspname || '.' || c.relname = ANY (%s)",
+        (list(names),),
+    ).fetchall()
+    for schema, table, root in others:
+        name = f"{schema}.{table}"
+        if root is not None:
+            # if its root is published, its changes are on that one's topic
+            found[name] = found.get(root) or f'tables = [..., "!{name}"]  # under [source]'
+        else:
+            found[name] = f"ALTER TABLE {quoted(schema)}.{quoted(table)} SET LOGGED;"
+    return found
 
 
 @dataclass(frozen=True, slots=True)

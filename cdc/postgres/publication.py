@@ -18,7 +18,7 @@ from tailrace.cdc.postgres.keys import may_be_updated
 from tailrace.cdc.postgres.recipe import Recipe
 from tailrace.schemas.config.model import Publish
 from tailrace.schemas.errors import SourceError, StateError, all_of
-from tailrace.schemas.relation import Relation
+from tailrace.schemas.relation import Relation, quoted
 
 log = structlog.get_logger()
 
@@ -79,15 +79,24 @@ def check_same(found: Publications | None, name: str, stored: tuple[int, int], h
     return found
 
 
-def check_publishes(found: Publications, publish: Publish = "all", *, begun: bool, hint: str) -> None:
+def publish_all(name: str, changes: Iterable[str] = _CHANGES) -> str:
+    """Return the statement after which a publication publishes `changes`."""
+    return f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(changes)}');"
+
+
+def check_publishes(
+    found: Publications, publish: Publish = "all", *, begun: bool, hint: str, logs_only: bool = False
+) -> None:
     """Raise an error for publications that leave out an operation.
 
     SourceError (TR-233), or if `begun` StateError (TR-426), because the topics may lack changes already. With
     `publish` = "insert", publications with more operations raise SourceError (TR-233), because a log of inserts cannot
-    represent an update.
+    represent an update. With `logs_only`, publications of tables with a key are not checked: such a table is read again
+    once all its changes are published.
     """
     inserts = publish == "insert"
-    for publication, all_changes in ((found.first, _CHANGES), (found.nokey, _EVENTS)):
+    checked = ((found.first, _CHANGES), (found.nokey, _EVENTS))
+    for publication, all_changes in checked if inserts or not logs_only else checked[1:]:
         needed = _INSERTS if inserts else all_changes
         if publication is not None and inserts and publication.publishes - set(_INSERTS):
             raise _publishes_more(publication)
@@ -95,7 +104,7 @@ def check_publishes(found: Publications, publish: Publish = "all", *, begun: boo
             continue
         left_out = [each for each in _CHANGES if each in needed and each not in publication.publishes]
         message = f'publication "{publication.name}" does not publish: {", ".join(left_out)}'
-        statement = f"ALTER PUBLICATION \"{publication.name}\" SET (publish = '{', '.join(needed)}');"
+        statement = publish_all(publication.name, needed)
         if not begun:
             raise SourceError(
                 "TR-233",

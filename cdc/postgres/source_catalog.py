@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import psycopg
 
 from tailrace.cdc.postgres import publication
@@ -9,7 +11,7 @@ from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.catalog import Types
 from tailrace.cdc.postgres.keys import Keys
 from tailrace.cdc.postgres.layouts import layout, survey
-from tailrace.cdc.postgres.membership import NotCaptured, explain
+from tailrace.cdc.postgres.membership import NotCaptured, explain, remedies
 from tailrace.cdc.postgres.publication import Publications
 from tailrace.schemas.records.layout import Layout
 from tailrace.schemas.relation import Relation
@@ -50,6 +52,12 @@ class SourceCatalog:
     def survey(self) -> Look:
         """Return the layouts of all captured tables."""
         return survey(self.connection, self.publications.names, self.capture_set)
+
+    def remedies(self, outside: Collection[str], some: Iterable[str]) -> dict[str, str]:
+        """Return the lines that publish the changes of tables: of those `outside` all, of `some` those left out."""
+        found = remedies(self.connection, self.publications, self.capture_set, outside)
+        statement = publication.publish_all(self.publications.first.name)
+        return {**found, **dict.fromkeys(some, statement)}
 
     def why_not_captured(self, name: str) -> NotCaptured:
         """Return the reason why ``schema.table`` is not captured."""

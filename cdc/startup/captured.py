@@ -106,6 +106,18 @@ def capture(
     return Captured(catalog, found.identity, captured, columns, partitions, keyed, refusals.parked)
 
 
+def check_logs(captured: Captured, config: Config) -> None:
+    """Raise the error of a start if a publication does not publish what its topics without keys need.
+
+    Such tables cannot be read again while the daemon runs.
+    """
+    source = config.source
+    found = publication.find(captured.catalog.connection, source.publication)
+    if found is not None:
+        hint = recovery.copy_anew(config.kafka.prefix, source.slot)
+        publication.check_publishes(found, source.publish, begun=True, hint=hint, logs_only=True)
+
+
 def _topic_keys(config: Config, relations: Sequence[Relation]) -> dict[str, list[str]]:
     """Return the key columns of each table whose topic has had records; none if these have no keys."""
     topics = Topics(config.kafka.prefix)

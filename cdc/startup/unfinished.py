@@ -28,8 +28,11 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
         )
     relations = {relation.qualified_name: relation for relation in captured.relations}
     refused = {relation.qualified_name for relation, _ in captured.refused}
-    for name in sorted(registry.incomplete - relations.keys() - refused):
-        registry.gone(name)
+    if missing := registry.incomplete - relations.keys() - refused:
+        # the first catalog inspection decides about tables that are not published
+        unpublished = captured.catalog.survey().unpublished
+        for name in sorted(missing - unpublished):
+            registry.gone(name)
     for name, state in list(registry.states.items()):
         if state.asked is not None and name not in relations:
             registry.cancel(name)
@@ -37,7 +40,7 @@ def take_up(captured: Captured, reads: StoredReads, registry: TableRegistry, win
     for name, relation in relations.items():
         now = registry.states.get(name)
         # the first catalog inspection schedules the read of an unknown table, with its publication entry
-        if now is None or now.status in (TableStatus.NEW, TableStatus.PARKED):
+        if now is None or now.status in (TableStatus.NEW, TableStatus.PARKED, TableStatus.UNPUBLISHED):
             continue
         if name in registry.incomplete or now.asked is not None or name in unread:
             windows.resume(relation, reads.left(name, now.run))

@@ -16,7 +16,7 @@ of server time). `rest_s` limits it to a tenth of the time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, LiteralString
 
 from tailrace.cdc.postgres.source_catalog import SourceCatalog
@@ -42,12 +42,16 @@ WITH news AS (
   UNION SELECT xmin FROM pg_inherits WHERE age(xmin) <= age(%(since)s::xid)
   UNION SELECT xmin FROM pg_index WHERE age(xmin) <= age(%(since)s::xid)
   UNION SELECT xmin FROM pg_namespace WHERE age(xmin) <= age(%(since)s::xid)
+  UNION SELECT xmin FROM pg_publication WHERE age(xmin) <= age(%(since)s::xid)
   UNION SELECT xmin FROM pg_publication_rel WHERE age(xmin) <= age(%(since)s::xid)
   {of_schemas})
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT xmin::text::int8 FROM news LIMIT %(most)s)
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT xmin::text::int8 FROM news LIMIT %(most)s),
+  (SELECT coalesce(sum(oid::int8), 0)::int8 FROM pg_publication_rel) + {schemas}
 """
+# The sum decreases when a table leaves a publication, which deletes a row and writes none.
 
 _OF_SCHEMAS: LiteralString = "UNION SELECT xmin FROM pg_publication_namespace WHERE age(xmin) <= age(%(since)s::xid)"
+_SCHEMAS: LiteralString = "(SELECT coalesce(sum(oid::int8), 0)::int8 FROM pg_publication_namespace)"
 
 # ATTACH PARTITION takes its strongest lock on the partition only; VACUUM and ANALYZE lock one table.
 _LOCKED: LiteralString = """
@@ -59,7 +63,8 @@ WHERE granted AND pid IS DISTINCT FROM pg_backend_pid()
       AND (mode = 'AccessExclusiveLock' OR mode = 'ShareUpdateExclusiveLock' AND EXISTS (
         SELECT FROM pg_locks m WHERE m.pid = l.pid AND m.locktype = 'relation' AND m.relation <> l.relation
         AND m.relation >= 16384 AND m.mode = 'AccessExclusiveLock'))
-    OR locktype = 'object' AND classid = 'pg_type'::regclass AND mode IN ('ExclusiveLock', 'AccessExclusiveLock'))
+    OR locktype = 'object' AND classid IN ('pg_type'::regclass, 'pg_publication'::regclass)
+      AND mode IN ('ExclusiveLock', 'AccessExclusiveLock'))
   AND NOT EXISTS (SELECT FROM pg_stat_get_activity(l.pid) s
     WHERE l.pid IS NOT NULL AND s.state LIKE 'idle in transaction%')
 """
@@ -68,14 +73,24 @@ WHERE granted AND pid IS DISTINCT FROM pg_backend_pid()
 class CatalogWatch:
     """Catalog inspections of one stream. Memory: two, each bounded by the number of captured tables."""
 
-    def __init__(self, catalog: SourceCatalog, registry: TableRegistry, past: Callable[[str, str], TopicPast]) -> None:
-        """`past` returns the history of a table's topic."""
+    def __init__(
+        self,
+        catalog: SourceCatalog,
+        registry: TableRegistry,
+        past: Callable[[str, str], TopicPast],
+        check: Callable[[], None],
+    ) -> None:
+        """`past` returns the history of a table's topic. `check` raises an error if the catalog has changed so that
+        the daemon cannot continue.
+        """
+        self._check = check
         self._catalog = catalog
         self._connection = catalog.connection
         self._registry = registry
         self._past = past
         self._since: str | None = None
         self._known: set[int] = set()
+        self._members = 0
         self._locked: set[int] = set()
         self._pending: list[Look] = []
         self._wants_look = True
@@ -93,6 +108,7 @@ class CatalogWatch:
             news |= self._is_news()
         if news or self._wants_look:
             self._wants_look = False
+            self._check()
             self.add(self._catalog.survey())
         self._judge()
         self.rest_s = (time.monotonic() - began) * (_SHARE - 1)
@@ -111,7 +127,8 @@ class CatalogWatch:
             pasts = {found.name: self._past(found.schema, found.table) for found in look.found}
             judged = [self._registry.judge(look, found, pasts[found.name]) for found in look.found]
             self._wants_look |= None in judged
-            self._registry.settle(look, pasts)
+            self._registry.settle(look, pasts, self._remedies(look, judged))
+            self._wants_look |= bool(self._registry.unpublished(look))
         self._judge()
 
     def want_look(self) -> None:
@@ -132,25 +149,32 @@ class CatalogWatch:
         # locks first: the second query sees the changes of a session that releases its lock after the first
         locked = [oid for (oid,) in self._connection.execute(_LOCKED)]
         # PostgreSQL 14 cannot publish schemas
-        of_schemas: LiteralString = _OF_SCHEMAS if self._connection.info.server_version >= 150000 else ""
-        query = _NEWS.replace("{of_schemas}", of_schemas)
+        has_schemas = self._connection.info.server_version >= 150000
+        query = _NEWS.replace("{of_schemas}", _OF_SCHEMAS if has_schemas else "")
+        query = query.replace("{schemas}", _SCHEMAS if has_schemas else "0")
         row = self._connection.execute(query, {"since": self._since or "3", "most": _MOST}).fetchone()
         assert row is not None
-        xmin, written = row
+        xmin, written, members = row
         first = self._since is None
         self._since = str(int(xmin) % 2**32)
         self._locked = set(locked) - {None, 0}
-        news = first or len(written) >= _MOST or not self._known.issuperset(written)
-        self._known = set(written)
+        news = first or len(written) >= _MOST or not self._known.issuperset(written) or members != self._members
+        self._known, self._members = set(written), members
         return news
 
     def _judge(self) -> None:
         """Update the set of unsettled tables."""
         unsettled = self._held(self._locked)
         for look in self._pending:
-            unsettled |= self._registry.moved(look)
+            unsettled |= self._registry.moved(look) | self._registry.unpublished(look)
             unsettled |= {found.name for found in look.found if self._is_open(look, found)}
         self._registry.unsettled = frozenset(unsettled)
+
+    def _remedies(self, look: Look, judged: Sequence[Action | None]) -> dict[str, str]:
+        """Return the statements that publish all changes of the tables of which some are not published."""
+        outside = self._registry.unpublished(look)
+        some = [found.name for found, action in zip(look.found, judged, strict=True) if action is Action.UNPUBLISH]
+        return self._catalog.remedies(outside, some) if outside or some else {}
 
     def _is_open(self, look: Look, found: Found) -> bool:
         action = self._registry.judge(look, found, self._past(found.schema, found.table))

@@ -3,16 +3,19 @@
 Pure functions; each row of this table is one of their return statements:
 
     observation                                                      action
+    not every kind of change is published                            UNPUBLISH (at a look only)
     the table is unknown                                             READ
     another table had this topic, or this table had another name     REFILL
     another table has this name                                      REFILL
     another publication entry: changes may be missing                REFILL
+    its changes were not published, and are again                    RECONCILE (at a look only)
     a truncate of the topic is still to be sent                      EMPTY    (before a record only)
     columns that readers of old records cannot follow; another key   REFILL   (the registry stops if so configured)
     a changed column with a configured option                        READ
     stored key values may read differently                           REFILL
     rows may be deleted without a delete in the WAL: TRUNCATE of a
-    partition, or unpublished changes (detached, UNLOGGED, moved)    RECONCILE
+    partition, or unpublished changes (detached, UNLOGGED, moved,
+    the publication's options were altered)                          RECONCILE
     stored values may read differently; a partition brought rows     READ
     columns or their layout changed, but all rows read as before     NOTE
     no difference, or the table is to be read in any case            NONE
@@ -45,6 +48,7 @@ class Action(Enum):
     RECONCILE = "reconcile"  # all rows are read again, and keys that are not found are deleted
     REFILL = "refill"  # a truncate, then all rows are read again
     EMPTY = "empty"  # the truncate of an earlier REFILL
+    UNPUBLISH = "unpublish"  # the table is incomplete until all its changes are published
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ def on_record(
         return Action.EMPTY
     if breaks:
         return Action.REFILL
+    if state.status is TableStatus.UNPUBLISHED:
+        return Action.NONE
     if chosen:
         return Action.READ
     if not past.used or state.layout is None or commit_lsn < state.lsn or now is None:
@@ -98,9 +104,14 @@ def on_record(
 
 def on_look(state: TableState | None, now: Layout, columns: tuple[str, ...], past: TopicPast) -> Action:
     """Return the action for a table that a catalog inspection has found under the name of `state`."""
+    unpublished = state is not None and state.status is TableStatus.UNPUBLISHED
+    if not now.publishes_all:
+        return Action.NONE if unpublished else Action.UNPUBLISH
     if (replaced := _replaced(state, now.oid, now, past)) is not None:
         return replaced
     assert state is not None
+    if unpublished:
+        return Action.RECONCILE
     if state.layout is None:
         return Action.NONE
     return _not_twice(state, _at_rest(state, state.layout, now, columns, past))

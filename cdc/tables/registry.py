@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import orjson
 import structlog
@@ -32,6 +33,10 @@ from tailrace.snapshot.progress import Counted, ReadProgress
 from tailrace.snapshot.window import Found, Look
 
 log = structlog.get_logger()
+
+_BEING_READ = (TableStatus.WANTED, TableStatus.READING)
+_UNPUBLISHED_STAY = (TableStatus.UNPUBLISHED, TableStatus.PARKED, TableStatus.KEYLESS)
+"""The statuses that do not change if a table is not published."""
 
 _ROWS_STAY = (Action.REFILL, Action.RECONCILE)
 """Actions for rows whose records a plain read would leave on the topic."""
@@ -188,8 +193,14 @@ class TableRegistry:
             return Action.NONE
         if look.began < self._changed_at.get(found.name, 0.0):
             return None
-        state = self._states.get(found.name)
-        return on_look(state, found.layout, _with_options(self._options, found.name, found.columns), past)
+        state, now = self._states.get(found.name), found.layout
+        if self.is_published(now):
+            now = replace(now, publishes_all=True)
+        return on_look(state, now, _with_options(self._options, found.name, found.columns), past)
+
+    def is_published(self, layout: Layout) -> bool:
+        """Whether all changes of a table with this layout are published that its topic must have."""
+        return layout.publishes_all or self._source.publish == "insert"
 
     def moved(self, look: Look) -> set[str]:
         """Return the tables missing from a catalog inspection that were renamed or whose read is unfinished."""
@@ -198,20 +209,38 @@ class TableRegistry:
         return {
             name
             for name, state in self._states.items()
-            if state.oid and name not in here and look.began >= self._changed_at.get(name, 0.0)
-            if state.oid in elsewhere or self.status(name) in (TableStatus.WANTED, TableStatus.READING)
+            if name not in here and name not in look.unpublished and look.began >= self._changed_at.get(name, 0.0)
+            if state.status is TableStatus.UNPUBLISHED
+            or (state.oid and (state.oid in elsewhere or self.status(name) in _BEING_READ))
         }
 
-    def settle(self, look: Look, pasts: Mapping[str, TopicPast]) -> None:
+    def unpublished(self, look: Look) -> set[str]:
+        """Return the tables that a catalog inspection found in no publication, though their topics are to be current.
+
+        It includes another table that has taken the name of a topic.
+        """
+        found = look.unpublished & self._states.keys() - self.keyless
+        return {name for name in found if self.status(name) not in _UNPUBLISHED_STAY}
+
+    def settle(
+        self, look: Look, pasts: Mapping[str, TopicPast], remedies: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Apply a catalog inspection once the stream has passed its LSN: then changes have these shapes.
 
-        This handles tables that were altered, renamed or replaced without a row change in the stream.
+        This handles tables that were altered, renamed, replaced or not published any more without a row change in the
+        stream. `remedies` are the statements that publish each unpublished table.
         """
         actions = [(each, self.judge(look, each, pasts[each.name])) for each in look.found]
         for name in self.moved(look):
             self.gone(name)
+        elsewhere = {each.layout.oid for each in look.found}
+        for name in sorted(self.unpublished(look)):
+            if look.began >= self._changed_at.get(name, 0.0):
+                self.unpublish(name, remedies.get(name, ""), renamed=self._states[name].oid in elsewhere)
         for each, action in actions:
-            if action is not None and action not in (Action.NOTE, Action.NONE):
+            if action is Action.UNPUBLISH:
+                self.unpublish(each.name, remedies.get(each.name, ""))
+            elif action is not None and action not in (Action.NOTE, Action.NONE):
                 # the read identifies the table by its name
                 relation = Relation(each.layout.oid, each.schema, each.table, ReplicaIdentity.DEFAULT, ())
                 self._want(action, relation, each.layout)
@@ -354,6 +383,18 @@ class TableRegistry:
         log.warning("table missing: its topic stays unchanged", table=name)
         run = self._states[name].run + 1 if name in self._states else 0
         self._store(name, TableState(run, 0, status=TableStatus.GONE))
+        self._relations.pop(name, None)
+
+    def unpublish(self, name: str, remedy: str, *, renamed: bool = False) -> None:
+        """→ UNPUBLISHED: the topic lacks changes from now on, until `remedy` is run; then it is read again.
+
+        With `renamed`, another table has the name now.
+        """
+        log.warning("table not published: no cut is a state of it", table=name, remedy=remedy)
+        state = self._states.get(name) or TableState(0, 0)
+        oid = 0 if renamed else state.oid
+        run = TableState(state.run + 1, oid, member=state.member, empty=state.empty, refill=state.refill)
+        self._store(name, replace(run, status=TableStatus.UNPUBLISHED, remedy=remedy))
         self._relations.pop(name, None)
 
     def cannot_be_read(self, name: str) -> None:

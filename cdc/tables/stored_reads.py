@@ -47,6 +47,10 @@ class StoredReads:
         wanted = {table for table, state in self.states.items() if state.status in (None, TableStatus.WANTED)}
         return planned | {table for table in wanted if self.states[table].oid and self.states[table].layout is None}
 
+    def remedies(self) -> dict[str, str]:
+        """Return the statements that publish all changes of each unpublished table."""
+        return {name: each.remedy for name, each in self.states.items() if each.status is TableStatus.UNPUBLISHED}
+
     def progress(self) -> ReadProgress:
         """Return the progress of each table's newest read."""
         return stored_progress((run, value) for (_, run, _), value in self.chunks.items())

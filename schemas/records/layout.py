@@ -99,6 +99,9 @@ class Layout:
     stored only `labels`: (oid, label) of the values of the columns' own enums.
     `toast` is the oid of its TOAST table, 0 if it has none. An ALTER TABLE that rewrites the table changes it; VACUUM
     FULL, CLUSTER and TRUNCATE do not.
+    `published` are (oid, version) of the publications that have it; None in a layout from older versions. The version
+    is the `xmin` of the publication's catalog row, which each ALTER PUBLICATION of its options replaces.
+    `publishes_all` is False if the first publication has it and some kind of change is published by none.
     """
 
     oid: int
@@ -109,10 +112,12 @@ class Layout:
     member: int = 0
     types: tuple[TypeForm, ...] | None = ()
     toast: int = 0
+    published: tuple[tuple[int, int], ...] | None = None
+    publishes_all: bool = True
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
-        types = value.get("types")
+        types, published = value.get("types"), value.get("published")
         return cls(
             value["oid"],
             tuple((oid, file, int(entry)) for oid, file, entry in value["files"]),
@@ -122,12 +127,15 @@ class Layout:
             value["member"],
             None if types is None else tuple(TypeForm.from_dict(each) for each in types),
             value.get("toast", 0),
+            None if published is None else tuple((oid, version) for oid, version in published),
+            value.get("publishes_all", True),
         )
 
     @property
     def oids(self) -> set[int]:
-        """The oids of the table, of its leaf partitions, and of the types inside its columns' types."""
-        return {self.oid, *(oid for oid, _, _ in self.files), *(form.oid for form in self.types or ())}
+        """The oids of the table, of its leaf partitions, of the types inside its columns' types, of publications."""
+        parts = {self.oid, *(oid for oid, _, _ in self.files), *(form.oid for form in self.types or ())}
+        return parts | {oid for oid, _ in self.published or ()}
 
     def has(self, relation: Relation) -> bool:
         """Return whether the layout has all columns of `relation`, with the same names and types."""
@@ -165,6 +173,11 @@ class Layout:
         versions = {each.number: each.version for each in self.attributes}
         return all(versions.get(each.number) == each.version for each in now.attributes)
 
+    def _published_otherwise(self, now: Layout) -> bool:
+        """Return whether a publication was altered, so that some changes may not have been published for a time."""
+        before = dict(self.published or ())
+        return any(before.get(oid, version) != version for oid, version in now.published or ())
+
     def _altered_types(self, now: Layout) -> set[int]:
         """Return the oids of the types whose stored values may have another text under the later layout `now`."""
         if self.types is None:
@@ -191,7 +204,8 @@ class Layout:
         found = RowsAtRest.SAME
         if self.attached(now):
             found = RowsAtRest.DIFFER
-        if self._partition_rewritten(now) or self._attached_again(now) or self._logged_again(now):
+        not_streamed = self._partition_rewritten(now) or self._attached_again(now) or self._logged_again(now)
+        if not_streamed or self._published_otherwise(now):
             found = RowsAtRest.MISSING
         types, rewritten = self._altered_types(now), self.rewritten(now)
         known = {each.number: each for each in self.attributes}
@@ -271,11 +285,13 @@ class TableStatus(StrEnum):
     """No captured table has this name; the topic stays unchanged."""
     PARKED = "parked"
     """Set aside because of an error: its changes are not written until a person resumes it."""
+    UNPUBLISHED = "unpublished"
+    """Its changes, or some kinds of them, are not published; it is read again once all are."""
 
     @property
     def is_incomplete(self) -> bool:
         """True if no cut is a state of this table."""
-        return self in (TableStatus.NEW, TableStatus.WANTED, TableStatus.READING, TableStatus.PARKED)
+        return self not in (TableStatus.STREAMING, TableStatus.KEYLESS, TableStatus.GONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +330,9 @@ class TableState:
     while a run that a person requested or paused is not finished, `ended` from its end until the next run begins.
     `status` is None in records of older versions, where the position record names the incomplete tables. `empty`: the
     topic's next record must be a truncate; `refill`: a read must also begin with one, because earlier changes may have
-    had another form. `parked` has the error and the time if the table is parked.
+    had another form. `parked` has the error and the time if the table is parked. `remedy` are the statements that
+    publish all changes of an unpublished table. Versions that do not know this status read such a record as that of a
+    table to be read into an emptied topic.
     """
 
     run: int
@@ -329,13 +347,21 @@ class TableState:
     refill: bool = False
     parked: Parked | None = None
     ended: Ended | None = None
+    remedy: str = ""
 
     def to_json(self) -> bytes:
-        return orjson.dumps(asdict(self))
+        value = asdict(self)
+        del value["remedy"]
+        if self.status is TableStatus.UNPUBLISHED:
+            value |= {"status": TableStatus.WANTED, "refill": True}
+            value["unpublished"] = {"remedy": self.remedy, "refill": self.refill}
+        return orjson.dumps(value)
 
     @classmethod
     def from_json(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
+        if unpublished := value.get("unpublished"):
+            value |= {"status": TableStatus.UNPUBLISHED, **unpublished}
         layout, asked, ended = value["layout"], value.get("asked"), value.get("ended")
         return cls(
             value["run"],
@@ -350,4 +376,5 @@ class TableState:
             value.get("refill", False),
             Parked(**value["parked"]) if value.get("parked") else None,
             Ended(**ended) if ended else None,
+            value.get("remedy", ""),
         )

@@ -20,7 +20,8 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import format_lsn
-from tests.ddl.ledger import Ledger
+from tailrace.schemas.records.position import PositionRecord
+from tests.ddl.ledger import Contents, Ledger
 from tests.ddl.states import Difference, States
 from tests.support.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.support.servers import fresh_database
@@ -87,8 +88,10 @@ class Outcome:
 
 
 @contextmanager
-def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[Ledger, Path]]:
-    """Create a database with a publication for all tables, and a configuration for it."""
+def stage(
+    servers: Servers, more: str = "", source: str = "", publication: str = "FOR ALL TABLES"
+) -> Iterator[tuple[Ledger, Path]]:
+    """Create a database with a publication of all tables or others, and a configuration for it."""
     prefix = f"t{uuid.uuid4().hex[:10]}"
     with fresh_database(servers.dsn) as dsn, tempfile.TemporaryDirectory() as folder:
         more = f"[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 50\n{more}"
@@ -96,7 +99,7 @@ def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[
         ledger = Ledger(dsn, prefix)
         ledger.connection.execute(
             "CREATE TABLE other (id int PRIMARY KEY, x int); INSERT INTO other VALUES (1, 1);"
-            "CREATE PUBLICATION tailrace FOR ALL TABLES WITH (publish_via_partition_root = true)"
+            f"CREATE PUBLICATION tailrace {publication} WITH (publish_via_partition_root = true)".encode()
         )
         try:
             yield ledger, path
@@ -104,13 +107,15 @@ def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[
             ledger.close()
 
 
-def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") -> Outcome:
+def play(
+    servers: Servers, cases: dict[str, Case], mode: str, source: str = "", publication: str = "FOR ALL TABLES"
+) -> Outcome:
     """Run cases in one mode.
 
     "idle"; "followed" by changes of rows; while the daemon is "stopped" or "killed"; or "restarted" after a look at the
     catalog.
     """
-    with stage(servers, source=source) as (ledger, path):
+    with stage(servers, source=source, publication=publication) as (ledger, path):
         config = load(path)
         outcome = Outcome(config.kafka.prefix)
         for name, case in cases.items():
@@ -125,7 +130,7 @@ def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") 
                 stop(daemon) if mode == "stopped" else daemon.kill()
             patience = _STATE_S
             for name, case in cases.items():
-                if mode in ("idle", "followed") and not wait_for_any_state(config, patience):
+                if mode in ("idle", "followed") and not wait_for_any_state(config, ledger, patience):
                     patience = 1.0
                 _steps(ledger, name, case, mode)
                 if mode in ("idle", "followed") and daemon.process.poll() is not None:
@@ -183,10 +188,21 @@ def emit(ledger: Ledger) -> None:
         time.sleep(0.12)
 
 
-def wait_for_any_state(config: Config, seconds: float) -> bool:
+def is_state(config: Config, ledger: Ledger, position: PositionRecord) -> bool:
+    """Whether a cut is a state of all tables of which all changes are published."""
+    names, now = Names(config), ledger.now()
+    expected = (table for table in position.incomplete_tables if _is_published(now.get(names.topic(table))))
+    return position.open is None and not any(expected)
+
+
+def _is_published(contents: Contents | None) -> bool:
+    return contents is None or contents.published
+
+
+def wait_for_any_state(config: Config, ledger: Ledger, seconds: float) -> bool:
     """Wait a limited time for the newest cut to be a state; without one, the next step must show why."""
     with suppress(AssertionError):
-        wait_for(config, lambda record: record.is_state, seconds)
+        wait_for(config, lambda record: is_state(config, ledger, record), seconds)
         return True
     return False
 
@@ -219,10 +235,13 @@ def newest_differences(ledger: Ledger, config: Config, tables: Sequence[str] | N
     expected = ledger.now() if tables is None else {topic: ledger.now()[topic] for topic in tables}
     states = States(config, expected)
     position = next(p for _, p in reversed(states.positions) if p.here.flushed_lsn >= target and p.open is None)
-    wrong = states.at(position.here, expected)
     names = Names(config)
-    for table in position.incomplete_tables:
-        wrong[names.topic(table)] = f"incomplete at {format_lsn(position.here.flushed_lsn)}"
+    incomplete = {names.topic(table) for table in position.incomplete_tables}
+    unpublished = {topic for topic, each in expected.items() if not each.published}
+    aside = unpublished & (incomplete | expected.keys() - position.here.offsets.keys())
+    wrong = states.at(position.here, {topic: each for topic, each in expected.items() if topic not in aside})
+    for topic in incomplete - unpublished:
+        wrong[topic] = f"incomplete at {format_lsn(position.here.flushed_lsn)}"
     return wrong
 
 

@@ -24,8 +24,9 @@ Texts = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A published table with a key, as PostgreSQL prints it.
+    """A table with a key, as PostgreSQL prints it.
 
+    `published` is False if its changes, or some kinds of them, are in no publication: its topic may be incomplete.
     `rows` are by the texts of `key`; `oid` is the table's. `left` are keys of partitions that were detached or dropped:
     their rows may stay on the topic.
     """
@@ -35,6 +36,7 @@ class Contents:
     rows: dict[Key, Texts]
     left: frozenset[Key] = frozenset()
     oid: int = 0
+    published: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Ledger:
         """
         topic = self._topics.table(*table.split("."))
         contents = self.entries[-1].tables.get(topic)
-        if contents is None:
+        if contents is None or not contents.published:
             return
         key = contents.key
         names = ", ".join(f'"{name}"' for name in key)
@@ -117,7 +119,8 @@ class Ledger:
     def _contents(self) -> dict[str, Contents]:
         known = self.entries[-1].tables if self.entries else {}
         found = {}
-        for schema, table, oid, names, row_filter, key in self.connection.execute(_PUBLISHED, [self._publications]):
+        tables = self.connection.execute(_TABLES, {"publications": self._publications})
+        for schema, table, oid, names, row_filter, published, key in tables:
             if not key:
                 continue
             topic = self._topics.table(schema, table)
@@ -131,6 +134,7 @@ class Ledger:
                 {tuple(row[place] for place in places): row for row in rows},
                 self._left.get(topic, frozenset()),
                 oid,
+                published,
             )
             assert len(contents.rows) == len(rows), f"{table}: the key is none"
             # equal contents are one object, so that comparisons can be cached by identity
@@ -144,16 +148,24 @@ class Ledger:
         return [tuple(None if value is None else value.decode() for value in row) for row in values]
 
 
-_PUBLISHED = """
-SELECT p.schemaname, p.tablename, c.oid, p.attnames, p.rowfilter, array(
+_TABLES = """
+WITH published AS MATERIALIZED (
+  SELECT schemaname, tablename, min(attnames) AS names, min(rowfilter) AS filter,
+    bool_or(pubinsert) AND bool_or(pubupdate) AND bool_or(pubdelete) AND bool_or(pubtruncate) AS whole
+  FROM pg_publication_tables JOIN pg_publication USING (pubname) WHERE pubname = ANY (%(publications)s) GROUP BY 1, 2)
+SELECT n.nspname, c.relname, c.oid, coalesce(p.names, array(
+    SELECT a.attname FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND a.attgenerated = '' ORDER BY a.attnum)),
+  p.filter, coalesce(p.whole, false), array(
   SELECT a.attname FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k (n, place)
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.n
   WHERE i.indrelid = c.oid AND k.place <= i.indnkeyatts AND i.indimmediate
     AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
   ORDER BY k.place)
-FROM pg_publication_tables p
-JOIN pg_class c ON c.oid = format('%%I.%%I', p.schemaname, p.tablename)::regclass
-WHERE p.pubname = ANY (%s)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN published p ON (p.schemaname, p.tablename) = (n.nspname, c.relname)
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND n.nspname <> 'information_schema'
+AND n.nspname NOT LIKE 'pg\\_%%'
 """
 
 

@@ -17,7 +17,8 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config, Source
 from tailrace.schemas.lsn import format_lsn
-from tests.ddl.cases import STOP_TIMED_OUT, newest_differences, said, stop
+from tailrace.schemas.records.position import PositionRecord
+from tests.ddl.cases import STOP_TIMED_OUT, is_state, newest_differences, said, stop
 from tests.ddl.ledger import Ledger
 from tests.ddl.statements import KINDS, LISTED, SETUP, Generator, leaves
 from tests.ddl.states import States
@@ -203,10 +204,13 @@ class _Play:
         deadline = time.monotonic() + _STATE_S
         while time.monotonic() < deadline and not self._stopped():
             try:
-                wait_for(self._config, lambda p: p.state is not None and p.state.flushed_lsn >= int(row[0]), 1.0)
+                wait_for(self._config, lambda p: self._is_state(p) and p.here.flushed_lsn >= int(row[0]), 1.0)
                 return
             except AssertionError:
                 continue
+
+    def _is_state(self, position: PositionRecord) -> bool:
+        return is_state(self._config, self._ledger, position)
 
     def _stopped(self) -> bool:
         if self._daemon is None or self._daemon.process.poll() is None:
@@ -229,7 +233,9 @@ class _Play:
     def _judge(self) -> None:
         tables = {topic for entry in self._ledger.entries for topic in entry.tables}
         states = States(self._config, tables)
-        self._result.states = sum(position.is_state for _, position in states.positions)
+        keyed = {topic.removeprefix(f"{self._config.kafka.prefix}.") for topic in tables}
+        complete = (keyed - set(each.incomplete_tables) for _, each in states.positions if each.open is None)
+        self._result.states = sum(bool(names) for names in complete)
         found = list(states.check(self._ledger))
         if found:
             topics = sorted({each.topic for each in found})

@@ -508,6 +508,16 @@ class Generator:
             return [f"ALTER PUBLICATION tailrace DROP TABLE {table.at}", f"{add}{what}"]
         return [f"{add}{what}"]
 
+    def publish_less_for_a_while(self) -> Statements:
+        """Leave out some kinds of change, or the names of partitioned tables, and alter tables meanwhile."""
+        kinds = ("insert", "update", "delete", "truncate")
+        some = [each for each in kinds if self._pick.random() < 0.4]
+        narrow, wide = f"publish = '{', '.join(some)}'", f"publish = '{', '.join(kinds)}'"
+        if self._pick.random() < 0.25:
+            narrow, wide = "publish_via_partition_root = false", "publish_via_partition_root = true"
+        changes = [*self.changes(2), *(self.truncate() if self._pick.random() < 0.3 else [])]
+        return [f"ALTER PUBLICATION tailrace SET ({narrow})", *changes, f"ALTER PUBLICATION tailrace SET ({wide})"]
+
     def _one(self, query: str, *arguments: object) -> tuple[Any, ...]:
         row = self._connection.execute(query.encode(), arguments).fetchone()
         return ("none",) if row is None else row
@@ -541,7 +551,9 @@ _KINDS: dict[str, tuple[Callable[[Generator], Statements], ...]] = {
         Generator.attach, Generator.attach, Generator.detach, Generator.out_for_a_while, Generator.drop_part,
         Generator.truncate_part, Generator.rewrite_part,
     ),
-    "publications": (Generator.unpublish, Generator.publish_again, Generator.publish_again),
+    "publications": (
+        Generator.unpublish, Generator.publish_again, Generator.publish_again, Generator.publish_less_for_a_while,
+    ),
 }  # fmt: skip
 
 KINDS = tuple(_KINDS)

@@ -107,7 +107,9 @@ class States:
             found: list[list[tuple[str, str]]] = []
             near = entries_at(ledger.entries, position.here.flushed_lsn)
             for entry in near:
-                complete = (topic for topic in entry.tables if topic not in incomplete)
+                # an unpublished table that never was published has no topic
+                known = (name for name, each in entry.tables.items() if each.published or name in position.here.offsets)
+                complete = (topic for topic in known if topic not in incomplete)
                 wrong = ((topic, reader.compare(topic, entry.tables[topic])) for topic in complete)
                 found.append([(topic, what) for topic, what in wrong if what])
             if all(found):
@@ -143,7 +145,7 @@ class States:
 def _is_any(reader: _Reader, topic: str, past: list[Entry], undone: list[Entry]) -> bool:
     """Return whether a topic matches a look at the catalog after one of the statements `undone`."""
     for then in (entry.tables.get(topic) for entry in undone):
-        if then is None:
+        if then is None or not then.published:
             may_be = [_NO_TABLE, *(entry.tables[topic] for entry in past if topic in entry.tables)]
         else:
             near = [each for entry in past[-2:] for each in entry.tables.values()]

@@ -334,7 +334,7 @@ def test_tables_unpublished_for_a_while_are_read_again(
         for step in steps if apart else ["BEGIN; " + "; ".join(steps) + "; COMMIT"]:
             source.execute(step.encode())
             if apart:
-                wait_for_state(config, source)
+                wait_for_state(config, source, tables=[])
         wait_for_state(config, source)
         _assert_equal(source, servers, config, "shop.items", "shop.orders")
         assert daemon.stop() == 0
@@ -557,13 +557,35 @@ def test_tables_are_added_and_removed_while_running(
         assert table("remove", "shop.items", "shop.items") == {"shop.items": ["tailrace", "removed"]}
         assert table("remove", "shop.items") == {"shop.items": [None, "not published"]}
         source.execute("DELETE FROM shop.items WHERE id = 1; INSERT INTO shop.items VALUES (7, 'seven')")
-        wait_for_state(config, source)
+        source.execute("INSERT INTO shop.orders VALUES (70, 'seventy')")
+        _assert_unpublished(path, source, "shop.items", "shop.orders")
         assert len(read_topic(servers.bootstrap, prefix, "shop.items")) == before
         table("add", "shop.items")
         wait_until(lambda: copied().count("shop.items") > 1)
         wait_for_state(config, source)
         _assert_equal(source, servers, config, "shop.items", "shop.orders")
         assert daemon.stop() == 0
+
+
+def _assert_unpublished(path: Path, source: psycopg.Connection[Any], table: str, other: str) -> None:
+    """Views of `table` wait, status and table list show the line that helps; views of the other table go on."""
+    config = load(path)
+    before = wait_for(config, lambda record: table in record.incomplete_tables).state_for([table])
+    wait_for_state(config, source, tables=[other])
+    record = wait_for(config, lambda record: table in record.incomplete_tables and record.open is None)
+    assert record.state_for([table]) == before
+    schema, name = table.split(".")
+    line = f'ALTER PUBLICATION "tailrace" ADD TABLE "{schema}"."{name}";'
+    found = json.loads(tailrace("table", "list", "--json", "--config", str(path)).stdout)["tables"]
+    shown = {each["table"]: (each["status"], each["hint"]) for each in found}
+    assert shown[table] == ("unpublished", line)
+    assert shown[other] == ("streaming", None)
+    assert f"    {line}" in tailrace("table", "list", "--config", str(path)).stdout.splitlines()
+    status = tailrace("status", "--config", str(path))
+    assert f"incomplete: {table}: its changes are not published" in status.stdout
+    assert f"         {line}" in status.stdout.splitlines()
+    refused = tailrace("snapshot", "start", table, "--config", str(path))
+    assert (refused.returncode, "TR-130" in refused.stderr, line in refused.stderr) == (3, True, True)
 
 
 def test_table_add_and_remove_refuse_with_all_reasons_at_once(

@@ -452,6 +452,40 @@ REFILLED = {
     ),
 }  # fmt: skip
 
+_LISTED = "ALTER PUBLICATION tailrace ADD TABLE t"
+_PUBLISH = "ALTER PUBLICATION tailrace SET (publish = '{}')"
+_ALL = _PUBLISH.format("insert, update, delete, truncate")
+_UNSEEN = (
+    "UPDATE t SET v = 'unseen' WHERE id < 9",
+    "DELETE FROM t WHERE id > 30",
+    "INSERT INTO t VALUES (90, 'unseen')",
+)
+
+PUBLISHED = {
+    "taken_out": Case((_T, _LISTED), ("ALTER PUBLICATION tailrace DROP TABLE t", *_UNSEEN)),
+    "taken_out_and_added": Case(
+        (_T, _LISTED), ("ALTER PUBLICATION tailrace DROP TABLE t", *_UNSEEN, _LISTED), _CHANGES,
+    ),
+    "recreated_outside": Case((_T, _LISTED), (("DROP TABLE t", _NEW, _FILLED), "UPDATE t SET v = 'unseen'")),
+    "recreated_outside_and_added": Case(
+        (_T, _LISTED), (("DROP TABLE t", _NEW, _FILLED), "UPDATE t SET v = 'unseen'", _LISTED), _changed("t"),
+    ),
+    "rotated_out": Case(
+        (_T, _LISTED), (("ALTER TABLE t RENAME TO was", _NEW, _FILLED), "UPDATE t SET v = 'unseen'"), _changed("was"),
+    ),
+    "inserts_alone_for_a_while": Case((_T, _LISTED), (_PUBLISH.format("insert"), *_UNSEEN, _ALL), _CHANGES),
+    "inserts_alone_at_once": Case((_T, _LISTED), ((_PUBLISH.format("insert"), *_UNSEEN, _ALL),), _CHANGES),
+    "no_truncate_for_a_while": Case(
+        (_T, _LISTED), (_PUBLISH.format("insert, update, delete"), "TRUNCATE t", _ALL), ("INSERT INTO t VALUES (1)",),
+    ),
+    "by_partition_for_a_while": Case(
+        (_PARTED, _LISTED),
+        ("ALTER PUBLICATION tailrace SET (publish_via_partition_root = false)", *_UNSEEN,
+         "ALTER PUBLICATION tailrace SET (publish_via_partition_root = true)", "UPDATE t SET v = 'later' WHERE id < 5"),
+        _CHANGES,
+    ),
+}  # fmt: skip
+
 CASES = NAMES | KEYS | TYPES | ROWS
 _MODES = os.environ.get("TAILRACE_TEST_DDL_MODES", "idle").split()
 """Any of idle, followed, stopped, killed and restarted; each takes minutes, so one is the default."""
@@ -479,6 +513,12 @@ def refilled(request: pytest.FixtureRequest, servers: Servers) -> Outcome:
     return play(servers, _selected(request, REFILLED, "refilled"), request.param)
 
 
+@pytest.fixture(scope="module")
+def published(request: pytest.FixtureRequest, servers: Servers) -> Outcome:
+    """The same for the cases that alter a publication of listed tables."""
+    return play(servers, _selected(request, PUBLISHED, "published"), request.param, publication="FOR TABLE other")
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("outcome", _MODES, indirect=True, scope="module")
 @pytest.mark.parametrize("case", CASES)
@@ -500,3 +540,12 @@ def test_a_table_that_readers_cannot_follow_is_refilled(refilled: Outcome, case:
     """The table is emptied and read again; neither the daemon nor other tables stop."""
     refilled.assert_equal(case)
     refilled.assert_states(case)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("published", _MODES, indirect=True, scope="module")
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_changes_that_are_not_published(published: Outcome, case: str) -> None:
+    """No cut is a state of the table until all its changes are published and it has been read again."""
+    published.assert_equal(case)
+    published.assert_states(case)

@@ -136,7 +136,10 @@ def test_a_publication_must_publish_what_the_configuration_declares(
         assert _events(servers, prefix, "item") == Counter([("r", "first")])
         # without publish_via_partition_root, partitions are tables
         assert _events(servers, prefix, "visit_high") == Counter([("c", "of a partition")])
-        assert daemon.stop() == 0
+        source.execute("ALTER PUBLICATION tailrace SET (publish = 'insert, delete')")
+        source.execute("INSERT INTO item VALUES (9, 'ninth')")
+        assert daemon.process.wait(60) == 4, "as at a start"
+    assert "publishes more than inserts: delete" in daemon.log.read_text()
 
 
 def test_topics_with_keys_do_not_become_logs(write: Write, source: psycopg.Connection[Any]) -> None:

@@ -138,7 +138,7 @@ def stopped(fresh: Pipeline) -> Pipeline:
 def assert_topic_equals(pipeline: Pipeline, table: str) -> Daemon:
     """Run the daemon until it has everything, and compare a topic with its table."""
     with running(pipeline.path) as daemon:
-        wait_for_state(pipeline.config, pipeline.connection)
+        wait_for_state(pipeline.config, pipeline.connection, tables=[f"public.{table}"])
     records = read_topic(pipeline.config.kafka.bootstrap, pipeline.name, f"public.{table}")
     ids = pipeline.connection.execute(f"SELECT id FROM {table} ORDER BY id".encode()).fetchall()
     assert sorted(latest(records)) == ids

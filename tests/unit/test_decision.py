@@ -38,6 +38,8 @@ AT_REST = [
     (replace(LAYOUT, files=((8, 80, 0),)), replace(LAYOUT, files=((8, 81, 0),)), Action.RECONCILE),
     (replace(LAYOUT, files=((8, 80, 5),)), replace(LAYOUT, files=((8, 80, 6),)), Action.RECONCILE),  # DETACH and ATTACH
     (replace(LAYOUT, toast=60), replace(LAYOUT, files=((7, 71, 0),), toast=61), Action.RECONCILE),  # SET UNLOGGED
+    (replace(LAYOUT, published=((60, 5),)), replace(LAYOUT, published=((60, 6),)), Action.RECONCILE),  # SET (publish)
+    (LAYOUT, replace(LAYOUT, published=((60, 6),)), Action.NOTE),  # by a version that did not know it
     (with_type(ID, "sad"), with_type(ID, "glad"), Action.REFILL),
     (LAYOUT, replace(LAYOUT, files=((7, 71, 0),), attributes=(replace(ID, version=6), N)), Action.REFILL),  # USING
 ]
@@ -103,3 +105,16 @@ def test_a_table_that_waits_to_be_read_needs_no_further_action() -> None:
     waiting = TableState(4, 7, status=TableStatus.WANTED)
     assert on_record(waiting, RELATION, 2000, LAYOUT, ("id",), PAST, (), chosen=False) is Action.NONE
     assert on_look(waiting, with_type(N, "glad"), COLUMNS, PAST) is Action.NONE
+
+
+def test_changes_that_are_not_published() -> None:
+    less = replace(LAYOUT, publishes_all=False)
+    outside = TableState(4, 7, status=TableStatus.UNPUBLISHED)
+    for state in (None, STATE, replace(STATE, oid=8), TableState(4, 7, status=TableStatus.WANTED)):
+        assert on_look(state, less, COLUMNS, PAST) is Action.UNPUBLISH
+    assert on_look(outside, less, COLUMNS, PAST) is Action.NONE
+    assert on_look(outside, LAYOUT, COLUMNS, PAST) is Action.RECONCILE
+    assert on_look(replace(outside, member=90), replace(LAYOUT, member=91), COLUMNS, PAST) is Action.REFILL
+    assert on_look(outside, replace(LAYOUT, oid=8), COLUMNS, PAST) is Action.REFILL
+    assert on_record(outside, RELATION, 2000, LAYOUT, COLUMNS, PAST, (), chosen=True) is Action.NONE
+    assert on_record(outside, RELATION, 2000, LAYOUT, COLUMNS, PAST, BROKEN, chosen=True) is Action.REFILL

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tailrace.cdc.postgres.catalog import Server
-from tailrace.cdc.postgres.publication import Publication, Publications
+from tailrace.cdc.postgres.publication import Publication, Publications, check_publishes
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.cdc.postgres.timeline import Identity, parse_history
 from tailrace.cdc.startup.decide import Found, decide
 from tailrace.cdc.tables.position import before_slot, new_origin
-from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.errors import SourceError, StateError, TailraceError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.position import Cut, PositionRecord
 from tailrace.sinks.kafka.offsets import Bounds
@@ -339,3 +339,13 @@ def test_a_slot_without_its_first_record_has_all_tables_read() -> None:
 def test_a_timeline_history_file_is_parsed() -> None:
     text = "1\t0/3000148\tno recovery target specified\n\n# a comment\n2\t1/A0\tbefore 2026-01-01\n"
     assert parse_history(text) == {1: 0x3000148, 2: 0x1000000A0}
+
+
+def test_publications_of_tables_with_a_key_may_omit_changes_while_the_daemon_runs() -> None:
+    first, nokey = Publication("p", 100, _ALL - {"delete"}), Publication("p_nokey", 101, _EVENTS)
+    check_publishes(Publications(first, nokey), begun=True, hint="", logs_only=True)
+    less = Publications(first, replace(nokey, publishes=frozenset({"insert"})))
+    with pytest.raises(StateError, match='"p_nokey" does not publish: truncate'):
+        check_publishes(less, begun=True, hint="", logs_only=True)
+    with pytest.raises(SourceError, match="more than inserts: update, truncate"):
+        check_publishes(Publications(first, None), "insert", begun=True, hint="", logs_only=True)

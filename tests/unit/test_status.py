@@ -246,7 +246,8 @@ def test_a_view_waits_for_the_tables_that_it_reads_and_no_others() -> None:
     assert joined.endswith("waits for table public.big: being read, 40%")
     assert not any("waits" in line for line in shown if line.startswith(("orders", "found")))
     waits = {view["name"]: view["waits_for"] for view in status.to_dict()["views"]}
-    assert waits["joined"] == ({"table": "public.big", "share": 0.404, "complete_lsn": None, "parked": False},)
+    expected = {"table": "public.big", "share": 0.404, "complete_lsn": None, "parked": False, "unpublished": False}
+    assert waits["joined"] == (expected,)
     assert waits["orders"] == waits["found"] == ()
 
 

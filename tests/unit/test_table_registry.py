@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from typing import Any
@@ -51,9 +52,9 @@ def adopt(
     return made.adopt(relation, lsn, now, subjects(old) if old else None, subjects(relation), past)
 
 
-def settle(made: TableRegistry, *found: Found, began: float | None = None) -> None:
-    look = Look(time.monotonic() if began is None else began, 2000, found)
-    made.settle(look, {each.name: PAST for each in found})
+def settle(made: TableRegistry, *found: Found, began: float | None = None, unpublished: str = "") -> None:
+    look = Look(time.monotonic() if began is None else began, 2000, found, frozenset(unpublished.split()))
+    made.settle(look, {each.name: PAST for each in found}, dict.fromkeys(unpublished.split(), "ALTER PUBLICATION"))
 
 
 def found(name: str, layout: Layout = LAYOUT, columns: tuple[str, ...] = ("id", "n")) -> Found:
@@ -339,3 +340,66 @@ def test_a_table_without_a_key_that_readers_cannot_follow() -> None:
         assert 'column "n": int → string' in refused.value.detail
         assert 'as_text = ["public.t.n"]' in refused.value.hint
     registry(as_text=["public.t.n"]).adopt_events(text, subjects(T), subjects(text))
+
+
+@pytest.mark.parametrize("status", [TableStatus.STREAMING, TableStatus.WANTED, TableStatus.READING, TableStatus.GONE])
+def test_a_table_that_leaves_the_publication_is_incomplete_until_it_is_read_again(status: TableStatus) -> None:
+    made = registry({"public.t": replace(READ, status=status), "public.u": replace(READ, oid=8)})
+    began = time.monotonic()
+    settle(made, found("u", replace(LAYOUT, oid=8)), unpublished="public.t public.new")
+    state = made.states["public.t"]
+    assert (state.status, state.remedy, made.incomplete) == (
+        TableStatus.UNPUBLISHED,
+        "ALTER PUBLICATION",
+        {"public.t"},
+    )
+    settle(made, found("u", replace(LAYOUT, oid=8)), unpublished="public.t")
+    assert made.states["public.t"] == state, "once is enough"
+    settle(made, found("t"), began=began)
+    assert made.states["public.t"] == state, "an inspection from before says nothing"
+    settle(made, found("t"), found("u", replace(LAYOUT, oid=8)))
+    asked = made.states["public.t"].asked
+    assert (made.status("public.t"), asked is not None and asked.since is not None) == (TableStatus.WANTED, True)
+
+
+def test_an_unpublished_table_that_is_dropped_is_gone() -> None:
+    made = registry()
+    settle(made, unpublished="public.t")
+    settle(made)
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.GONE, set())
+
+
+def test_the_name_of_a_renamed_table_is_taken_by_an_unpublished_one() -> None:
+    made = registry()
+    settle(made, found("was"), unpublished="public.t")
+    assert (made.status("public.t"), made.status("public.was")) == (TableStatus.UNPUBLISHED, TableStatus.WANTED)
+    assert not adopt(made, replace(T, name="was"), old=None)
+    assert made.status("public.t") is TableStatus.UNPUBLISHED
+
+
+def test_events_and_parked_tables_stay_what_they_are_if_they_are_not_published() -> None:
+    made = registry({"public.t": READ, "public.u": replace(READ, oid=8, status=TableStatus.KEYLESS)})
+    made.park(T, SourceError("TR-220", "refused", hint="do this"), 2000)
+    settle(made, unpublished="public.t public.u")
+    assert (made.status("public.t"), made.status("public.u")) == (TableStatus.PARKED, TableStatus.KEYLESS)
+
+
+def test_a_publication_of_fewer_changes() -> None:
+    less, again = replace(LAYOUT, publishes_all=False), replace(LAYOUT, published=((60, 6),))
+    made = registry()
+    settle(made, found("t", less))
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.UNPUBLISHED, {"public.t"})
+    settle(made, found("t", again))
+    assert made.status("public.t") is TableStatus.WANTED
+    log = registry(publish="insert")
+    settle(log, found("t", less))
+    assert log.status("public.t") is TableStatus.STREAMING, "it is declared so"
+
+
+def test_an_earlier_version_reads_an_unpublished_table_again_into_an_emptied_topic() -> None:
+    made = registry()
+    settle(made, unpublished="public.t")
+    state = made.states["public.t"]
+    assert TableState.from_json(state.to_json()) == state
+    stored = json.loads(state.to_json())
+    assert (stored["status"], stored["refill"]) == ("wanted", True)
