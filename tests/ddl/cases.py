@@ -1,6 +1,8 @@
-"""Runs named scenarios of schema changes with one daemon, each scenario in its own schema.
+"""Runs named scenarios of schema changes, each in its own schema, many with one daemon.
 
-They share a daemon because a start costs more than a scenario. Only those that pytest has selected run.
+They share a daemon because a start costs more than a scenario. Several daemons run at once, each in its own database:
+a scenario mostly waits, and the time of each step grows with the number of tables. Only scenarios that pytest has
+selected run.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +39,11 @@ _EQUAL_S = 30.0
 _STATE_S = 8.0
 _QUIET_S = 7.0
 """Longer than the daemon's interval between two looks at the catalog."""
+
+_MOST_CASES = 40
+"""Maximum number of cases with one daemon."""
+
+_MOST_DAEMONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +112,24 @@ def stage(servers: Servers, more: str = "", source: str = "") -> Iterator[tuple[
             ledger.close()
 
 
-def play(servers: Servers, cases: dict[str, Case], mode: str, source: str = "") -> Outcome:
-    """Run cases in one mode.
+def play_modes(servers: Servers, modes: Mapping[str, Mapping[str, Case]]) -> dict[tuple[str, str], Outcome]:
+    """Run the cases of each mode, several daemons at once; return the outcome for each mode and case."""
+    groups = []
+    for mode, cases in modes.items():
+        count = -(-len(cases) // _MOST_CASES)
+        groups += [(mode, dict(list(cases.items())[n::count])) for n in range(count)]
+    with ThreadPoolExecutor(_MOST_DAEMONS) as pool:
+        outcomes = list(pool.map(lambda group: play(servers, group[1], group[0]), groups))
+    return {(mode, case): outcome for (mode, cases), outcome in zip(groups, outcomes, strict=True) for case in cases}
+
+
+def play(servers: Servers, cases: Mapping[str, Case], mode: str) -> Outcome:
+    """Run cases in one mode with one daemon.
 
     "idle"; "followed" by changes of rows; while the daemon is "stopped" or "killed"; or "restarted" after a look at the
     catalog.
     """
-    with stage(servers, source=source) as (ledger, path):
+    with stage(servers) as (ledger, path):
         config = load(path)
         outcome = Outcome(config.kafka.prefix)
         for name, case in cases.items():
@@ -160,8 +179,9 @@ def said(path: Path) -> str:
 
 
 def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
-    ledger.run(f'SET search_path = "{name}"')
-    at_rest = mode in ("idle", "restarted")
+    ledger.connection.execute(f'SET search_path = "{name}"'.encode())
+    ledger.within(name)
+    at_rest, is_down = mode in ("idle", "restarted"), mode in ("stopped", "killed")
     for statement in case.before if not at_rest else ():
         ledger.run(statement)
     for step in case.steps:
@@ -170,10 +190,10 @@ def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
             ledger.leave(f"{name}.{table}", part)
             continue
         ledger.run(*([step] if isinstance(step, str) else step))
-        emit(ledger)
+        if not is_down:
+            emit(ledger)
     for statement in case.follow if not at_rest else ():
         ledger.run(statement)
-    emit(ledger)
 
 
 def emit(ledger: Ledger) -> None:

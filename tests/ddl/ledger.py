@@ -61,6 +61,8 @@ class Ledger:
         self._topics = Topics(prefix)
         self._publications = list(publications)
         self._left: dict[str, frozenset[Key]] = {}
+        self._prefix = prefix
+        self._within: str | None = None
         self.entries: list[Entry] = []
 
     def close(self) -> None:
@@ -91,6 +93,13 @@ class Ledger:
                         before_each(statement)
                     connection.execute(statement.encode())
 
+    def within(self, schema: str) -> None:
+        """Promise that later statements change only tables of this schema, or of one named "schema__...".
+
+        Only these tables are read after a statement, so its cost does not grow with the number of tables.
+        """
+        self._within = schema
+
     def leave(self, table: str, part: str) -> None:
         """Allow present rows of `part` to stay on the topic of `table` ("schema.name") from the next entry on.
 
@@ -116,8 +125,9 @@ class Ledger:
 
     def _contents(self) -> dict[str, Contents]:
         known = self.entries[-1].tables if self.entries else {}
-        found = {}
-        for schema, table, oid, names, row_filter, key in self.connection.execute(_PUBLISHED, [self._publications]):
+        found = {topic: each for topic, each in known.items() if not self._is_read(topic)}
+        given = {"publications": self._publications, "within": self._within}
+        for schema, table, oid, names, row_filter, key in self.connection.execute(_PUBLISHED, given):
             if not key:
                 continue
             topic = self._topics.table(schema, table)
@@ -137,6 +147,11 @@ class Ledger:
             found[topic] = known[topic] if known.get(topic) == contents else contents
         return found
 
+    def _is_read(self, topic: str) -> bool:
+        """Return whether the table of a topic is read after each statement."""
+        schema = f"{self._prefix}.{self._within}"
+        return self._within is None or topic.startswith((f"{schema}.", f"{schema}__"))
+
     def _texts(self, query: str) -> list[Texts]:
         result = self.connection.execute(query.encode()).pgresult
         assert result is not None
@@ -153,7 +168,8 @@ SELECT p.schemaname, p.tablename, c.oid, p.attnames, p.rowfilter, array(
   ORDER BY k.place)
 FROM pg_publication_tables p
 JOIN pg_class c ON c.oid = format('%%I.%%I', p.schemaname, p.tablename)::regclass
-WHERE p.pubname = ANY (%s)
+WHERE p.pubname = ANY (%(publications)s)
+  AND (%(within)s::text IS NULL OR p.schemaname = %(within)s OR starts_with(p.schemaname, %(within)s || '__'))
 """
 
 
