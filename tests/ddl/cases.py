@@ -132,11 +132,7 @@ def play(servers: Servers, cases: Mapping[str, Case], mode: str) -> Outcome:
     with stage(servers) as (ledger, path):
         config = load(path)
         outcome = Outcome(config.kafka.prefix)
-        for name, case in cases.items():
-            ledger.connection.execute(f'CREATE SCHEMA "{name}"; SET search_path = "{name}"'.encode())
-            for statement in case.setup:
-                ledger.connection.execute(statement.encode())
-        ledger.run("SELECT 'set up'")
+        create(ledger, cases)
         daemon = Daemon(path)
         try:
             wait_for_state(config, ledger.connection, _FIRST_STATE_S)
@@ -146,7 +142,7 @@ def play(servers: Servers, cases: Mapping[str, Case], mode: str) -> Outcome:
             for name, case in cases.items():
                 if mode in ("idle", "followed") and not wait_for_any_state(config, patience):
                     patience = 1.0
-                _steps(ledger, name, case, mode)
+                run_steps(ledger, name, case, mode)
                 if mode in ("idle", "followed") and daemon.process.poll() is not None:
                     outcome.stopped_by[name] = said(path)
                     daemon = Daemon(path)
@@ -160,8 +156,17 @@ def play(servers: Servers, cases: Mapping[str, Case], mode: str) -> Outcome:
             outcome.stopped = f"{str(error)[:300]}\n{said(path)}"
         finally:
             daemon.kill()
-        _judge(ledger, config, outcome)
+        outcome.states = state_differences(ledger, config)
         return outcome
+
+
+def create(ledger: Ledger, cases: Mapping[str, Case]) -> None:
+    """Create the schemas and tables of cases, and record their first contents."""
+    for name, case in cases.items():
+        ledger.connection.execute(f'CREATE SCHEMA "{name}"; SET search_path = "{name}"'.encode())
+        for statement in case.setup:
+            ledger.connection.execute(statement.encode())
+    ledger.run("SELECT 'set up'")
 
 
 def stop(daemon: Daemon) -> int:
@@ -178,7 +183,8 @@ def said(path: Path) -> str:
     return (path.parent / "run.log").read_text()[-3000:]
 
 
-def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
+def run_steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
+    """Run the statements of a case in a mode of `play`."""
     ledger.connection.execute(f'SET search_path = "{name}"'.encode())
     ledger.within(name)
     at_rest, is_down = mode in ("idle", "restarted"), mode in ("stopped", "killed")
@@ -256,9 +262,10 @@ class Names:
         return f"{self._prefix}.{table}"
 
 
-def _judge(ledger: Ledger, config: Config, outcome: Outcome) -> None:
+def state_differences(ledger: Ledger, config: Config) -> list[Difference]:
+    """Return the differences at all cuts called states so far."""
     tables = {topic for entry in ledger.entries for topic in entry.tables}
-    outcome.states = list(States(config, tables).check(ledger))
+    return list(States(config, tables).check(ledger))
 
 
 def refused(ledger: Ledger, statement: str) -> bool:

@@ -71,7 +71,8 @@ def _command(arguments: list[str]) -> None:
     main()
 
 
-def _run(config: Path) -> None:
+def run_daemon(config: Path) -> None:
+    """Run the daemon in this process, and end it with its exit code."""
     from tailrace.cdc.cli.run import run
 
     try:
@@ -86,14 +87,15 @@ class Daemon:
     If not `forked`, its memory and its command line are those of a program that was started directly.
     """
 
-    def __init__(self, config: Path, *, forked: bool = True) -> None:
+    def __init__(self, config: Path, *, forked: bool = True, program: Callable[[Path], None] = run_daemon) -> None:
+        """`program` runs in the forked process, for a test that patches the daemon's code there."""
         self.log = config.parent / "run.log"
         self.process: Forked | subprocess.Popen[bytes]
         if forked:
-            self.process = Forked(_run, config, stdout=self.log, stderr=self.log)
+            self.process = Forked(program, config, stdout=self.log, stderr=self.log)
             return
         with self.log.open("a") as log:
-            code = "import sys, pathlib; from tests.support.daemon import _run; _run(pathlib.Path(sys.argv[1]))"
+            code = "import sys, pathlib; from tests.support import daemon; daemon.run_daemon(pathlib.Path(sys.argv[1]))"
             command = [sys.executable, "-c", code, str(config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
 
