@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ import typer
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import SinkError, TailraceError
 from tailrace.schemas.lsn import parse_lsn
-from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.schemas.records.position import Cut, PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import PositionTail
 from tests.support.forked import Forked
+from tests.support.topics import read_raw
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,6 +145,25 @@ def wait_for_state(
     cut = state(wait_for(config, state, seconds))
     assert cut is not None
     return cut
+
+
+def wait_for_cuts(config: Config, connection: psycopg.Connection) -> list[PositionRecord]:
+    """Wait for a state of all tables; return all cuts since this call that have what was committed before it."""
+    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    target = parse_lsn(row[0])
+    wait_for_state(config, connection)
+    topics, key = Topics(config.kafka.prefix), position_key(config.source.slot)
+    messages = [each for each in read_raw(config.kafka.bootstrap, topics.progress) if each.key() == key]
+    records = [PositionRecord.from_json(message.value()) for message in messages]
+    return [record for record in records if record.here.flushed_lsn >= target]
+
+
+def first_state(config: Config, cuts: Iterable[PositionRecord], table: str) -> Cut:
+    """Return the first of the cuts that is called a state of a table with a topic."""
+    topic = f"{config.kafka.prefix}.{table}"
+    states = (each for each in cuts if each.open is None and not each.waits_for([table]))
+    return next(each.here for each in states if topic in each.here.offsets)
 
 
 def wait_for(config: Config, condition: object, seconds: float = 60) -> PositionRecord:
