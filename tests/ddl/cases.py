@@ -1,6 +1,8 @@
-"""Runs named scenarios of schema changes with one daemon, each scenario in its own schema.
+"""Runs named scenarios of schema changes, each in its own schema, many with one daemon.
 
-They share a daemon because a start costs more than a scenario. Only those that pytest has selected run.
+They share a daemon because a start costs more than a scenario. Several daemons run at once, each in its own database:
+a scenario mostly waits, and the time of each step grows with the number of tables. Only scenarios that pytest has
+selected run.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +40,12 @@ _EQUAL_S = 30.0
 _STATE_S = 8.0
 _QUIET_S = 7.0
 """Longer than the daemon's interval between two looks at the catalog."""
+
+_ALL_TABLES = "FOR ALL TABLES"
+_MOST_CASES = 40
+"""Maximum number of cases with one daemon."""
+
+_MOST_DAEMONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ class Outcome:
 
 @contextmanager
 def stage(
-    servers: Servers, more: str = "", source: str = "", publication: str = "FOR ALL TABLES"
+    servers: Servers, more: str = "", source: str = "", publication: str = _ALL_TABLES
 ) -> Iterator[tuple[Ledger, Path]]:
     """Create a database with a publication of all tables or others, and a configuration for it."""
     prefix = f"t{uuid.uuid4().hex[:10]}"
@@ -107,22 +116,29 @@ def stage(
             ledger.close()
 
 
-def play(
-    servers: Servers, cases: dict[str, Case], mode: str, source: str = "", publication: str = "FOR ALL TABLES"
-) -> Outcome:
-    """Run cases in one mode.
+def play_modes(
+    servers: Servers, modes: Mapping[str, Mapping[str, Case]], publication: str = _ALL_TABLES
+) -> dict[tuple[str, str], Outcome]:
+    """Run the cases of each mode, several daemons at once; return the outcome for each mode and case."""
+    groups = []
+    for mode, cases in modes.items():
+        count = -(-len(cases) // _MOST_CASES)
+        groups += [(mode, dict(list(cases.items())[n::count])) for n in range(count)]
+    with ThreadPoolExecutor(_MOST_DAEMONS) as pool:
+        outcomes = list(pool.map(lambda group: play(servers, group[1], group[0], publication), groups))
+    return {(mode, case): outcome for (mode, cases), outcome in zip(groups, outcomes, strict=True) for case in cases}
+
+
+def play(servers: Servers, cases: Mapping[str, Case], mode: str, publication: str = _ALL_TABLES) -> Outcome:
+    """Run cases in one mode with one daemon.
 
     "idle"; "followed" by changes of rows; while the daemon is "stopped" or "killed"; or "restarted" after a look at the
     catalog.
     """
-    with stage(servers, source=source, publication=publication) as (ledger, path):
+    with stage(servers, publication=publication) as (ledger, path):
         config = load(path)
         outcome = Outcome(config.kafka.prefix)
-        for name, case in cases.items():
-            ledger.connection.execute(f'CREATE SCHEMA "{name}"; SET search_path = "{name}"'.encode())
-            for statement in case.setup:
-                ledger.connection.execute(statement.encode())
-        ledger.run("SELECT 'set up'")
+        create(ledger, cases)
         daemon = Daemon(path)
         try:
             wait_for_state(config, ledger.connection, _FIRST_STATE_S)
@@ -132,7 +148,8 @@ def play(
             for name, case in cases.items():
                 if mode in ("idle", "followed") and not wait_for_any_state(config, ledger, patience):
                     patience = 1.0
-                _steps(ledger, name, case, mode)
+                # a statement about a publication that lists its tables concerns the other cases', too
+                run_steps(ledger, name, case, mode, apart=publication == _ALL_TABLES)
                 if mode in ("idle", "followed") and daemon.process.poll() is not None:
                     outcome.stopped_by[name] = said(path)
                     daemon = Daemon(path)
@@ -146,8 +163,17 @@ def play(
             outcome.stopped = f"{str(error)[:300]}\n{said(path)}"
         finally:
             daemon.kill()
-        _judge(ledger, config, outcome)
+        outcome.states = state_differences(ledger, config)
         return outcome
+
+
+def create(ledger: Ledger, cases: Mapping[str, Case]) -> None:
+    """Create the schemas and tables of cases, and record their first contents."""
+    for name, case in cases.items():
+        ledger.connection.execute(f'CREATE SCHEMA "{name}"; SET search_path = "{name}"'.encode())
+        for statement in case.setup:
+            ledger.connection.execute(statement.encode())
+    ledger.run("SELECT 'set up'")
 
 
 def stop(daemon: Daemon) -> int:
@@ -164,9 +190,12 @@ def said(path: Path) -> str:
     return (path.parent / "run.log").read_text()[-3000:]
 
 
-def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
-    ledger.run(f'SET search_path = "{name}"')
-    at_rest = mode in ("idle", "restarted")
+def run_steps(ledger: Ledger, name: str, case: Case, mode: str, *, apart: bool = True) -> None:
+    """Run the statements of a case in a mode of `play`; `apart`: they change no table of another case."""
+    ledger.connection.execute(f'SET search_path = "{name}"'.encode())
+    if apart:
+        ledger.within(name)
+    at_rest, is_down = mode in ("idle", "restarted"), mode in ("stopped", "killed")
     for statement in case.before if not at_rest else ():
         ledger.run(statement)
     for step in case.steps:
@@ -175,10 +204,10 @@ def _steps(ledger: Ledger, name: str, case: Case, mode: str) -> None:
             ledger.leave(f"{name}.{table}", part)
             continue
         ledger.run(*([step] if isinstance(step, str) else step))
-        emit(ledger)
+        if not is_down:
+            emit(ledger)
     for statement in case.follow if not at_rest else ():
         ledger.run(statement)
-    emit(ledger)
 
 
 def emit(ledger: Ledger) -> None:
@@ -255,9 +284,10 @@ class Names:
         return f"{self._prefix}.{table}"
 
 
-def _judge(ledger: Ledger, config: Config, outcome: Outcome) -> None:
+def state_differences(ledger: Ledger, config: Config) -> list[Difference]:
+    """Return the differences at all cuts called states so far."""
     tables = {topic for entry in ledger.entries for topic in entry.tables}
-    outcome.states = list(States(config, tables).check(ledger))
+    return list(States(config, tables).check(ledger))
 
 
 def refused(ledger: Ledger, statement: str) -> bool:

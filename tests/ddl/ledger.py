@@ -63,6 +63,8 @@ class Ledger:
         self._topics = Topics(prefix)
         self._publications = list(publications)
         self._left: dict[str, frozenset[Key]] = {}
+        self._prefix = prefix
+        self._within: str | None = None
         self.entries: list[Entry] = []
 
     def close(self) -> None:
@@ -93,6 +95,13 @@ class Ledger:
                         before_each(statement)
                     connection.execute(statement.encode())
 
+    def within(self, schema: str) -> None:
+        """Promise that later statements change only tables of this schema, or of one named "schema__...".
+
+        Only these tables are read after a statement, so its cost does not grow with the number of tables.
+        """
+        self._within = schema
+
     def leave(self, table: str, part: str) -> None:
         """Allow present rows of `part` to stay on the topic of `table` ("schema.name") from the next entry on.
 
@@ -118,9 +127,9 @@ class Ledger:
 
     def _contents(self) -> dict[str, Contents]:
         known = self.entries[-1].tables if self.entries else {}
-        found = {}
-        tables = self.connection.execute(_TABLES, {"publications": self._publications})
-        for schema, table, oid, names, row_filter, published, key in tables:
+        found = {topic: each for topic, each in known.items() if not self._is_read(topic)}
+        given = {"publications": self._publications, "within": self._within}
+        for schema, table, oid, names, row_filter, published, key in self.connection.execute(_TABLES, given):
             if not key:
                 continue
             topic = self._topics.table(schema, table)
@@ -140,6 +149,11 @@ class Ledger:
             # equal contents are one object, so that comparisons can be cached by identity
             found[topic] = known[topic] if known.get(topic) == contents else contents
         return found
+
+    def _is_read(self, topic: str) -> bool:
+        """Return whether the table of a topic is read after each statement."""
+        schema = f"{self._prefix}.{self._within}"
+        return self._within is None or topic.startswith((f"{schema}.", f"{schema}__"))
 
     def _texts(self, query: str) -> list[Texts]:
         result = self.connection.execute(query.encode()).pgresult
@@ -166,6 +180,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN published p ON (p.schemaname, p.tablename) = (n.nspname, c.relname)
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND n.nspname <> 'information_schema'
 AND n.nspname NOT LIKE 'pg\\_%%'
+  AND (%(within)s::text IS NULL OR n.nspname = %(within)s OR starts_with(n.nspname, %(within)s || '__'))
 """
 
 

@@ -115,7 +115,9 @@ class States:
             if all(found):
                 undone = self._undone(ledger, position.here.flushed_lsn, offset)
                 past = [entry for entry in ledger.entries if entry.before < position.here.flushed_lsn]
-                found = [[each for each in wrong if not _is_any(reader, each[0], past, undone)] for wrong in found]
+                found = [
+                    [each for each in wrong if not _is_any(reader, each[0], near, past, undone)] for wrong in found
+                ]
             if found and all(found):
                 where = f"{format_lsn(position.here.flushed_lsn)} (progress offset {offset})"
                 after = f"{near[0].what} ({format_lsn(near[0].before)} to {format_lsn(near[0].after)})"
@@ -142,14 +144,16 @@ class States:
         return Record(offset, key, False, fields, None if envelope["op"] == "d" else envelope["after"])
 
 
-def _is_any(reader: _Reader, topic: str, past: list[Entry], undone: list[Entry]) -> bool:
-    """Return whether a topic matches a look at the catalog after one of the statements `undone`."""
+def _is_any(reader: _Reader, topic: str, near: list[Entry], past: list[Entry], undone: list[Entry]) -> bool:
+    """Return whether a topic matches a look at the catalog after one of the statements `undone`.
+
+    `near` are the entries at the cut, `past` all up to it.
+    """
     for then in (entry.tables.get(topic) for entry in undone):
         if then is None or not then.published:
             may_be = [_NO_TABLE, *(entry.tables[topic] for entry in past if topic in entry.tables)]
         else:
-            near = [each for entry in past[-2:] for each in entry.tables.values()]
-            may_be = [then, *(each for each in near if each.oid == then.oid)]
+            may_be = [then, *(each for entry in near for each in entry.tables.values() if each.oid == then.oid)]
         if any(not reader.compare(topic, contents) for contents in may_be):
             return True
     return False

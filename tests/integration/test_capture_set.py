@@ -15,8 +15,20 @@ import pytest
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
+from tailrace.schemas.records.position import PositionRecord
 from tests.integration.test_health import metrics
-from tests.support.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.daemon import (
+    Daemon,
+    events,
+    first_state,
+    running,
+    tailrace,
+    wait_for,
+    wait_for_cuts,
+    wait_for_state,
+    wait_until,
+    write_config,
+)
 from tests.support.topics import all_bytes, assert_once_in_order, latest, read_topic
 
 _OUTSIDE = "published tables outside source.tables are not captured"
@@ -57,9 +69,15 @@ def _publish(source: psycopg.Connection[Any], what: str) -> None:
     source.execute(f"CREATE PUBLICATION tailrace {what} WITH (publish_via_partition_root = true)".encode())
 
 
-def _assert_equal(source: psycopg.Connection[Any], servers: Servers, config: Config, *tables: str) -> None:
+def _assert_equal(
+    source: psycopg.Connection[Any], servers: Servers, config: Config, cuts: list[PositionRecord], *tables: str
+) -> None:
+    """Compare each table with its topic at the first of the cuts that is a state of the table."""
     for table in tables:
-        records = read_topic(servers.bootstrap, config.kafka.prefix, table)
+        cut = first_state(config, cuts, table)
+        records = read_topic(
+            servers.bootstrap, config.kafka.prefix, table, cut.offsets[f"{config.kafka.prefix}.{table}"]
+        )
         assert_once_in_order(records)
         rows = source.execute(f"SELECT id, note FROM {table}".encode()).fetchall()
         assert {key[0]: row["note"] for key, row in latest(records).items()} == dict(rows)
@@ -103,8 +121,8 @@ def test_patterns_restrict_an_existing_publication(
             f"INSERT INTO hr.people SELECT g, '{_SECRET}' || repeat('x', 500) FROM generate_series(10, 3000) g;"
             "UPDATE shop.orders SET note = 'last' WHERE id = 2; COMMIT".encode()
         )
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.orders", "shop.items")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.orders", "shop.items")
         wait_until(lambda: events(daemon, _OUTSIDE))
         _assert_nothing_of_others(servers, config, daemon)
         assert daemon.stop() == 0
@@ -135,16 +153,16 @@ def test_renames_decide_whether_the_patterns_capture_a_table(
         source.execute("INSERT INTO shop.other VALUES (3, 'three')")
         source.execute("UPDATE hr.items SET note = 'public'; ALTER TABLE hr.items SET SCHEMA shop")
         source.execute("INSERT INTO shop.items VALUES (60, 'sixty')")
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.items", "shop.other")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.items", "shop.other")
         source.execute("DELETE FROM shop.audit_orders WHERE id = 50; ALTER TABLE shop.audit_orders RENAME TO orders")
         source.execute("UPDATE shop.orders SET note = 'again'")
         wait_for_state(config, source)
         # out with a change, in again without one
         source.execute("ALTER TABLE shop.items SET SCHEMA hr; UPDATE hr.items SET note = 'quiet'")
         source.execute("ALTER TABLE hr.items SET SCHEMA shop")
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.orders", "shop.items", "shop.other")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.orders", "shop.items", "shop.other")
         _assert_nothing_of_others(servers, config, daemon)
         assert daemon.stop() == 0
 
@@ -247,8 +265,8 @@ def test_tables_that_come_to_match_are_copied_and_no_others_are_seen(
         wait_for(config, lambda record: record.is_state)
         if moment == "idle":
             _execute_each(source, ddl)
-            wait_for_state(config, source)
-            _assert_captured_equal(source, servers, config)
+            cuts = wait_for_cuts(config, source)
+            _assert_captured_equal(source, servers, config, cuts)
             _assert_nothing_of_others(servers, config, daemon)
             _execute_each(source, changes)
         elif moment == "one transaction":
@@ -257,8 +275,8 @@ def test_tables_that_come_to_match_are_copied_and_no_others_are_seen(
             assert daemon.stop() == 0
             _execute_each(source, f"{ddl}; {changes}")
             daemon = stack.enter_context(running(path))
-        wait_for_state(config, source)
-        _assert_captured_equal(source, servers, config)
+        cuts = wait_for_cuts(config, source)
+        _assert_captured_equal(source, servers, config, cuts)
         _assert_nothing_of_others(servers, config, daemon)
         assert daemon.stop() == 0
     assert not [event for event in _lines(daemon) if event.get("level") == "error"]
@@ -285,8 +303,8 @@ def test_a_schema_that_returns_to_the_publication_is_read_again(
         _execute_each(source, away)
         if moment == "stopped":
             daemon = stack.enter_context(running(path))
-        wait_for_state(config, source)
-        _assert_captured_equal(source, servers, config)
+        cuts = wait_for_cuts(config, source)
+        _assert_captured_equal(source, servers, config, cuts)
         assert daemon.stop() == 0
 
 
@@ -296,11 +314,13 @@ def _execute_each(source: psycopg.Connection[Any], statements: str) -> None:
         source.execute(statement.encode())
 
 
-def _assert_captured_equal(source: psycopg.Connection[Any], servers: Servers, config: Config) -> None:
+def _assert_captured_equal(
+    source: psycopg.Connection[Any], servers: Servers, config: Config, cuts: list[PositionRecord]
+) -> None:
     tables = source.execute(
         "SELECT schemaname || '.' || tablename FROM pg_tables WHERE schemaname = 'shop' AND tablename NOT LIKE 'audit%'"
     ).fetchall()
-    _assert_equal(source, servers, config, *(table for (table,) in tables))
+    _assert_equal(source, servers, config, cuts, *(table for (table,) in tables))
 
 
 def _lines(daemon: Daemon) -> list[dict[str, Any]]:
@@ -335,8 +355,8 @@ def test_tables_unpublished_for_a_while_are_read_again(
             source.execute(step.encode())
             if apart:
                 wait_for_state(config, source, tables=[])
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.items", "shop.orders")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.items", "shop.orders")
         assert daemon.stop() == 0
 
 
@@ -384,8 +404,8 @@ def test_a_table_that_was_dropped_does_not_stop_the_next_start(
         assert daemon.stop() == 0
     source.execute("DROP TABLE shop.items; INSERT INTO shop.orders VALUES (7, 'seven')")
     with running(path) as daemon:
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.orders")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.orders")
         assert daemon.stop() == 0
     said = [event["pattern"] for event in events(daemon, "source.tables pattern unmatched")]
     assert said == ["!none.*", "shop.items", "!none.*"]
@@ -412,9 +432,9 @@ def test_a_table_that_matches_the_patterns_again_is_read_again(
             wait_for(config, lambda record: record.is_state)
             if statement:
                 source.execute(statement.encode())
-            wait_for_state(config, source)
+            cuts = wait_for_cuts(config, source)
             assert daemon.stop() == 0
-    _assert_equal(source, servers, config, "shop.orders", "shop.items")
+    _assert_equal(source, servers, config, cuts, "shop.orders", "shop.items")
 
 
 def test_matching_tables_in_no_publication_are_reported(
@@ -457,8 +477,8 @@ def test_matching_tables_in_no_publication_are_reported(
         wait_until(lambda: metrics(daemon)["tailrace_missing_tables",] == 0)
         added = {"shop.New", "shop.items", "shop.parts"}
         wait_until(lambda: added <= {event["table"] for event in events(daemon, "table copied")})
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.orders", "shop.items", "shop.parts")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.orders", "shop.items", "shop.parts")
         assert daemon.stop() == 0
 
 
@@ -487,16 +507,16 @@ def test_a_recreated_table_leaves_no_old_rows_on_its_topic(
             source.execute(statement.encode())
         before = len(events(daemon, "table copied"))
         wait_until(lambda: len(events(daemon, "table copied")) > before)
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.orders", "shop.items")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.orders", "shop.items")
         # also an empty one
         source.execute("DROP TABLE shop.orders; CREATE TABLE shop.orders (id int PRIMARY KEY, note text)")
         if "ALL" not in what:
             source.execute("ALTER PUBLICATION tailrace ADD TABLE shop.orders")
         before = len(events(daemon, "table copied"))
         wait_until(lambda: len(events(daemon, "table copied")) > before)
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.orders", "shop.items")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.orders", "shop.items")
         assert daemon.stop() == 0
 
 
@@ -548,8 +568,8 @@ def test_tables_are_added_and_removed_while_running(
         }
         source.execute("INSERT INTO shop.items VALUES (6, 'six'); INSERT INTO shop.log VALUES (1, 'one')")
         wait_until(lambda: "shop.items" in copied())
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.items", "shop.orders")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.items", "shop.orders")
         (logged,) = read_topic(servers.bootstrap, prefix, "shop.log")
         assert logged.value is not None
         assert logged.value["after"] == {"id": 1, "note": "one"}
@@ -562,8 +582,8 @@ def test_tables_are_added_and_removed_while_running(
         assert len(read_topic(servers.bootstrap, prefix, "shop.items")) == before
         table("add", "shop.items")
         wait_until(lambda: copied().count("shop.items") > 1)
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "shop.items", "shop.orders")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "shop.items", "shop.orders")
         assert daemon.stop() == 0
 
 

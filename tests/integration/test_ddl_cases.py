@@ -11,7 +11,7 @@ import os
 import pytest
 
 from tailrace.cdc.dev.state import Servers
-from tests.ddl.cases import Case, Outcome, play
+from tests.ddl.cases import Case, Outcome, play_modes
 
 _T = "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT g, 'row ' || g FROM generate_series(1, 40) g"
 _MOOD = "CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad')"
@@ -487,65 +487,70 @@ PUBLISHED = {
 }  # fmt: skip
 
 CASES = NAMES | KEYS | TYPES | ROWS
-_MODES = os.environ.get("TAILRACE_TEST_DDL_MODES", "idle").split()
-"""Any of idle, followed, stopped, killed and restarted; each takes minutes, so one is the default."""
+_MODES = os.environ.get("TAILRACE_TEST_DDL_MODES", "").split()
+"""Any of idle, followed, stopped, killed and restarted, to run all cases in; each takes minutes."""
+
+_IN_OTHER_MODES = ("renamed", "rotated", "swapped", "text_key", "attribute_at_depth", "label_at_depth")
+_REFILLED_IN_OTHER_MODES = ("wider_key",)
 
 
-def _selected(request: pytest.FixtureRequest, cases: dict[str, Case], *also: str) -> dict[str, Case]:
-    """Return the cases that this pytest run has selected, so that a single case stays cheap."""
-    chosen = set()
+def _runs(cases: dict[str, Case], in_other_modes: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return mode and case of each run: by default all cases in idle, a small selection in three other modes."""
+    if _MODES:
+        return [(mode, case) for mode in _MODES for case in cases]
+    others = [(mode, case) for mode in ("followed", "killed", "restarted") for case in in_other_modes]
+    return [*(("idle", case) for case in cases), *others]
+
+
+def _selected(request: pytest.FixtureRequest, cases: dict[str, Case]) -> dict[str, dict[str, Case]]:
+    """Return the cases of each mode that this pytest run has selected, so that a single case stays cheap."""
+    modes: dict[str, dict[str, Case]] = {}
     for item in request.session.items:
         params = getattr(getattr(item, "callspec", None), "params", {})
-        if all(params.get(name) == request.param for name in also):
-            chosen.add(params.get("case"))
-    return {name: case for name, case in cases.items() if name in chosen}
+        if item.path == request.path and params.get("case") in cases:
+            modes.setdefault(params["mode"], {})[params["case"]] = cases[params["case"]]
+    return modes
 
 
 @pytest.fixture(scope="module")
-def outcome(request: pytest.FixtureRequest, servers: Servers) -> Outcome:
-    """Result of all cases in one mode."""
-    return play(servers, _selected(request, CASES, "outcome"), request.param)
+def outcomes(request: pytest.FixtureRequest, servers: Servers) -> dict[tuple[str, str], Outcome]:
+    """Outcome for each selected mode and case."""
+    return play_modes(servers, _selected(request, CASES | REFILLED))
 
 
 @pytest.fixture(scope="module")
-def refilled(request: pytest.FixtureRequest, servers: Servers) -> Outcome:
-    """The same for the cases that readers of the topic cannot follow."""
-    return play(servers, _selected(request, REFILLED, "refilled"), request.param)
-
-
-@pytest.fixture(scope="module")
-def published(request: pytest.FixtureRequest, servers: Servers) -> Outcome:
-    """The same for the cases that alter a publication of listed tables."""
-    return play(servers, _selected(request, PUBLISHED, "published"), request.param, publication="FOR TABLE other")
+def published(request: pytest.FixtureRequest, servers: Servers) -> dict[tuple[str, str], Outcome]:
+    """Outcome for each selected mode and case that alters a publication of listed tables."""
+    return play_modes(servers, _selected(request, PUBLISHED), publication="FOR TABLE other")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("outcome", _MODES, indirect=True, scope="module")
-@pytest.mark.parametrize("case", CASES)
-def test_each_topic_becomes_equal_to_its_table(outcome: Outcome, case: str) -> None:
-    outcome.assert_equal(case)
+@pytest.mark.parametrize(("mode", "case"), _runs(CASES, _IN_OTHER_MODES))
+def test_each_topic_becomes_equal_to_its_table(outcomes: dict[tuple[str, str], Outcome], mode: str, case: str) -> None:
+    outcomes[mode, case].assert_equal(case)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("outcome", _MODES, indirect=True, scope="module")
-@pytest.mark.parametrize("case", CASES)
-def test_no_cut_is_a_state_before_its_topic_equals_the_table(outcome: Outcome, case: str) -> None:
-    outcome.assert_states(case)
+@pytest.mark.parametrize(("mode", "case"), _runs(CASES, _IN_OTHER_MODES))
+def test_no_cut_is_a_state_before_its_topic_equals_the_table(
+    outcomes: dict[tuple[str, str], Outcome], mode: str, case: str
+) -> None:
+    outcomes[mode, case].assert_states(case)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("refilled", _MODES, indirect=True, scope="module")
-@pytest.mark.parametrize("case", REFILLED)
-def test_a_table_that_readers_cannot_follow_is_refilled(refilled: Outcome, case: str) -> None:
+@pytest.mark.parametrize(("mode", "case"), _runs(REFILLED, _REFILLED_IN_OTHER_MODES))
+def test_a_table_that_readers_cannot_follow_is_refilled(
+    outcomes: dict[tuple[str, str], Outcome], mode: str, case: str
+) -> None:
     """The table is emptied and read again; neither the daemon nor other tables stop."""
-    refilled.assert_equal(case)
-    refilled.assert_states(case)
+    outcomes[mode, case].assert_equal(case)
+    outcomes[mode, case].assert_states(case)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("published", _MODES, indirect=True, scope="module")
-@pytest.mark.parametrize("case", PUBLISHED)
-def test_changes_that_are_not_published(published: Outcome, case: str) -> None:
+@pytest.mark.parametrize(("mode", "case"), _runs(PUBLISHED, ()))
+def test_changes_that_are_not_published(published: dict[tuple[str, str], Outcome], mode: str, case: str) -> None:
     """No cut is a state of the table until all its changes are published and it has been read again."""
-    published.assert_equal(case)
-    published.assert_states(case)
+    published[mode, case].assert_equal(case)
+    published[mode, case].assert_states(case)

@@ -13,7 +13,18 @@ from psycopg.rows import dict_row
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
-from tests.support.daemon import do_as_the_hint_says, events, running, tailrace, wait_for, wait_for_state, write_config
+from tailrace.schemas.records.position import PositionRecord
+from tests.support.daemon import (
+    do_as_the_hint_says,
+    events,
+    first_state,
+    running,
+    tailrace,
+    wait_for,
+    wait_for_cuts,
+    wait_for_state,
+    write_config,
+)
 from tests.support.topics import assert_once_in_order, latest, read_topic
 
 
@@ -29,10 +40,17 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 
 
 def _assert_equal(
-    connection: psycopg.Connection[Any], servers: Servers, config: Config, table: str, query: str = ""
+    connection: psycopg.Connection[Any],
+    servers: Servers,
+    config: Config,
+    cuts: list[PositionRecord],
+    table: str,
+    query: str = "",
 ) -> int:
     """Compare a topic with the query's rows, by `id`; return the number of rows."""
-    records = read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}")
+    name = f"public.{table}"
+    end = first_state(config, cuts, name).offsets[f"{config.kafka.prefix}.{name}"]
+    records = read_topic(servers.bootstrap, config.kafka.prefix, name, end)
     assert_once_in_order(records)
     cursor = connection.cursor(row_factory=dict_row)
     rows = {(row["id"],): row for row in cursor.execute((query or f"SELECT * FROM {table}").encode())}
@@ -78,18 +96,18 @@ def test_partitions_published_by_their_root_share_its_topic(
             "UPDATE visit SET page = 'again' WHERE id = 303;"
             "UPDATE visit SET id = 320 WHERE id = 304;"
         )
-        wait_for_state(config, source)
-        assert _assert_equal(source, servers, config, "visit") == 30 + 30 + 11 - 3
+        cuts = wait_for_cuts(config, source)
+        assert _assert_equal(source, servers, config, cuts, "visit") == 30 + 30 + 11 - 3
         everything = "SELECT * FROM visit"
         rows = source.execute(f"{everything} WHERE id >= 300".encode()).fetchall()
         source.execute("ALTER TABLE visit DETACH PARTITION visit_high")
         # rows that leave with a partition are no change in the WAL: they stay on the topic
         source.execute("DELETE FROM visit_high WHERE id < 305; INSERT INTO visit VALUES (2, 'behind', NULL)")
-        wait_for_state(config, source)
-        _assert_equal(source, servers, config, "visit", f"{everything} UNION ALL VALUES {_values(rows)}")
+        cuts = wait_for_cuts(config, source)
+        _assert_equal(source, servers, config, cuts, "visit", f"{everything} UNION ALL VALUES {_values(rows)}")
         source.execute("TRUNCATE visit")
-        wait_for_state(config, source)
-        assert _assert_equal(source, servers, config, "visit") == 0
+        cuts = wait_for_cuts(config, source)
+        assert _assert_equal(source, servers, config, cuts, "visit") == 0
         assert daemon.stop() == 0
 
 
@@ -115,20 +133,21 @@ def test_partitions_published_by_their_own_names_are_tables(
         before = source.execute("SELECT * FROM visit_low WHERE id = 0").fetchone()
         assert before
         source.execute("UPDATE visit_low SET page = 'no longer published' WHERE id = 0")
-        wait_for_state(config, source)
+        cuts = wait_for_cuts(config, source)
         _assert_equal(
             source,
             servers,
             config,
+            cuts,
             "visit_low",
             f"SELECT * FROM visit_low WHERE id > 0 UNION ALL VALUES {_values([before])}",
         )
         for leaf in ("visit_mid_a", "visit_mid_b", "visit_high"):
-            assert _assert_equal(source, servers, config, leaf) > 5
+            assert _assert_equal(source, servers, config, cuts, leaf) > 5
         source.execute("TRUNCATE visit_mid")
-        wait_for_state(config, source)
-        assert _assert_equal(source, servers, config, "visit_mid_a") == 0
-        assert _assert_equal(source, servers, config, "visit_mid_b") == 0
+        cuts = wait_for_cuts(config, source)
+        assert _assert_equal(source, servers, config, cuts, "visit_mid_a") == 0
+        assert _assert_equal(source, servers, config, cuts, "visit_mid_b") == 0
         assert daemon.stop() == 0
 
 
@@ -144,14 +163,14 @@ def test_a_partition_that_leaves_and_returns_is_read_again(
         source.execute("ALTER TABLE visit DETACH PARTITION visit_low")
         source.execute("DELETE FROM visit_low WHERE id < 50; UPDATE visit_low SET page = 'unseen'")
         source.execute("ALTER TABLE visit ATTACH PARTITION visit_low FOR VALUES FROM (0) TO (100)")
-        wait_for_state(config, source)
-        assert _assert_equal(source, servers, config, "visit_low") == 5
+        cuts = wait_for_cuts(config, source)
+        assert _assert_equal(source, servers, config, cuts, "visit_low") == 5
         source.execute("ALTER PUBLICATION tailrace DROP TABLE visit")
         source.execute("DELETE FROM visit WHERE id BETWEEN 100 AND 150")
         source.execute("ALTER PUBLICATION tailrace ADD TABLE visit")
-        wait_for_state(config, source)
+        cuts = wait_for_cuts(config, source)
         for leaf in ("visit_low", "visit_mid_a", "visit_mid_b"):
-            _assert_equal(source, servers, config, leaf)
+            _assert_equal(source, servers, config, cuts, leaf)
         assert daemon.stop() == 0
 
 
@@ -180,8 +199,8 @@ def test_column_lists_and_row_filters_limit_what_is_captured(
         source.execute("UPDATE filtered SET n = (n + 1) % 3 WHERE id <= 30; DELETE FROM filtered WHERE id > 45")
         source.execute("INSERT INTO events SELECT g, g % 3, 'e' FROM generate_series(51, 59) g")
         source.execute("UPDATE events SET t = 'in place' WHERE id = 3")
-        wait_for_state(config, source)
-        assert _assert_equal(source, servers, config, "part", "SELECT id, a, made FROM part") == 59
+        cuts = wait_for_cuts(config, source)
+        assert _assert_equal(source, servers, config, cuts, "part", "SELECT id, a, made FROM part") == 59
         assert daemon.stop() == 0
     (said,) = events(daemon, "updates and deletes fail on the source: no replica identity")
     assert (said["table"], said["publication"]) == ("public.careless", "tailrace")
@@ -210,8 +229,8 @@ def test_stored_generated_columns_are_captured_and_virtual_ones_reported(
         source.execute("INSERT INTO made (id, n) SELECT g, g FROM generate_series(21, 40) g")
         source.execute("UPDATE made SET n = -n WHERE id % 3 = 0; UPDATE made SET id = 100 WHERE id = 9")
         source.execute("UPDATE made SET n = NULL WHERE id = 10")
-        wait_for_state(config, source)
-        assert _assert_equal(source, servers, config, "made", "SELECT id, n, twice, large FROM made") == 40
+        cuts = wait_for_cuts(config, source)
+        assert _assert_equal(source, servers, config, cuts, "made", "SELECT id, n, twice, large FROM made") == 40
         assert daemon.stop() == 0
     (said,) = events(daemon, "generated columns not published")
     assert said["columns"] == ["public.made.thrice"]
@@ -269,8 +288,8 @@ def test_a_table_moved_to_the_keyless_publication_is_parked(
         for command in ("table remove public.t", "table add public.t", "table resume public.t"):
             assert f"tailrace {command}" in listed
             assert tailrace(*command.split(), "--config", str(config_path)).returncode == 0
-        wait_for_state(config, source)
-        assert _assert_equal(source, servers, config, "t") == 1
+        cuts = wait_for_cuts(config, source)
+        assert _assert_equal(source, servers, config, cuts, "t") == 1
         assert daemon.stop() == 0
 
 
@@ -309,6 +328,6 @@ def test_changes_under_a_renamed_publication_are_recovered_by_the_hint(
     with running(config_path) as daemon:
         wait_for_state(config, source)
         source.execute("INSERT INTO t VALUES (4)")
-        wait_for_state(config, source)
-        assert _assert_equal(source, servers, config, "t") == 4
+        cuts = wait_for_cuts(config, source)
+        assert _assert_equal(source, servers, config, cuts, "t") == 4
         assert daemon.stop() == 0

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ import typer
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import SinkError, TailraceError
 from tailrace.schemas.lsn import parse_lsn
-from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.schemas.records.position import Cut, PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import PositionTail
 from tests.support.forked import Forked
+from tests.support.topics import read_raw
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,7 +72,8 @@ def _command(arguments: list[str]) -> None:
     main()
 
 
-def _run(config: Path) -> None:
+def run_daemon(config: Path) -> None:
+    """Run the daemon in this process, and end it with its exit code."""
     from tailrace.cdc.cli.run import run
 
     try:
@@ -86,14 +88,15 @@ class Daemon:
     If not `forked`, its memory and its command line are those of a program that was started directly.
     """
 
-    def __init__(self, config: Path, *, forked: bool = True) -> None:
+    def __init__(self, config: Path, *, forked: bool = True, program: Callable[[Path], None] = run_daemon) -> None:
+        """`program` runs in the forked process, for a test that patches the daemon's code there."""
         self.log = config.parent / "run.log"
         self.process: Forked | subprocess.Popen[bytes]
         if forked:
-            self.process = Forked(_run, config, stdout=self.log, stderr=self.log)
+            self.process = Forked(program, config, stdout=self.log, stderr=self.log)
             return
         with self.log.open("a") as log:
-            code = "import sys, pathlib; from tests.support.daemon import _run; _run(pathlib.Path(sys.argv[1]))"
+            code = "import sys, pathlib; from tests.support import daemon; daemon.run_daemon(pathlib.Path(sys.argv[1]))"
             command = [sys.executable, "-c", code, str(config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
 
@@ -142,6 +145,25 @@ def wait_for_state(
     cut = state(wait_for(config, state, seconds))
     assert cut is not None
     return cut
+
+
+def wait_for_cuts(config: Config, connection: psycopg.Connection) -> list[PositionRecord]:
+    """Wait for a state of all tables; return all cuts since this call that have what was committed before it."""
+    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    target = parse_lsn(row[0])
+    wait_for_state(config, connection)
+    topics, key = Topics(config.kafka.prefix), position_key(config.source.slot)
+    messages = [each for each in read_raw(config.kafka.bootstrap, topics.progress) if each.key() == key]
+    records = [PositionRecord.from_json(message.value()) for message in messages]
+    return [record for record in records if record.here.flushed_lsn >= target]
+
+
+def first_state(config: Config, cuts: Iterable[PositionRecord], table: str) -> Cut:
+    """Return the first of the cuts that is called a state of a table with a topic."""
+    topic = f"{config.kafka.prefix}.{table}"
+    states = (each for each in cuts if each.open is None and not each.waits_for([table]))
+    return next(each.here for each in states if topic in each.here.offsets)
 
 
 def wait_for(config: Config, condition: object, seconds: float = 60) -> PositionRecord:

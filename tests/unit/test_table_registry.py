@@ -403,3 +403,65 @@ def test_an_earlier_version_reads_an_unpublished_table_again_into_an_emptied_top
     assert TableState.from_json(state.to_json()) == state
     stored = json.loads(state.to_json())
     assert (stored["status"], stored["refill"]) == ("wanted", True)
+
+
+def test_a_wanted_table_whose_key_is_missing_cannot_be_read() -> None:
+    made = registry()
+    made.ask(T, Asked(since=(1, 2)))
+    made.cannot_be_read("public.t")
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.KEYLESS, set())
+    assert made.states["public.t"].asked is None
+    assert made.judge(Look(time.monotonic(), 1, ()), found("t", REKEYED), PAST) is Action.NONE
+
+
+def test_a_streaming_or_missing_table_without_a_key_holds_events() -> None:
+    gone = TableState(4, 0, status=TableStatus.GONE)
+    for state in (READ, gone):
+        made = registry({"public.t": state})
+        made.adopt_events(T, subjects(T), subjects(T))
+        assert made.states["public.t"] == replace(state, oid=T.oid, status=TableStatus.KEYLESS)
+        assert (made.wanted, made.incomplete) == ({}, set())
+    for status in (TableStatus.READING, TableStatus.WANTED):
+        made = registry({"public.t": replace(READ, status=status)})
+        made.adopt_events(T, subjects(T), subjects(T))
+        assert made.status("public.t") is status, "the end of its read decides"
+    renamed = registry()
+    renamed.adopt_events(replace(T, name="u"), None, subjects(T))
+    assert [renamed.status(name) for name in ("public.t", "public.u")] == [TableStatus.GONE, TableStatus.KEYLESS]
+
+
+def test_a_table_that_leaves_the_capture_set_is_gone() -> None:
+    for status in TableStatus:
+        made = registry({"public.t": replace(READ, status=status), "public.u": replace(READ, oid=8)})
+        made.left(replace(T, name="audit"))
+        assert made.states["public.t"] == TableState(4, 0, status=TableStatus.GONE)
+        assert (made.incomplete, made.status("public.u")) == (set(), TableStatus.STREAMING)
+    wanted = registry()
+    wanted.want(T)
+    wanted.left(replace(T, name="audit"))
+    assert wanted.wanted == {}, "nothing is read of it"
+    assert adopt(wanted, T), "it is read from the start if it returns"
+    assert (wanted.status("public.t"), set(wanted.wanted)) == (TableStatus.WANTED, {"public.t"})
+
+
+def test_a_table_is_parked_from_each_status() -> None:
+    for status in set(TableStatus) - {TableStatus.PARKED}:
+        made = registry({"public.t": replace(READ, status=status, empty=True)})
+        made.want(T)
+        made.park(T, SourceError("TR-220", "refused", hint="do this"), 2000)
+        state = made.states["public.t"]
+        assert (state.status, state.empty, state.layout, made.wanted) == (TableStatus.PARKED, True, None, {})
+        assert state.parked is not None
+        assert state.parked.lsn == 2000
+        made.park(T, SourceError("TR-304", "too large"), 3000)
+        assert made.states["public.t"] == state, "the first error stays"
+
+
+def test_a_parked_table_that_is_renamed_is_gone() -> None:
+    made = registry()
+    made.park(T, SourceError("TR-220", "refused", hint="do this"), 2000)
+    settle(made)
+    assert made.status("public.t") is TableStatus.PARKED, "it may be in no publication for a while"
+    settle(made, found("u"))
+    assert (made.status("public.t"), made.parked, made.incomplete) == (TableStatus.GONE, {}, {"public.u"})
+    assert made.wanted.keys() == {"public.u"}
