@@ -25,6 +25,9 @@ BATCH_BYTES = 262_144
 _NAP_S = 0.001
 """Pause after a wait: the server sends about 50 rows at a time; a wakeup costs more than reading them."""
 
+LOCK_BRIEFLY: Final = "SET LOCAL lock_timeout = '200ms'"
+"""For lock requests that can be repeated: less than deadlock_timeout, so that no other session becomes its victim."""
+
 LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '2s'"
 """Longest wait for a table lock: meanwhile, conflicting lock requests queue up after this session."""
 

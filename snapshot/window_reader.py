@@ -18,7 +18,7 @@ from tailrace.schemas.lsn import WAL_END, parse_lsn
 from tailrace.schemas.records.layout import Layout
 from tailrace.schemas.relation import Relation
 from tailrace.snapshot.plan import Chunk
-from tailrace.snapshot.reader import Lines, read_chunk
+from tailrace.snapshot.reader import LOCK_BRIEFLY, Lines, read_chunk
 from tailrace.snapshot.window import ChunkRead, Look, Outcome, Plan, Seen, VisibleXids, moved
 
 _GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
@@ -46,9 +46,9 @@ class LookRequest:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The catalog, the transactions seen just before, and the duration in seconds."""
+    """The catalog (None if a table is locked), the transactions seen just before, and the duration in seconds."""
 
-    look: Look
+    look: Look | None
     seen: Seen
     took_s: float
 
@@ -119,20 +119,29 @@ class WindowReader:
                     case LookRequest():
                         began = time.monotonic()
                         seen = self._seen_now()  # first: what it sees, all later reads see
-                        look = self._survey(self._connection)
+                        look = self._look()
                         self._replies.put(Inspection(look, seen, time.monotonic() - began))
         except Exception as error:
             self._replies.put(error)
 
+    def _look(self) -> Look | None:
+        try:
+            with self._connection.transaction():
+                self._connection.execute(LOCK_BRIEFLY)
+                return self._survey(self._connection)
+        except psycopg.errors.LockNotAvailable:
+            return None
+
     def _plan(self, wanted: Plan) -> Plan:
         try:
             with self._connection.transaction():
+                self._connection.execute(LOCK_BRIEFLY)
                 lsn, found = self._locked(wanted.relation)
                 if found is None:
                     return wanted
                 relation, layout = found
                 chunks = tuple(self._plan_chunks(self._connection, relation, wanted.where))
-        except _GONE:
+        except (*_GONE, psycopg.errors.LockNotAvailable):
             return wanted
         except TailraceError as error:
             return replace(wanted, refused=error)
@@ -169,6 +178,7 @@ class WindowReader:
         try:
             with self._connection.transaction():
                 self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                self._connection.execute(LOCK_BRIEFLY)
                 lsn, found = self._locked(plan.relation)
                 seen = self._seen_now()
                 if found is None:
@@ -184,7 +194,7 @@ class WindowReader:
             return ChunkRead(Outcome.MOVED, plan.relation)
         except TailraceError as error:
             return ChunkRead(Outcome.REFUSED, plan.relation, refused=error)
-        except psycopg.errors.SerializationFailure:
+        except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
             # A standby cancels queries that delay replay for too long.
             return ChunkRead(Outcome.VOID, plan.relation)
         except _NOT_SELECTABLE as error:

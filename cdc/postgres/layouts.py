@@ -1,4 +1,8 @@
-"""Query the present table layouts from the catalogs, without locks: running DDL never blocks us."""
+"""Query the present table layouts from the catalogs.
+
+A single layout needs no locks, so running DDL never blocks us. `survey` needs them on all captured tables for a moment:
+`pg_publication_tables` opens each.
+"""
 
 from __future__ import annotations
 

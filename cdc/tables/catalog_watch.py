@@ -19,9 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, LiteralString
 
+import psycopg
+
 from tailrace.cdc.postgres.source_catalog import SourceCatalog
 from tailrace.cdc.tables.decision import Action, TopicPast
 from tailrace.cdc.tables.registry import TableRegistry
+from tailrace.snapshot.reader import LOCK_BRIEFLY
 from tailrace.snapshot.window import Found, Look
 
 _MOST = 200
@@ -94,6 +97,7 @@ class CatalogWatch:
         self._locked: set[int] = set()
         self._pending: list[Look] = []
         self._wants_look = True
+        self._is_blind = False
         self.rest_s = 0.0
 
     def look(self) -> None:
@@ -107,11 +111,22 @@ class CatalogWatch:
             time.sleep(_LET_GO_S / 10)
             news |= self._is_news()
         if news or self._wants_look:
-            self._wants_look = False
             self._check()
-            self.add(self._catalog.survey())
+            look = self._survey()
+            self._wants_look = self._is_blind = look is None
+            if look is not None:
+                self.add(look)
         self._judge()
         self.rest_s = (time.monotonic() - began) * (_SHARE - 1)
+
+    def _survey(self) -> Look | None:
+        """Inspect all captured tables; None if one of them is locked: `pg_publication_tables` opens each table."""
+        try:
+            with self._connection.transaction():
+                self._connection.execute(LOCK_BRIEFLY)
+                return self._catalog.survey()
+        except psycopg.errors.LockNotAvailable:
+            return None
 
     def add(self, look: Look) -> None:
         """Add a catalog inspection, to be applied when the stream has reached its LSN."""
@@ -168,6 +183,9 @@ class CatalogWatch:
         for look in self._pending:
             unsettled |= self._registry.moved(look) | self._registry.unpublished(look)
             unsettled |= {found.name for found in look.found if self._is_open(look, found)}
+        if self._is_blind:
+            # A table is locked, perhaps by a session that is idle, and something has been altered: it may be any table.
+            unsettled |= {name for name, state in self._registry.states.items() if state.layout is not None}
         self._registry.unsettled = frozenset(unsettled)
 
     def _remedies(self, look: Look, judged: Sequence[Action | None]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -185,3 +186,17 @@ def test_a_lagging_stream_settles_what_it_has_passed(watched: _Watched) -> None:
     watched.watch.passed(watched.lsn())
     assert (watched.watch.waits, watched.registry.unsettled) == (False, frozenset())
     assert watched.registry.status("shop.item") is TableStatus.WANTED
+
+
+def test_a_lock_of_an_idle_session_does_not_hold_up_the_inspection(watched: _Watched, database: str) -> None:
+    """PostgreSQL's own view of publications opens each table; until it can, no cut is called a state."""
+    with psycopg.connect(database) as idle:
+        idle.execute("ALTER TABLE t ADD m int")
+        watched.source.execute("ALTER TABLE typed ADD o int")
+        began = time.monotonic()
+        assert watched.unsettled() >= {"public.t", "public.typed"}
+        assert time.monotonic() - began < 20, "it waits for the lock"
+        assert watched.watch.wants_look
+        idle.rollback()
+    assert "public.t" not in watched.unsettled()
+    assert not watched.watch.wants_look
