@@ -147,12 +147,14 @@ def wait_for_state(
     return cut
 
 
-def wait_for_cuts(config: Config, connection: psycopg.Connection) -> list[PositionRecord]:
-    """Wait for a state of all tables; return all cuts since this call that have what was committed before it."""
+def wait_for_cuts(
+    config: Config, connection: psycopg.Connection, tables: Collection[str] | None = None
+) -> list[PositionRecord]:
+    """Wait for a state of all tables, or of these; return all cuts since this call that have what was committed before it."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None
     target = parse_lsn(row[0])
-    wait_for_state(config, connection)
+    wait_for_state(config, connection, tables=tables)
     topics, key = Topics(config.kafka.prefix), position_key(config.source.slot)
     messages = [each for each in read_raw(config.kafka.bootstrap, topics.progress) if each.key() == key]
     records = [PositionRecord.from_json(message.value()) for message in messages]
