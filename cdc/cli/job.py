@@ -75,7 +75,9 @@ def wait(process: subprocess.Popen[Any], told: Callable[[int], None] = lambda nu
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 128 + first if code < 0 and first else code
+    # a service that was asked to stop has ended in order, with 0
+    interrupted = code == 0 and first == signal.SIGINT
+    return 128 + first if interrupted or (code < 0 and first) else code
 
 
 def take(display: Display, line: str) -> None:
