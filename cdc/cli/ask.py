@@ -23,13 +23,14 @@ TIMEOUT_S = 15.0
 
 def ask(request: Request, timeout: float, config: Path | None, json: bool) -> None:
     """Send a request and print its outcome. Raises ConfigError TR-130 if it is refused for a table."""
-    from tailrace.schemas.config.file import load
-    from tailrace.sinks.control.requests import Ask
+    with Display("waiting for the daemon's answer", json=json):
+        from tailrace.schemas.config.file import load
+        from tailrace.sinks.control.requests import Ask
 
-    loaded = load(config)
-    with Display("waiting for the daemon's answer", json=json), Ask(loaded.kafka, loaded.source.slot) as asked:
-        asked.send(request)
-        answer = asked.wait(timeout)
+        loaded = load(config)
+        with Ask(loaded.kafka, loaded.source.slot) as asked:
+            asked.send(request)
+            answer = asked.wait(timeout)
     if json:
         tables = [_dict(each) for each in answer or ()]
         output.json({"request": asked.id, "taken": answer is not None, "tables": tables})

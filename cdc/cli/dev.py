@@ -32,16 +32,16 @@ def up(
     state_dir: StateDir = STATE_DIR,
 ) -> None:
     """Start all processes that do not run, and return when the views have caught up. Safe to repeat."""
-    from tailrace.cdc.dev.state import ended_on_failure
-    from tailrace.cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views
-
-    with ended_on_failure(state_dir, output.note, but_for=(NOT_CAUGHT_UP,)), Display("starting servers") as display:
-        file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note)
+    with Display("starting servers") as display:
+        from tailrace.cdc.dev.state import ended_on_failure
+        from tailrace.cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views
 
         def told(what: str, done: int, total: int | None) -> None:
             display.step(what, done, total)
 
-        wait_for_views(file, servers, state_dir, say=display.phase, told=told)
+        with ended_on_failure(state_dir, display.note, but_for=(NOT_CAUGHT_UP,)):
+            file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note, told=told)
+            wait_for_views(file, servers, state_dir, say=display.phase, told=told)
     shown = "" if file.parent == Path.cwd() else f" --config {file}"
     output.note(f"ready: tailrace status{shown} | tailrace tail orders{shown} | tailrace verify{shown}")
     if foreground:
@@ -54,7 +54,8 @@ def _stay(file: Path, state_dir: Path) -> None:
     from tailrace.schemas.config.file import load
 
     try:
-        watch_status(load(file), as_json=False)
+        with Display("asking PostgreSQL and Kafka") as display:
+            watch_status(load(file), as_json=False, display=display)
     finally:
         output.note("stopping")
         with Display("stopping"):

@@ -1,7 +1,8 @@
 """Progress line of a command on a terminal: the step, its share done, its rate and the time left.
 
 Off a terminal, and with --json, there is no progress line: notes go to standard error, results to standard output.
-The line appears after half a second, so that quick commands do not import its library.
+The line appears after half a second, so that quick commands do not import its library. Commands start it before their
+own imports, which take seconds on a busy machine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 AFTER_S: Final = 0.5
 _A_SECOND: Final = 4
 """Redraws per second, by a thread, so that the line moves while the command waits."""
+
+
+_ALMOST_ALL: Final = 1 - 1e-6
 
 
 def on_terminal() -> bool:
@@ -83,7 +87,7 @@ class Display:
         self._what = what
         self._state = {
             "total": 1.0,  # without a total the bar pulses, which writes a kilobyte per redraw
-            "completed": share or 0,
+            "completed": min(share or 0, _ALMOST_ALL),  # a complete task stops the clock of all later steps
             "share": "" if share is None else f"{share:.0%}",
             "rate": rate,
             "left": "" if seconds_left is None else f"{_short(seconds_left)} left",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -25,15 +25,14 @@ def status(
 
     Exit code 7: a table is parked.
     """
-    from tailrace.cdc.cli.status_page import status_lines
-    from tailrace.cdc.operations.read_status import read_status
-    from tailrace.schemas.config.file import load
+    with Display("asking PostgreSQL and Kafka", json=json) as display:
+        from tailrace.cdc.cli.status_page import status_lines
+        from tailrace.cdc.operations.read_status import read_status
+        from tailrace.schemas.config.file import load
 
-    loaded = load(config)
-    if watch:
-        watch_status(loaded, as_json=json)
-        return
-    with Display("asking PostgreSQL and Kafka", json=json):
+        loaded = load(config)
+        if watch:
+            watch_status(loaded, as_json=json, display=display)
         found = read_status(loaded)
     if json:
         output.json(found.to_dict())
@@ -44,8 +43,11 @@ def status(
         raise typer.Exit(7)
 
 
-def watch_status(config: Config, *, as_json: bool) -> None:
-    """Print the status once a second until interrupted; on a terminal, clear the screen first."""
+def watch_status(config: Config, *, as_json: bool, display: Display) -> NoReturn:
+    """Print the status once a second until interrupted; on a terminal, clear the screen first.
+
+    The display ends before the first status.
+    """
     import sys
     import time
 
@@ -54,17 +56,15 @@ def watch_status(config: Config, *, as_json: bool) -> None:
     from tailrace.cdc.operations.read_status import read_status
 
     waiting = WaitingChanges()
-    try:
-        while True:
-            found = read_status(config, waiting)
-            if as_json:
-                output.json(found.to_dict())
-            else:
-                clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
-                output.line(clear + "\n".join(status_lines(found, output.width())))
-            time.sleep(1)
-    except KeyboardInterrupt:
-        return
+    while True:
+        found = read_status(config, waiting)
+        display.end()
+        if as_json:
+            output.json(found.to_dict())
+        else:
+            clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+            output.line(clear + "\n".join(status_lines(found, output.width())))
+        time.sleep(1)
 
 
 def tail(
@@ -75,14 +75,13 @@ def tail(
     count: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Stop after N changes.")] = None,
 ) -> None:
     """Print the changes of a table as they arrive: LSN, operation, key, columns, time since the commit."""
-    from contextlib import suppress
-    from itertools import islice
+    with Display(f"waiting for changes of {table}", json=json) as display:
+        from itertools import islice
 
-    from tailrace.cdc.operations.tail import tail as changes
-    from tailrace.schemas.config.file import load
+        from tailrace.cdc.operations.tail import tail as changes
+        from tailrace.schemas.config.file import load
 
-    loaded = load(config)
-    with suppress(KeyboardInterrupt), Display(f"waiting for changes of {table}", json=json) as display:
+        loaded = load(config)
         for change in islice(changes(loaded, table, from_start=from_start), count):
             display.end()
             if json:
@@ -113,13 +112,13 @@ def verify(
             raise typer.BadParameter("--log checks the topics of all tables; do not name views.")
         _verify_log(config, json, limit)
         return
-    from tailrace.cdc.cli.verify_report import lines, summary
-    from tailrace.cdc.operations.verify import verify as compare
-    from tailrace.schemas.config.file import load
-
     results = []
-    loaded = load(config)
     with Display("asking Kafka for schemas", json=json) as display:
+        from tailrace.cdc.cli.verify_report import lines, summary
+        from tailrace.cdc.operations.verify import verify as compare
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
 
         def told(what: str, done: int, total: int | None) -> None:
             display.step(what, done, total, "rows")
@@ -134,12 +133,12 @@ def verify(
 
 
 def _verify_log(config: Path | None, json: bool, limit: int) -> None:
-    from tailrace.cdc.cli.log_report import lines, summary
-    from tailrace.cdc.operations.verify_log import verify_log
-    from tailrace.schemas.config.file import load
-
-    loaded = load(config)
     with Display("asking Kafka", json=json) as display:
+        from tailrace.cdc.cli.log_report import lines, summary
+        from tailrace.cdc.operations.verify_log import verify_log
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
 
         def told(what: str, done: int, total: int | None) -> None:
             display.step(what, done, total, "records")
@@ -167,10 +166,6 @@ def wait(
     json: Json = False,
 ) -> None:
     """Wait until views have applied all changes committed before an LSN, and print the LSN of each view."""
-    from tailrace.cdc.operations.read_status import wal_lsn
-    from tailrace.cdc.operations.wait import AppliedViews
-    from tailrace.cdc.postgres.connect import connect
-    from tailrace.schemas.config.file import load
     from tailrace.schemas.lsn import format_lsn, parse_lsn
 
     try:
@@ -179,14 +174,21 @@ def wait(
         raise typer.BadParameter(
             f'"{lsn}" is not an LSN: write it as PostgreSQL prints it, for example 0/16B3748.'
         ) from None
-    loaded = load(config)
-    if given is None:
-        with connect(loaded.source.dsn.get_secret_value(), application_name="tailrace wait") as connection:
-            wanted = wal_lsn(connection)
-    else:
-        wanted = given
-    with Display(f"waiting for views to be at {format_lsn(wanted)}", json=json), AppliedViews(loaded) as applied:
-        found = applied.wait(wanted, views or [], timeout)
+    with Display("asking PostgreSQL", json=json) as display:
+        from tailrace.cdc.operations.read_status import wal_lsn
+        from tailrace.cdc.operations.wait import AppliedViews
+        from tailrace.cdc.postgres.connect import connect
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
+        if given is None:
+            with connect(loaded.source.dsn.get_secret_value(), application_name="tailrace wait") as connection:
+                wanted = wal_lsn(connection)
+        else:
+            wanted = given
+        display.show(f"waiting for views to be at {format_lsn(wanted)}", None)
+        with AppliedViews(loaded) as applied:
+            found = applied.wait(wanted, views or [], timeout)
     if json:
         output.json({"lsn": format_lsn(wanted), "views": {name: format_lsn(at) for name, at in found.items()}})
         return

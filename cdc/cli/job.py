@@ -22,8 +22,11 @@ _OF_AN_ERROR: Final = ("ERROR  TR-", "DETAIL ", "HINT   ")
 _OF_THE_LOG: Final = ("event", "view", "level", "timestamp", "logger")
 
 
-def run_shown(started: Job, what: str) -> int:
-    """Run a job to its end with a progress line; return its exit code, negative for a signal."""
+def run_shown(started: Job, what: str, *, service: bool = False) -> int:
+    """Run a job to its end with a progress line; return its exit code, negative for a signal.
+
+    The progress line of a `service` ends with the first line of its log, which is printed from then on.
+    """
     from tailrace.cdc.launch.spark_job import start
 
     with Display(what) as display:
@@ -37,11 +40,16 @@ def run_shown(started: Job, what: str) -> int:
         interrupted = threading.Event()
 
         def shown(line: str) -> None:
+            if service:
+                display.end()
+                print(as_on_terminal(line), file=sys.stderr, flush=True)
             # after Ctrl-C, Python and Java print stack traces of a stop that was requested
-            if not interrupted.is_set() or line.startswith(_OF_AN_ERROR):
+            elif not interrupted.is_set() or line.startswith(_OF_AN_ERROR):
                 take(display, line)
 
         def told(_: int) -> None:
+            if service and not interrupted.is_set():
+                display.note("stopping at the end of the batch; a second signal stops at once")
             interrupted.set()
             display.show("stopping", None)
 
@@ -75,7 +83,9 @@ def wait(process: subprocess.Popen[Any], told: Callable[[int], None] = lambda nu
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 128 + first if code < 0 and first else code
+    # a service that was asked to stop has ended in order, with 0
+    interrupted = code == 0 and first == signal.SIGINT
+    return 128 + first if interrupted or (code < 0 and first) else code
 
 
 def take(display: Display, line: str) -> None:
@@ -90,6 +100,21 @@ def take(display: Display, line: str) -> None:
         display.show(f"{event.get('view')}: {event.get('stage')}", share, rate, left)
     else:
         display.note(_words(event))
+
+
+def as_on_terminal(line: str) -> str:
+    """Return a line of a service's log as a terminal shows it: a record as text, its fatal error as three lines."""
+    from tailrace.schemas.errors import TailraceError
+    from tailrace.schemas.log_form import rendered
+
+    event = _event(line)
+    if event is None:
+        return line
+    if "code" in event and "view" not in event:
+        return str(
+            TailraceError(event["code"], event["event"], detail=event.get("detail", ""), hint=event.get("hint", ""))
+        )
+    return rendered(event.pop("level", "info"), event, terminal=True)
 
 
 def _event(line: str) -> dict[str, Any] | None:

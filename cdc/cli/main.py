@@ -65,12 +65,12 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message(), file=sys.stderr)
         else:
-            print(usage_error(error), file=sys.stderr)
+            output.note(str(usage_error(error)))
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except TailraceError as error:
-        print(error, file=sys.stderr)
+        output.note(str(error))
         sys.exit(error.exit_code)
     except Exception:
         import traceback

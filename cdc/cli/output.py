@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import sys
-from collections.abc import Sequence
-from typing import Any
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, Final, TextIO
 
 import typer
+
+_NARROWEST: Final = 8
+"""No column of a table is made narrower, even if the table is wider than the terminal then."""
+_BELOW_HINT: Final = " " * 7
 
 
 def line(text: str = "") -> None:
@@ -47,15 +52,39 @@ def json_text(value: Any) -> str:
 
 
 def note(text: str) -> None:
-    """Print a note, which is not a result, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a note, which is not a result, on standard error; on a terminal, long lines break at spaces."""
+    print("\n".join(fitted(each, _width(sys.stderr)) for each in text.split("\n")), file=sys.stderr, flush=True)
+
+
+def fitted(text: str, most: int) -> str:
+    """Break a line at spaces if it is longer than `most`; those of a hint stay whole, to be pasted."""
+    if len(text) <= most or text.startswith(("HINT", _BELOW_HINT)):
+        return text
+    indent = _BELOW_HINT if text.startswith(("ERROR  ", "DETAIL ")) else ""
+    return textwrap.fill(
+        text, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below a head, each column as wide as its widest cell."""
+    """Print rows below a head, each column as wide as its widest cell or as the terminal allows."""
+    for text in table_lines(head, rows, width()):
+        line(text)
+
+
+def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
+    """Yield the lines of a table; if they would be longer than `most`, cells of the widest columns are broken."""
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) > most and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
     for row in (head, *rows):
-        line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        cells = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            yield "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
 
 
 def lag_text(lag_bytes: int | None, lag_seconds: float | None) -> str:
@@ -70,7 +99,16 @@ def lag_text(lag_bytes: int | None, lag_seconds: float | None) -> str:
 
 def width() -> int:
     """Return the terminal's width; off a terminal, lines are not wrapped, so that grep finds them."""
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else sys.maxsize
+    return _width(sys.stdout)
+
+
+def _width(stream: TextIO) -> int:
+    if not stream.isatty():
+        return sys.maxsize
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:
+        return 80
 
 
 def bytes_text(number: float) -> str:

@@ -47,22 +47,48 @@ def _run(config: Path | None, log_level: str | None = None) -> None:
     loaded = load(config, {"log.level": log_level} if log_level else None)
     log.configure(level=loaded.log.level)
     stop = threading.Event()
-    stop_on_signal(stop)
+    signals = stop_on_signal(stop)
     health = Health(loaded.source.slot)
     with http.serving(loaded, health), SlotWatch(loaded, health), notifying(health), recorded(loaded, health):
         Service(loaded, stop, health).run()
+    if signals.first == signal.SIGINT:
+        raise typer.Exit(128 + signal.SIGINT)
 
 
-def stop_on_signal(stop: threading.Event, end: Callable[[int], None] = os._exit) -> threading.Thread:
+class Signals(threading.Thread):
+    """The thread that waits for signals; `first` is the number of the first one, None before it."""
+
+    def __init__(self, stop: threading.Event, end: Callable[[int], None]) -> None:
+        super().__init__(name="signals", daemon=True)
+        self.first: int | None = None
+        self._stop_requested, self._end = stop, end
+
+    def run(self) -> None:
+        """Do what `stop_on_signal` says."""
+        self.first = signal.sigwait(_SIGNALS)
+        self._stop_requested.set()
+        # if the reader of the log has gone, still wait for the second signal
+        with suppress(OSError, ValueError):
+            _say_stopping()
+        second = signal.sigtimedwait(_SIGNALS, STOP_SECONDS)
+        if second is not None:
+            self._end(128 + second.si_signo)
+        # if the reader of the log has gone, still exit
+        with suppress(OSError, ValueError):
+            _say_not_stopped()
+        self._end(8)
+
+
+def stop_on_signal(stop: threading.Event, end: Callable[[int], None] = os._exit) -> Signals:
     """Set `stop` at the first SIGTERM or SIGINT; call `end` at the second, or after STOP_SECONDS.
 
     A thread waits for the signals. Python would run a signal handler in the main thread only after its current
     instruction, which may be a call of librdkafka that takes 30 s. Call this before other threads start.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    thread = threading.Thread(target=_wait, args=(stop, end), name="signals", daemon=True)
-    thread.start()
-    return thread
+    signals = Signals(stop, end)
+    signals.start()
+    return signals
 
 
 def _say_stopping() -> None:
@@ -85,18 +111,3 @@ def _say_not_stopped() -> None:
         hint="tailrace run",
     )
     output.note(failure(error, terminal=sys.stderr.isatty()))
-
-
-def _wait(stop: threading.Event, end: Callable[[int], None]) -> None:
-    signal.sigwait(_SIGNALS)
-    stop.set()
-    # if the reader of the log has gone, still wait for the second signal
-    with suppress(OSError, ValueError):
-        _say_stopping()
-    second = signal.sigtimedwait(_SIGNALS, STOP_SECONDS)
-    if second is not None:
-        end(128 + second.si_signo)
-    # if the reader of the log has gone, still exit
-    with suppress(OSError, ValueError):
-        _say_not_stopped()
-    end(8)

@@ -93,11 +93,11 @@ def cancel(tables: Reads = None, timeout: Timeout = TIMEOUT_S, config: ConfigFil
 @app.command()
 def status(config: ConfigFile = None, json: Json = False) -> None:
     """Show each table's newest run, its progress and options, and the requests without an answer."""
-    from tailrace.cdc.operations.snapshots import read_snapshots
-    from tailrace.schemas.config.file import load
-
-    loaded = load(config)
     with Display("asking Kafka", json=json):
+        from tailrace.cdc.operations.snapshots import read_snapshots
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
         found = read_snapshots(loaded)
     if json:
         output.json(found.to_dict())

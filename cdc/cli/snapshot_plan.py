@@ -9,11 +9,11 @@ from tailrace.cdc.cli.options import ConfigFile, Json
 
 def plan(config: ConfigFile = None, json: Json = False) -> None:
     """Show the tables in reading order with chunks, bytes and estimated rows. Nothing is changed."""
-    from tailrace.cdc.operations.snapshot_plan import plan as planned
-    from tailrace.schemas.config.file import load
-
-    loaded = load(config)
     with Display("asking PostgreSQL", json=json):
+        from tailrace.cdc.operations.snapshot_plan import plan as planned
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
         plans = planned(loaded)
     if json:
         output.json(

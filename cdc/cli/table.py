@@ -24,11 +24,11 @@ Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.t
 @app.command("list")
 def list_tables(config: ConfigFile = None, json: Json = False) -> None:
     """Show the status of each table, and the remedy for those that are parked or unpublished."""
-    from tailrace.cdc.operations.table_states import read_tables
-    from tailrace.schemas.config.file import load
-
-    loaded = load(config)
     with Display("asking Kafka", json=json):
+        from tailrace.cdc.operations.table_states import read_tables
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
         found = read_tables(loaded)
     if json:
         output.json({"tables": [each.to_dict() for each in found]})
@@ -51,11 +51,11 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
 @app.command()
 def add(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
     """Publish tables that match source.tables. A daemon reads their rows, then streams their changes."""
-    from tailrace.cdc.operations import tables as ops
-    from tailrace.schemas.config.file import load
-
-    loaded = load(config)
     with Display("asking PostgreSQL", json=json):
+        from tailrace.cdc.operations import tables as ops
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
         changes = ops.add(loaded, table_names(tables))
     _show(changes, json)
 
@@ -63,11 +63,11 @@ def add(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
 @app.command()
 def remove(tables: Tables, config: ConfigFile = None, json: Json = False) -> None:
     """Remove tables from the publications. Their topics stay. A table that is added again is read again."""
-    from tailrace.cdc.operations import tables as ops
-    from tailrace.schemas.config.file import load
-
-    loaded = load(config)
     with Display("asking PostgreSQL", json=json):
+        from tailrace.cdc.operations import tables as ops
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
         changes = ops.remove(loaded, table_names(tables))
     _show(changes, json)
     left = [f'"!{each.table}"' for each in changes if each.outcome == "removed"]

@@ -48,14 +48,14 @@ def status(
     json: Json = False,
 ) -> None:
     """Show the LSN that each view has applied, and its lag."""
-    from tailrace.cdc.cli.status_page import view_lines
-    from tailrace.cdc.operations.read_status import read_status
-    from tailrace.cdc.operations.views import named
-    from tailrace.schemas.config.file import load
-
-    loaded = load(config)
-    chosen = named(loaded, views) if views else loaded.views
     with Display("asking PostgreSQL and Kafka", json=json):
+        from tailrace.cdc.cli.status_page import view_lines
+        from tailrace.cdc.operations.read_status import read_status
+        from tailrace.cdc.operations.views import named
+        from tailrace.schemas.config.file import load
+
+        loaded = load(config)
+        chosen = named(loaded, views) if views else loaded.views
         status = read_status(loaded)
     if json:
         output.json([view for view in status.to_dict()["views"] if view["name"] in chosen])
@@ -74,7 +74,7 @@ def follow(config: ConfigFile = None) -> None:
     from tailrace.cdc.cli.service import logged_failure
 
     with logged_failure():
-        _run_job("follow", config, [])
+        _run_job("follow", config, [], shown=True, service=True)
 
 
 @app.command()
@@ -152,12 +152,12 @@ def resume(
     timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum wait for the result.")] = 120,
 ) -> None:
     """Make a running `follow` retry a parked view at once."""
-    from tailrace.cdc.operations.resume import resume as try_again
-    from tailrace.schemas.config.file import load
-    from tailrace.schemas.lsn import format_lsn
-
-    loaded = load(config)
     with Display(f"{view}: waiting for `follow` to retry it", json=json):
+        from tailrace.cdc.operations.resume import resume as try_again
+        from tailrace.schemas.config.file import load
+        from tailrace.schemas.lsn import format_lsn
+
+        loaded = load(config)
         at = try_again(loaded, view, timeout)
     if json:
         output.json({"view": view, "lsn": format_lsn(at)})
@@ -193,14 +193,14 @@ def _look_first(
     json: bool,
 ) -> None:
     """Refuse an impossible command before Spark starts, which takes 30 s on a busy machine."""
-    from tailrace.cdc.operations.views import named
-    from tailrace.schemas.config.file import load
-    from tailrace.sinks.read.views import generations_there
-    from tailrace.sinks.read.which_generation import refuse
-
-    config = load(path)
-    named(config, [view])
     with Display("reading the view's generations", json=json):
+        from tailrace.cdc.operations.views import named
+        from tailrace.schemas.config.file import load
+        from tailrace.sinks.read.views import generations_there
+        from tailrace.sinks.read.which_generation import refuse
+
+        config = load(path)
+        named(config, [view])
         there = generations_there(config, view)
     if there is not None:
         refuse(command, view, there, generation, confirmed)
@@ -218,23 +218,31 @@ def _run_plain_job(script: str, path: Path | None, names: Sequence[str], options
 
 
 def _run_job(
-    script: str, path: Path | None, names: Sequence[str], options: Sequence[str] = (), *, shown: bool = False
+    script: str,
+    path: Path | None,
+    names: Sequence[str],
+    options: Sequence[str] = (),
+    *,
+    shown: bool = False,
+    service: bool = False,
 ) -> None:
-    from tailrace.cdc.launch.spark_job import job
-    from tailrace.cdc.operations.views import named, refuse_without_key
-    from tailrace.schemas.config.file import read
+    with Display("asking Kafka for schemas", json=not shown) as display:
+        from tailrace.cdc.launch.spark_job import job
+        from tailrace.cdc.operations.views import named, refuse_without_key
+        from tailrace.schemas.config.file import read
 
-    loaded = read(path)
-    views = named(loaded.config, names)
-    with Display("asking Kafka for schemas", json=not shown):
+        loaded = read(path)
+        views = named(loaded.config, names)
         refuse_without_key(loaded.config, views)
-    file = ["--config", str(loaded.path)] if loaded.path else []
-    _show(job(loaded.config, script, [*options, *file, *names]), "starting Spark", shown=shown)
+        file = ["--config", str(loaded.path)] if loaded.path else []
+        display.show("starting Spark", None)
+        started = job(loaded.config, script, [*options, *file, *names])
+    _show(started, "starting Spark", shown=shown, service=service)
 
 
-def _show(started: Job, what: str, *, shown: bool) -> None:
+def _show(started: Job, what: str, *, shown: bool, service: bool = False) -> None:
     if shown and on_terminal():
-        _ended(run_shown(started, what))
+        _ended(run_shown(started, what, service=service))
     else:
         _run(started)
 

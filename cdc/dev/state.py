@@ -10,7 +10,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from tailrace.cdc.dev.process import Process, alive, spawn
 from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.launch import java
 from tailrace.cdc.launch.lock import locked
+from tailrace.cdc.operations.told import Told, nobody
 from tailrace.schemas.errors import ConfigError, TailraceError
 
 STATE_FOLDER = Path(".tailrace")
@@ -58,6 +59,7 @@ def start_servers(
     kafka_properties: Mapping[str, str] | None = None,
     postgres_settings: Mapping[str, str] | None = None,
     java_options: Sequence[str] = java.SMALL,
+    told: Told = nobody,
 ) -> Servers:
     """Start PostgreSQL, Kafka and (with a JDK for it) OpenSearch; return when they answer.
 
@@ -100,6 +102,8 @@ def start_servers(
         try:
             with ThreadPoolExecutor(len(jobs)) as threads:
                 futures = {name: threads.submit(job) for name, job in jobs.items()}
+                for done, _ in enumerate(as_completed(futures.values()), start=1):
+                    told("starting servers", done, len(jobs))
             started = {name: future.result() for name, future in futures.items()}
         except BaseException:
             # also on Ctrl-C: the threads of the other servers would continue to wait for them

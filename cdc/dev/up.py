@@ -32,11 +32,11 @@ NOT_CAUGHT_UP: Final = "TR-610"
 Say = Callable[[str], None]
 
 
-def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say) -> tuple[Path, Servers]:
+def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say, told: Told = nobody) -> tuple[Path, Servers]:
     """Start all parts that do not run; return the configuration file and the servers with the shop's DSNs."""
     began = time.monotonic()
     say("starting PostgreSQL, Kafka" + (" and OpenSearch" if search else ""))
-    servers = start_servers(state_dir, search=search)
+    servers = start_servers(state_dir, search=search, told=told)
     for message in servers.messages:
         say(message)
     servers = Servers(
@@ -48,8 +48,8 @@ def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say) -> tuple[P
     )
     rows = create_shop(servers.dsn)
     say(f"servers are running, the shop has {sum(rows.values()):,} rows ({time.monotonic() - began:.1f} s)")
-    file, told = demo_configuration(servers, state_dir, Path.cwd())
-    say(told)
+    file, written = demo_configuration(servers, state_dir, Path.cwd())
+    say(written)
     tailrace = [sys.executable, "-m", "tailrace.cdc.cli.main"]
     start_program(state_dir, "daemon", [*tailrace, "run", "--config", str(file)])
     start_program(state_dir, "views", [*tailrace, "views", "follow", "--config", str(file)])

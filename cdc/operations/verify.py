@@ -131,9 +131,10 @@ def read_source(
     plain = conninfo_for(dsn, application_name="tailrace verify")
     with source_at(replication, plain, list(forms), timeout_s) as source:
         for table, form in forms.items():
-            rows = source.rows(table, form.columns, filters[table])
-            shown = counted(rows, told, f"reading {'.'.join(table)} of the source")
-            load_source(sides[table], shown, form, partial(_option, options, table))
+            # not left open by an error or Ctrl-C: an open COPY holds the connection's lock, and its rollback would wait
+            with closing(source.rows(table, form.columns, filters[table])) as rows:
+                shown = counted(rows, told, f"reading {'.'.join(table)} of the source")
+                load_source(sides[table], shown, form, partial(_option, options, table))
         return source.lsn
 
 

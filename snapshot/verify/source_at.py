@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -28,10 +28,13 @@ class SourceAt:
     lsn: int
     _connection: psycopg.Connection
 
-    def rows(self, table: tuple[str, str], columns: Sequence[str], where: str | None) -> Iterator[Sequence[str | None]]:
+    def rows(
+        self, table: tuple[str, str], columns: Sequence[str], where: str | None
+    ) -> Generator[Sequence[str | None], None, None]:
         """Yield the text of `columns` of every row; `where` is the publication's row filter.
 
-        Rows of tables that inherit from this one are excluded; rows of its partitions are included.
+        Rows of tables that inherit from this one are excluded; rows of its partitions are included. A caller that stops
+        early has to close it before the connection.
         """
         name = sql.Identifier(*table)
         kind = sql.SQL("SELECT relkind = 'p' FROM pg_class WHERE oid = {}::regclass").format(

@@ -27,6 +27,7 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import read_views
 from tests.spark.pipeline import Pipeline, column
 from tests.support.daemon import ROOT, tailrace, wait_until, write_config
+from tests.support.terminal import alive_in
 
 _COLUMNS = [column("id", "int4"), column("n", "int4")]
 _SPARK = f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{SMALL_SPARK}"\n'
@@ -71,18 +72,6 @@ def following(config: Path) -> Iterator[psutil.Process]:
         for each in alive_in(started.pid):
             each.kill()
         started.wait(30)
-
-
-def alive_in(session: int) -> list[psutil.Process]:
-    """Return the live processes of a session, including orphans."""
-    found = []
-    for each in psutil.process_iter():
-        try:
-            if os.getsid(each.pid) == session and each.status() != psutil.STATUS_ZOMBIE:
-                found.append(each)
-        except (psutil.Error, ProcessLookupError):
-            continue
-    return found
 
 
 def logged(config: Path) -> list[dict[str, Any]]:

@@ -11,11 +11,14 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import psutil
 
@@ -30,20 +33,37 @@ main()
 """
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_END_S: Final = 90.0
+"""A process that runs for longer after Ctrl-C is killed."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """All output to the terminal, the exit code, and the longest time without output, in seconds."""
+    """All output to a terminal, the exit code, and times without output, in seconds.
+
+    `first_s` is the time before the first output, `last_s` that after the last, `silent_s` the longest in between,
+    which began when `silent_after` was the end of the output. `ended_s` is the time from Ctrl-C to the end, `left` the
+    command lines of processes that were started and run on then.
+    """
 
     raw: str
     code: int
+    first_s: float
     silent_s: float
+    silent_after: str
+    last_s: float
+    ended_s: float | None
+    left: tuple[str, ...]
 
     @property
     def text(self) -> str:
         """The output without the control sequences."""
         return _CONTROL.sub("", self.raw).replace("\r\n", "\n")
+
+    @property
+    def drawn(self) -> list[str]:
+        """All lines, including overwritten ones, without the echo of Ctrl-C."""
+        return [line.rstrip() for line in re.split(r"[\r\n]+", self.text.replace("^C", ""))]
 
     @property
     def colors(self) -> list[str]:
@@ -57,12 +77,11 @@ def on_terminal(
     width: int,
     cwd: Path,
     module: str = "tailrace.cdc.cli.main",
-    interrupt_after_s: float | None = None,
-    interrupt_at: str | None = None,
+    interrupt_at: str | threading.Event | None = None,
     environment: Mapping[str, str] | None = None,
     seconds: float = 60,
 ) -> Seen:
-    """Run `main` of a module on a terminal until it ends; press Ctrl-C after a while or at a text.
+    """Run `main` of a module on a terminal until it ends; press Ctrl-C at a text of the output, or at an event.
 
     It is killed after `seconds`.
     """
@@ -79,17 +98,18 @@ def on_terminal(
     )
     os.close(slave)
     began = last = time.monotonic()
-    silent, pressed, raw = 0.0, False, b""
+    first, silent, silent_after, quiet, pressed, raw = 0.0, 0.0, b"", 0.0, 0.0, b""
     try:
         while True:
             now = time.monotonic()
-            silent = max(silent, now - last)
-            if now - began > seconds:
+            if now - began > seconds or (pressed and now - pressed > _END_S):
                 _kill(process)
-            if interrupt_after_s is not None and not pressed and now - began > interrupt_after_s:
+            if not pressed and _is_due(interrupt_at, raw):
                 os.write(master, b"\x03")
-                pressed = True
+                pressed = now
             if not select.select([master], [], [], 0.1)[0]:
+                # only what is seen to be silent counts: this process may be kept from looking for a while
+                quiet = time.monotonic() - last
                 if process.poll() is not None:
                     break
                 continue
@@ -97,21 +117,70 @@ def on_terminal(
                 read = os.read(master, 65_536)
             except OSError:  # the last process has closed it
                 break
-            raw, last = raw + read, time.monotonic()
-            if interrupt_at is not None and not pressed and interrupt_at.encode() in raw:
-                os.write(master, b"\x03")
-                pressed = True
-        return Seen(raw.decode(errors="replace"), process.wait(10), silent)
+            if not raw:
+                first = quiet
+            elif quiet > silent:
+                silent, silent_after = quiet, raw[-200:]
+            raw, last, quiet = raw + read, time.monotonic(), 0.0
+        code = process.wait(10)
+        ended = time.monotonic() - pressed if pressed else None
+        text = raw.decode(errors="replace")
+        return Seen(text, code, first, silent, silent_after.decode(errors="replace"), quiet, ended, _left(process.pid))
     finally:
         _kill(process)
         process.wait()
         os.close(master)
 
 
+@contextmanager
+def in_background(arguments: Sequence[str], **options: Any) -> Iterator[Callable[[], Seen]]:
+    """Run a command on a terminal during the block; yield a function that presses Ctrl-C and returns all output."""
+    pressed = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        seen = thread.submit(on_terminal, arguments, interrupt_at=pressed, **options)
+
+        def interrupt() -> Seen:
+            pressed.set()
+            return seen.result()
+
+        try:
+            yield interrupt
+        finally:
+            pressed.set()
+
+
+def _is_due(interrupt_at: str | threading.Event | None, raw: bytes) -> bool:
+    if isinstance(interrupt_at, threading.Event):
+        return interrupt_at.is_set()
+    return interrupt_at is not None and interrupt_at.encode() in raw
+
+
+def _left(session: int, seconds: float = 120) -> tuple[str, ...]:
+    """Return the command lines of a session's processes that do not end within the time."""
+    deadline = time.monotonic() + seconds  # a JVM that is starting up ends late
+    while alive := alive_in(session):
+        if time.monotonic() > deadline:
+            return tuple(" ".join(each.cmdline()) for each in alive)
+        time.sleep(0.1)
+    return ()
+
+
+def alive_in(session: int) -> list[psutil.Process]:
+    """Return the live processes of a session, including orphans."""
+    found = []
+    for each in psutil.process_iter():
+        try:
+            if os.getsid(each.pid) == session and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and its children, as a power cut would; servers of `dev up` are detached by then."""
-    with suppress(psutil.NoSuchProcess):
-        for each in [*psutil.Process(process.pid).children(recursive=True)]:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-    process.kill()
+    """Kill it and all of its session, as a power cut would; servers of `dev up` are detached by then."""
+    for each in alive_in(process.pid):
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    if process.poll() is None:
+        process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.cdc.cli.display import Display
-from tailrace.cdc.cli.job import take
+from tailrace.cdc.cli.job import as_on_terminal, take
 from tailrace.cdc.operations.told import counted
 from tests.support.terminal import on_terminal
 
@@ -56,6 +57,22 @@ def test_a_jobs_log_lines_become_progress_or_notes(line: str, seen: object) -> N
     display = Recorded()
     take(display, line)
     assert display.seen == [seen]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (json.dumps(SWAPPED), r"\S+Z \[info     \] generation swapped +generation=2 lsn=0/1 view=orders"),
+        (
+            '{"code": "TR-513", "detail": "Why.", "hint": "do", "event": "no catalog", "level": "error"}',
+            "ERROR  TR-513  no catalog\nDETAIL Why.\nHINT   do",
+        ),
+        ("Exception in thread", "Exception in thread"),
+    ],
+)
+def test_a_services_log_is_text_on_a_terminal(line: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert re.fullmatch(shown, as_on_terminal(line))
 
 
 def test_off_a_terminal_notes_and_results_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,6 +122,8 @@ def test_on_a_terminal_progress_is_drawn_and_removed_at_the_end(
         return
     for words in ("view [bold]é: reading", "100%", " rows/s", " left", "a note\r\n", "a result\r\n"):
         assert words in seen.raw, seen.text
+    frames = [line for line in seen.drawn if "reading" in line]
+    assert {line[:2] for line in frames} <= {"- ", "\\ ", "| ", "/ "}, "the spinner and the clock stop at 100%"
     assert last == "", "something of the display stays"
     assert "\x1b[?25l" not in seen.raw, "the cursor is hidden"
     assert bool(seen.colors) == (not environment)

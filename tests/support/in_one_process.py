@@ -1,13 +1,16 @@
-"""Print all commands' help in one process: on a terminal, starting one takes longer than its help."""
+"""Run several commands in one process: on a terminal, starting a process takes longer than most of them."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 
 import typer
 
+# loaded before the first command, so that their silence is that of their work
 from tailrace.cdc.cli import main as cli
+from tailrace.cdc.operations import read_status, verify, verify_log  # noqa: F401
 
 
 def commands() -> Iterator[tuple[str, ...]]:
@@ -22,10 +25,10 @@ def commands() -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Print the help of all commands, each after a line with its name."""
-    for command in commands():
-        print(f"## {' '.join(command)}", flush=True)
-        sys.argv[1:] = [*command, "--help"]
+    """Run commands, a JSON list of lists of arguments, each after a line with them and before one with its code."""
+    for arguments in json.loads(sys.argv[1]):
+        print(f"## {' '.join(arguments)}", flush=True)
+        sys.argv[1:] = arguments
         try:
             cli.main()
         except SystemExit as ended:
