@@ -102,6 +102,7 @@ def test_a_refused_value_parks_only_its_table(
         shop.execute("INSERT INTO prices VALUES (1, 'NaN', 'again'), (2, 2, 'two')")
         equal(servers, config, shop, "other", "id, n")
         assert is_parked(config, "prices") == "TR-220"
+        assert '"public.prices"' in ask(daemon, "/status")[1]  # parked by the process before
         resumed = tailrace("table", "resume", "prices", "--config", str(config_path))
         assert resumed.returncode == 0, resumed.stderr
         wait_until(lambda: len(events(daemon, "table parked")) == 2, 30)  # not repaired yet
@@ -111,6 +112,7 @@ def test_a_refused_value_parks_only_its_table(
         equal(servers, config, shop, "other", "id, n")
         status = tailrace("status", "--config", str(config_path))
         assert (status.returncode, "PARKED" in status.stdout) == (0, False), status.stdout
+        assert "parked" not in ask(daemon, "/status")[1]
         assert daemon.stop() == 0
 
 
@@ -126,6 +128,12 @@ def _is_told(config_path: Path, daemon: Daemon) -> None:
     found = {each["table"]: each["status"] for each in tables}
     assert found == {"public.other": "streaming", "public.prices": "parked"}
     assert 'tailrace_parked_tables{code="TR-220",table="public.prices"} 1.0' in ask(daemon, "/metrics")[1]
+    (parked,) = (each for each in tables if each["status"] == "parked")
+    for path in ("/readyz", "/status"):
+        code, body = ask(daemon, path)
+        assert code == 200
+        shown = json.loads(body)["parked_tables"]
+        assert shown == [{"table": "public.prices", "code": "TR-220", "since": parked["since"]}]
 
 
 def test_a_value_refused_in_the_first_copy_parks_its_table(
