@@ -51,9 +51,7 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 
 def equal(servers: Servers, config: Config, shop: psycopg.Connection[Any], table: str, columns: str) -> None:
     """Wait for a cut that is a state of one table with all present commits; compare topic and table."""
-    row = shop.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-    assert row is not None
-    target = parse_lsn(row[0])
+    target = wal_end(shop)
     shop.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
     name = f"public.{table}"
     record = wait_for(
@@ -68,6 +66,12 @@ def equal(servers: Servers, config: Config, shop: psycopg.Connection[Any], table
     assert found == source
 
 
+def wal_end(shop: psycopg.Connection[Any]) -> int:
+    row = shop.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return parse_lsn(row[0])
+
+
 def is_parked(config: Config, table: str) -> str:
     record = wait_for(config, lambda found: f"public.{table}" in found.parked)
     return record.parked[f"public.{table}"]
@@ -80,7 +84,9 @@ def test_a_refused_value_parks_only_its_table(
     with running(config_path) as daemon:
         equal(servers, config, shop, "prices", "id, note")
         more = "DELETE FROM prices WHERE id = 8; UPDATE prices SET note = 'x'"
+        before = wal_end(shop)
         shop.execute(f"BEGIN; UPDATE other SET n = 1; {POISON}; UPDATE other SET n = 2; {more}; COMMIT")
+        after = wal_end(shop)
         assert is_parked(config, "prices") == "TR-220"
         equal(servers, config, shop, "other", "id, n")
         (parked,) = events(daemon, "table parked")
@@ -88,7 +94,7 @@ def test_a_refused_value_parks_only_its_table(
         assert parked["error"].startswith('values of columns "price" (numeric(10,2)), "cost" (numeric(10,2)) of table')
         assert "NaN" in parked["detail"]
         assert 'as_text = ["public.prices.price", "public.prices.cost"]' in parked["hint"]
-        _is_told(config_path, daemon)
+        _is_told(config_path, daemon, before, after)
         # the parked table retains no WAL
         confirmed = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
         row = shop.execute("SELECT pg_current_wal_lsn()::text").fetchone()
@@ -116,7 +122,8 @@ def test_a_refused_value_parks_only_its_table(
         assert daemon.stop() == 0
 
 
-def _is_told(config_path: Path, daemon: Daemon) -> None:
+def _is_told(config_path: Path, daemon: Daemon, before: int, after: int) -> None:
+    """Check what status, lists, metrics and HTTP say; the poisoned commit is between both LSNs."""
     status = tailrace("status", "--config", str(config_path))
     assert status.returncode == 7, status.stdout
     assert "PARKED: public.prices (TR-220)" in status.stdout
@@ -129,6 +136,9 @@ def _is_told(config_path: Path, daemon: Daemon) -> None:
     assert found == {"public.other": "streaming", "public.prices": "parked"}
     assert 'tailrace_parked_tables{code="TR-220",table="public.prices"} 1.0' in ask(daemon, "/metrics")[1]
     (parked,) = (each for each in tables if each["status"] == "parked")
+    assert before <= parse_lsn(parked["lsn"]) < after
+    (line,) = (line for line in listed.stdout.splitlines() if line.startswith("public.prices "))
+    assert line.split()[-2:] == [parked["since"], parked["lsn"]]
     for path in ("/readyz", "/status"):
         code, body = ask(daemon, path)
         assert code == 200
