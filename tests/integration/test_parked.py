@@ -216,6 +216,7 @@ def test_a_table_that_lost_its_key_is_parked_left_out_and_resumed(
             daemon = stack.enter_context(running(config_path))
         shop.execute("UPDATE prices SET note = 'without a key' WHERE id = 1")
         assert is_parked(config, "prices") == "TR-406"
+        assert "tailrace table leave-out public.prices" in events(daemon, "table parked")[-1]["hint"]
         assert tailrace("table", "leave-out", "prices", "--config", str(config_path)).returncode == 0
         wait_for(config, lambda record: record.parked == {"public.prices": ""})
         assert tailrace("status", "--config", str(config_path)).returncode == 0
