@@ -37,7 +37,7 @@ _TABLES = (
 def _readme() -> list[str]:
     """Return the README's statements, each on one line."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"\*\*Least rights\*\*(?:.+\n)+\n((?: {4}.*\n)+)", readme)
+    block = re.search(r"\*\*Least privileges\*\*(?:.+\n)+\n((?: {4}.*\n)+)", readme)
     assert block is not None
     # deeper indentation continues the line before
     return re.sub(r"\n {5,}", " ", block[1]).replace("    ", "").splitlines()
