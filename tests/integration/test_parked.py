@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.verify import verify
 from tailrace.schemas.config.file import load
-from tailrace.schemas.config.model import Config
+from tailrace.schemas.config.model import Config, View, Warehouse
+from tailrace.schemas.errors import SinkError
 from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
 from tests.support.daemon import (
     Daemon,
     ask,
@@ -241,6 +247,7 @@ def test_a_table_parked_by_an_operator_stays_so_until_resumed(
         shop.execute("DELETE FROM prices WHERE id < 10; UPDATE other SET n = 6")
         shop.execute("ALTER TABLE prices ADD more int DEFAULT 4")
         equal(servers, config, shop, "other", "id, n")
+        _is_left_out_of_verify(config, shop, config_path.parent)
         again = tailrace("table", "park", "prices", "--config", str(config_path))
         assert "parked already" in again.stdout
         assert tailrace("table", "resume", "prices", "--config", str(config_path)).returncode == 0
@@ -309,3 +316,38 @@ def test_a_restart_parks_what_the_database_changed_and_refuses_what_the_configur
     config_path.write_text(config_path.read_text().replace('["b"]', '["a"]').replace(".p_*", ".id"))
     refused = tailrace("run", "--config", str(config_path))
     assert (refused.returncode, "ERROR  TR-128" in refused.stderr) == (3, True), refused.stderr
+
+
+def _is_left_out_of_verify(config: Config, shop: psycopg.Connection[Any], folder: Path) -> None:
+    """Compare views of both tables: the one of the parked table is named, the other one is compared."""
+    uri, location = f"{folder}/catalog.db", f"file://{folder}/data"
+    warehouse = Warehouse(uri=f"jdbc:sqlite:{uri}", location=location)
+    views = {name: View(table=f"public.{name}") for name in ("prices", "other")}
+    config = config.model_copy(update={"warehouse": warehouse, "views": views})
+    catalog = load_catalog("tailrace", type="sql", uri=f"sqlite:///{uri}", warehouse=location)
+    catalog.create_namespace(warehouse.namespace)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("source read at"):
+            # as `views follow` would, which needs Spark
+            cut = wait_for_state(config, shop, tables=["public.other"])
+            rows = shop.execute("SELECT id, n FROM other").fetchall()
+            schema = pa.schema([("id", pa.int32()), ("n", pa.int32())])
+            view = catalog.create_table((warehouse.namespace, "other"), schema)
+            content = pa.table(list(map(list, zip(*rows, strict=True))), schema)
+            view.append(content, {"tailrace.cut": cut.to_json(), "tailrace.generation": "1"})
+            snapshot = view.refresh().current_snapshot()
+            assert snapshot is not None
+            record = ViewRecord("other", "warehouse", 1, cut, now_ms(), snapshot.snapshot_id)
+            ViewsTopic(config.kafka, Topics(config.kafka.prefix)).publish(record)
+
+    compared = verify(config, [], timeout_s=30, limit=1, say=say)
+    result = next(compared)
+    assert (result.view, result.equal) == ("other", True)
+    with pytest.raises(
+        SinkError, match=r'TR-343  view "prices" cannot be compared: its table "public\.prices" is parked'
+    ):
+        next(compared)
+    assert said[0] == "not compared: prices, table public.prices is parked (TR-430)"
