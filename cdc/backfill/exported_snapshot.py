@@ -9,11 +9,12 @@ import psycopg
 
 from tailrace.cdc.postgres import slot
 from tailrace.cdc.postgres.catalog import Server
-from tailrace.cdc.postgres.connect import cannot_read, connect, connect_replication, connect_to_read
+from tailrace.cdc.postgres.connect import connect, connect_replication, connect_to_read
 from tailrace.cdc.postgres.layouts import describe
 from tailrace.cdc.postgres.publication import nokey_name
+from tailrace.cdc.postgres.rights import cannot_read_tables
 from tailrace.schemas.config.model import Config
-from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.errors import ConfigError, TailraceError
 from tailrace.schemas.records.layout import Layout
 from tailrace.schemas.relation import Relation
 from tailrace.snapshot.plan import check_condition, in_order, plan_table
@@ -40,7 +41,7 @@ class ExportedSnapshot:
         all workers have imported the snapshot. Raises psycopg's LockNotAvailable if a session holds a conflicting lock
         on a table, SourceError if a table cannot be read; a slot created by then is dropped again.
         """
-        dsn = config.source.dsn.get_secret_value()
+        self._dsn = dsn = config.source.dsn.get_secret_value()
         self.names = {relation.qualified_name for relation in relations}
         created: slot.CreatedSlot | None = None
         self.workers = SnapshotWorkers(
@@ -63,12 +64,16 @@ class ExportedSnapshot:
             if created is not None:
                 _drop(dsn, config.source.slot)
             if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.LockNotAvailable):
-                raise cannot_read(error) from None
+                raise cannot_read_tables(error, dsn, relations) from None
             raise
         self.relations: dict[str, Relation] = {relation.qualified_name: relation for relation, _ in found}
         self.layouts: dict[str, Layout] = {relation.qualified_name: layout for relation, layout in found}
         self.plans = in_order(plans, keyless)
         self.chunks = [chunk for plan in self.plans for chunk in plan.chunks]
+
+    def cannot_read(self, error: psycopg.Error) -> TailraceError:
+        """Return the error for a failed read of these tables."""
+        return cannot_read_tables(error, self._dsn, list(self.relations.values()))
 
 
 CONDITION_NOT_CAPTURED: Final = "TR-135"

@@ -12,7 +12,6 @@ from tailrace.cdc.backfill.report import Report
 from tailrace.cdc.backfill.snapshot_rows import RowSender
 from tailrace.cdc.changes.dead_letters import RefusedRow
 from tailrace.cdc.changes.delivery import Delivery
-from tailrace.cdc.postgres.connect import cannot_read
 from tailrace.cdc.tables.registry import FIRST_RUN
 from tailrace.cdc.tables.shapes import CapturedTable, Tables
 from tailrace.schemas.errors import SourceError
@@ -66,7 +65,7 @@ class FirstSnapshot:
             self._begin()
             self._read(pace, report)
         except psycopg.Error as error:
-            raise cannot_read(error) from None
+            raise exported.cannot_read(error) from None
         finally:
             workers.close()
             report.close()

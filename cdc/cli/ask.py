@@ -16,13 +16,21 @@ if TYPE_CHECKING:
 
 Timeout = Annotated[
     float,
-    typer.Option(min=0, metavar="SECONDS", help="Maximum wait for the daemon's answer; the request stays on Kafka."),
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="Maximum wait for the daemon's answer. Then the request stays on Kafka, the next daemon executes it, and"
+        ' the exit code is 0; in JSON, "taken" is false.',
+    ),
 ]
 TIMEOUT_S = 15.0
 
 
 def ask(request: Request, timeout: float, config: Path | None, json: bool) -> None:
-    """Send a request and print its outcome. Raises ConfigError TR-130 if it is refused for a table."""
+    """Send a request and print its outcome. Raises ConfigError TR-130 if it is refused for a table.
+
+    No answer is no error: a request may be sent while no daemon runs, as for the recovery of a lost slot.
+    """
     with Display("waiting for the daemon's answer", json=json):
         from tailrace.schemas.config.file import load
         from tailrace.sinks.control.requests import Ask

@@ -117,19 +117,25 @@ def verify(
         from tailrace.cdc.cli.verify_report import lines, summary
         from tailrace.cdc.operations.verify import verify as compare
         from tailrace.schemas.config.file import load
+        from tailrace.schemas.errors import TailraceError, all_of
 
         loaded = load(config)
 
         def told(what: str, done: int, total: int | None) -> None:
             display.step(what, done, total, "rows")
 
-        for result in compare(loaded, views or [], timeout_s=timeout, limit=limit, say=display.note, told=told):
-            results.append(result)
-            for text in [output.json_text(result.to_dict())] if json else lines(result):
-                display.line(text)
+        late: list[TailraceError] = []
+        try:
+            for result in compare(loaded, views or [], timeout_s=timeout, limit=limit, say=display.note, told=told):
+                results.append(result)
+                for text in [output.json_text(result.to_dict())] if json else lines(result):
+                    display.line(text)
+        except TailraceError as error:
+            late.append(error)
     failure = summary(results)
-    if failure is not None:
-        raise failure
+    if failure is not None or late:
+        # the exit code is that of a difference, if there is one
+        raise all_of([failure, *late] if failure is not None else late)
 
 
 def _verify_log(config: Path | None, json: bool, limit: int) -> None:

@@ -23,7 +23,10 @@ Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.t
 
 @app.command("list")
 def list_tables(config: ConfigFile = None, json: Json = False) -> None:
-    """Show the status of each table, and the remedy for those that are parked or unpublished."""
+    """Show the status of each table, and the remedy for those that are parked or unpublished.
+
+    The last column is the LSN of the first commit that the topic of a parked table lacks.
+    """
     with Display("asking Kafka", json=json):
         from tailrace.cdc.operations.table_states import read_tables
         from tailrace.schemas.config.file import load
@@ -33,8 +36,10 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
     if json:
         output.json({"tables": [each.to_dict() for each in found]})
         return
-    rows = [(each.table, each.status, str(each.run), each.code or "", each.since or "") for each in found]
-    output.table(("table", "status", "run", "error", "since"), rows)
+    rows = [
+        (each.table, each.status, str(each.run), each.code or "", each.since or "", each.lsn or "") for each in found
+    ]
+    output.table(("table", "status", "run", "error", "since", "changes missing from"), rows)
     for each in found:
         if each.code and not each.left_out:
             output.line(f"\n{each.table}: {each.code} {each.error}")

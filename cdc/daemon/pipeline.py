@@ -25,6 +25,7 @@ from tailrace.cdc.toast.facade import Toast
 from tailrace.cdc.wal.connection import Wal
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.layout import Parked
 from tailrace.schemas.records.position import PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
@@ -84,12 +85,19 @@ class Pipeline:
         self.delivery = Delivery(config, self.sink, self.tables, self.progress, stop)
         self.delivery.on_flushed = self._flushed
         health.begin(self.sink, stored, captured.identity.lsn)
+        health.parked = self._parked()
         log.info("stream resumed", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
 
     def _flushed(self, lsn: int) -> None:
         """Confirm `lsn` to the server: Kafka holds everything committed before it."""
         self.wal.confirm(lsn)
         self.health.committed(self.progress.newest)
+        self.health.parked = self._parked()
+
+    def _parked(self) -> dict[str, Parked]:
+        states = self.registry.states
+        named = ((name, states.get(name)) for name in self.progress.newest.parked)
+        return {name: state.parked for name, state in named if state is not None and state.parked is not None}
 
     def copy(self, point: int, exported: ExportedSnapshot | None) -> None:
         """Store that the slot begins at `point`, and send the rows of its exported snapshot.

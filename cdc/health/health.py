@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
@@ -17,6 +17,7 @@ from tailrace.cdc.health.lag import LagMeter
 from tailrace.cdc.health.source_state import SourceState
 from tailrace.cdc.postgres.membership import Missing
 from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.records.layout import Parked
 from tailrace.schemas.records.position import PositionRecord
 from tailrace.sinks.kafka.producer import KafkaSink
 from tailrace.snapshot.progress import ReadProgress
@@ -40,9 +41,9 @@ class Health:
     """Health of a daemon. Its main thread writes the first attribute group, the slot monitor the second.
 
     `address` is that of the HTTP server, if there is one. `record` is the newest position record in Kafka,
-    `committed_at` (time.time()) when this process last wrote one. `lag` is written by both threads. `full_at` is when
-    the slot reaches its limit at the recent rate. `missing` are tables that match `source.tables` and are in no
-    publication.
+    `committed_at` (time.time()) when this process last wrote one. `parked` are the tables that `record` names as
+    parked. `lag` is written by both threads. `full_at` is when the slot reaches its limit at the recent rate.
+    `missing` are tables that match `source.tables` and are in no publication.
     """
 
     def __init__(self, slot: str) -> None:
@@ -53,6 +54,7 @@ class Health:
         self.committing_since: float | None = None
         self.sink: KafkaSink | None = None
         self.record: PositionRecord | None = None
+        self.parked: Mapping[str, Parked] = {}
         self.committed_at: float | None = None
         self.kafka_transactions = 0
         self.records: Counter[str] = Counter()
@@ -107,7 +109,10 @@ class Health:
         return live, {"live": live, "state": self.state, "loop_turned_s_ago": round(turned_s, 3)}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether changes flow or this is a standby, and the response body with the reason if not."""
+        """Return whether changes flow or this is a standby, and the response body with the reason if not.
+
+        Parked tables are in the body and do not matter otherwise, because the other tables flow.
+        """
         reason = self._not_ready()
         body: dict[str, Any] = {"ready": reason is None, "state": self.state, "slot": self.slot}
         lag_s = self.lag_seconds()
@@ -116,9 +121,16 @@ class Health:
         if reason is not None:
             body["reason"] = reason
         if self.stall is not None:
-            body["stalled_since"] = datetime.fromtimestamp(self.stall.since, UTC).isoformat(timespec="seconds")
+            body["stalled_since"] = _utc(self.stall.since)
         if self.error is not None:
             body["error"] = {"code": self.error.code, "message": self.error.message, "hint": self.error.hint}
+        parked = [
+            {"table": table, "code": each.code, "since": _utc(each.since_ms / 1000)}
+            for table, each in sorted(self.parked.items())
+            if not each.left_out
+        ]
+        if parked and self.state != "standby":
+            body["parked_tables"] = parked
         return reason is None, body
 
     def _not_ready(self) -> str | None:
@@ -129,3 +141,7 @@ class Health:
         if self.state in ("copying", "streaming"):
             return self.kafka_error
         return self.error.message if self.error is not None else "the slot is not acquired yet"
+
+
+def _utc(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")

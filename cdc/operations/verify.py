@@ -21,7 +21,7 @@ from tailrace.cdc.operations.views import holds_rows, named, table_of
 from tailrace.cdc.postgres.connect import conninfo_for
 from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Config
-from tailrace.schemas.errors import ConfigError, SinkError
+from tailrace.schemas.errors import ConfigError, SinkError, all_of
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
@@ -48,7 +48,8 @@ def verify(
 
     All are compared with one read of the source. Raises SourceError (TR-223) for views in `names` whose tables are not
     captured, and ConfigError (TR-137) if topics are logs of inserts. `timeout_s` limits the wait for the consistent
-    point, and the wait for each view; the error names the part that was late.
+    point, and the wait for each view; the error names the part that was late. A view whose table is parked or still
+    incomplete does not stop the others: its error (TR-343) is raised after their results.
     """
     if config.source.publish == "insert":
         raise ConfigError(
@@ -74,6 +75,16 @@ def verify(
         raise refusal(others, found.not_captured)
     for name, table in others.items():
         say(f"not compared: {name}, table {'.'.join(table)} is not captured: {found.not_captured[table].reason}")
+    parked = _parked(config, tables)
+    for name, code in parked.items():
+        say(f"not compared: {name}, table {'.'.join(tables[name])} is {f'parked ({code})' if code else 'left out'}")
+    # a table that an operator has left out needs no reminder
+    late = [_is_parked(name, tables[name]) for name, code in parked.items() if code or names]
+    tables = {name: table for name, table in tables.items() if name not in parked}
+    if parked and not tables:
+        if late:
+            raise all_of(late)
+        return
     forms = {table: form_of(config, table, schemas) for table in set(tables.values())}
     with ExitStack() as stack:
         sides = {table: stack.enter_context(Comparison()) for table in forms}
@@ -85,6 +96,12 @@ def verify(
             began = time.monotonic()
             told(f"{name}: waiting for the view to reach {format_lsn(x)}", 0, None)
             state = _wait(config, name, x, timeout_s)
+            if state is None:
+                error, is_incomplete = _behind(config, name, x, timeout_s)
+                if not is_incomplete:
+                    raise error
+                late.append(error)
+                continue
             cut, side, form = state.cut, sides[table], forms[table]
             side.start_view()
             with closing(state.rows):  # type: ignore[type-var]
@@ -102,6 +119,8 @@ def verify(
                 time.monotonic() - began,
                 late=(time.monotonic() - read_at) * 1000 > config.kafka.min_compaction_lag_ms,
             )
+    if late:
+        raise all_of(late)
 
 
 def stored_schemas(config: Config) -> list[StoredSchema]:
@@ -159,8 +178,8 @@ def add_topic(
     load_topic(side, batches, form, decoder, cut.position.epoch, x)
 
 
-def _wait(config: Config, name: str, x: int, timeout_s: float) -> ViewState:
-    """Return the view at the first observed cut that is at or after X.
+def _wait(config: Config, name: str, x: int, timeout_s: float) -> ViewState | None:
+    """Return the view at the first observed cut that is at or after X; None if there is none in time.
 
     The view is opened only after the views topic shows such a cut: an open search view holds resources of the index.
     """
@@ -173,27 +192,44 @@ def _wait(config: Config, name: str, x: int, timeout_s: float) -> ViewState:
             state = read_view(config, name)
             if state.cut.flushed_lsn >= x:
                 return state
-            cut = state.cut
         if time.monotonic() > deadline:
-            raise _behind(config, name, cut, x, timeout_s)
+            return None
         time.sleep(_POLL_S)
 
 
-def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float) -> SinkError:
+def _parked(config: Config, tables: Mapping[str, Table]) -> dict[str, str]:
+    """Return the views whose tables are parked, with the codes of the errors; empty if an operator left it out."""
+    stored, _ = read_stored(config)
+    found = stored.parked if stored else {}
+    return {name: found[".".join(table)] for name, table in tables.items() if ".".join(table) in found}
+
+
+def _is_parked(name: str, table: Table) -> SinkError:
+    return SinkError(
+        "TR-343",
+        f'view "{name}" cannot be compared: its table "{".".join(table)}" is parked',
+        detail="The topic of a parked table lacks changes.",
+        hint="tailrace table list  # shows why it is parked, and how to read it again",
+    )
+
+
+def _behind(config: Config, name: str, x: int, timeout_s: float) -> tuple[SinkError, bool]:
+    """Return the error for a view that is late, and whether it waits for an incomplete table."""
     stored, _ = read_stored(config)
     there = stored.here.flushed_lsn if stored else 0
-    applied = format_lsn(cut.flushed_lsn) if cut else "nothing"
     record = read_views(config.kafka, Topics(config.kafka.prefix)).get(name)
+    applied = format_lsn(record.cut.flushed_lsn) if record and record.cut else "nothing"
     waits = sentence(waited_for(config, name, record, read_waits(config, stored)))
     detail = f"The source was read at {format_lsn(x)}; topics are at {format_lsn(there)}, the view has {applied}."
     if there < x:
-        return SinkError(
+        late = SinkError(
             "TR-342",
             f"the topics did not reach the LSN of the source read within {timeout_s:.0f} s",
             detail=detail,
             hint="tailrace run  # is the daemon running?",
         )
-    return SinkError(
+        return late, False
+    late = SinkError(
         "TR-343",
         f'view "{name}" did not reach the LSN of the source read within {timeout_s:.0f} s',
         detail=detail + (f" It {waits}." if waits else ""),
@@ -201,3 +237,4 @@ def _behind(config: Config, name: str, cut: Cut | None, x: int, timeout_s: float
         if waits
         else "tailrace views follow  # is the job that maintains the view running?",
     )
+    return late, bool(waits)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 
 from tailrace.schemas.errors import SourceError
-from tailrace.schemas.relation import Relation, ReplicaIdentity
+from tailrace.schemas.relation import Relation, ReplicaIdentity, quoted
 from tailrace.schemas.types import Column, TypeInfo
 
 OLDEST = 140000
@@ -118,20 +118,25 @@ def row_security_errors(connection: psycopg.Connection, relations: Sequence[Rela
 class PartOfKey(SourceError):
     """A table that is published without a part of its key; `relation` has the published columns."""
 
-    def __init__(self, relation: Relation, left_out: Sequence[str]) -> None:
+    def __init__(self, relation: Relation, left_out: Sequence[str], remedy: Sequence[str]) -> None:
+        """`remedy` are the lines of SQL that publish all columns of the key."""
         super().__init__(
             "TR-205",
             f'table "{relation.qualified_name}" is published without a part of its key',
             detail=f"The column list of the publication leaves out: {', '.join(left_out)}.",
-            hint="Publish all columns of its replica identity: ALTER PUBLICATION ... SET TABLE ...;",
+            hint="\n       ".join(remedy),
         )
         self.relation = relation
 
 
 def table_relation(
-    connection: psycopg.Connection, schema: str, table: str, columns: Sequence[str] | None = None
+    connection: psycopg.Connection,
+    schema: str,
+    table: str,
+    columns: Sequence[str] | None = None,
+    publications: Sequence[str] = (),
 ) -> Relation | None:
-    """Return a table's present shape, limited to the published `columns`; None if it is missing.
+    """Return a table's present shape, limited to the `columns` that `publications` have; None if it is missing.
 
     Without `columns`, generated columns are left out, as always before PostgreSQL 18. PartOfKey (TR-205) if `columns`
     have only a part of the key.
@@ -155,5 +160,26 @@ def table_relation(
     keys = [column.name for column in found if column.is_key]
     left_out = [name for name in keys if columns is not None and name not in columns]
     if left_out and len(left_out) < len(keys) and identity is not ReplicaIdentity.FULL:
-        raise PartOfKey(relation, left_out)
+        whole = [column.name for column in found if column in published or column.name in left_out]
+        raise PartOfKey(relation, left_out, _with_columns(connection, publications, relation, whole))
     return relation
+
+
+def _with_columns(
+    connection: psycopg.Connection, publications: Sequence[str], relation: Relation, columns: Sequence[str]
+) -> list[str]:
+    """Return a line for each publication that replaces a table's column list.
+
+    SET TABLE would remove all other tables from the publication.
+    """
+    rows = connection.execute(
+        "SELECT pubname::text, rowfilter FROM pg_publication_tables"
+        " WHERE pubname = ANY (%s) AND (schemaname, tablename) = (%s, %s) ORDER BY 1",
+        (list(publications), relation.schema, relation.name),
+    ).fetchall()
+    named, listed = f"{quoted(relation.schema)}.{quoted(relation.name)}", ", ".join(map(quoted, columns))
+    return [
+        f"BEGIN; ALTER PUBLICATION {quoted(name)} DROP TABLE {named};"
+        f" ALTER PUBLICATION {quoted(name)} ADD TABLE {named} ({listed}){f' WHERE ({where})' if where else ''}; COMMIT;"
+        for name, where in rows
+    ]

@@ -199,7 +199,5 @@ def cannot_read(error: psycopg.Error) -> SourceError:
         "TR-227",
         "PostgreSQL refused to read a table",
         detail=" ".join(reason.split()) + ".",
-        hint=error.diag.message_hint
-        or "The role needs USAGE on the schema and SELECT on every captured table:"
-        " GRANT USAGE ON SCHEMA ... TO ...; GRANT SELECT ON ... TO ...;",
+        hint=error.diag.message_hint or "tailrace explain TR-227  # possible causes and their remedies",
     )

@@ -161,7 +161,7 @@ def describe(
         " WHERE pubname = ANY (%s) AND (schemaname, tablename) = (%s, %s) LIMIT 1",
         (list(publications), schema, table),
     ).fetchone()
-    relation = table_relation(connection, schema, table, published[0]) if published else None
+    relation = table_relation(connection, schema, table, published[0], publications) if published else None
     found = layout(connection, publications, relation.oid) if relation else None
     return (relation, found) if relation and found else None
 

@@ -215,7 +215,7 @@ def inspect(
         if not capture_set.captures(schema, table):
             continue
         try:
-            relation = table_relation(connection, schema, table, columns_published)
+            relation = table_relation(connection, schema, table, columns_published, publications.names)
         except PartOfKey as error:
             errors.append(error)
             continue

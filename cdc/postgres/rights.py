@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +12,10 @@ import psycopg
 import structlog
 
 from tailrace.cdc.postgres.catalog import row_security_errors
+from tailrace.cdc.postgres.connect import cannot_read, connect
 from tailrace.cdc.postgres.membership import shown
 from tailrace.cdc.postgres.recipe import default_privileges
-from tailrace.schemas.errors import SourceError
+from tailrace.schemas.errors import SourceError, TailraceError, all_of
 from tailrace.schemas.relation import Relation, quoted
 
 log = structlog.get_logger()
@@ -79,6 +81,18 @@ def lacking_grants(connection: psycopg.Connection, relation: Relation) -> tuple[
     lacking = lacking_rights(connection, [relation])
     hidden = [error.hint for error in row_security_errors(connection, [relation])]
     return (*(lacking.statements() if lacking is not None else ()), *hidden)
+
+
+def cannot_read_tables(error: psycopg.Error, dsn: str, relations: Sequence[Relation]) -> TailraceError:
+    """Return the error for a failed read of tables. If the role may not read them, it has the statements to run."""
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        # the connection of the failed read is in an aborted transaction
+        with suppress(TailraceError, psycopg.Error), connect(dsn) as connection:
+            lacking = lacking_rights(connection, relations)
+            found = [lacking.error()] if lacking is not None else []
+            if found := [*found, *row_security_errors(connection, relations)]:
+                return all_of(found)
+    return cannot_read(error)
 
 
 class Denials:

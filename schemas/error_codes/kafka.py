@@ -131,8 +131,8 @@ CODES: Final = (
         "TR-343",
         SinkError,
         "A view did not reach the LSN of `tailrace verify` in time",
-        cause="`tailrace views follow` does not run or lags, the view is parked, or a table that it reads is being read"
-        " again. DETAIL says which.",
+        cause="`tailrace views follow` does not run or lags, the view is parked, or a table that it reads is parked or"
+        " being read again. DETAIL says which.",
         remedy="Look at `tailrace views status` and `tailrace snapshot status`; start `tailrace views follow`, or"
         " repeat"
         " with a longer `--timeout`.",

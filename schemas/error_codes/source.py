@@ -50,7 +50,9 @@ CODES: Final = (
         "The publication leaves out a part of the table's key",
         parks_table=True,
         cause="A column list of the publication has some columns of the replica identity, but not all.",
-        remedy="Publish all of its columns: `ALTER PUBLICATION tailrace SET TABLE schema.table (columns);`.",
+        remedy="Publish all of its columns, with the lines of HINT: `ALTER PUBLICATION tailrace DROP TABLE"
+        " schema.table;`, then `ALTER PUBLICATION tailrace ADD TABLE schema.table (columns);`. `SET TABLE` would remove"
+        " all other tables.",
     ),
     ErrorCode(
         "TR-206",

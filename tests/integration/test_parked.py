@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.verify import verify
 from tailrace.schemas.config.file import load
-from tailrace.schemas.config.model import Config
+from tailrace.schemas.config.model import Config, View, Warehouse
+from tailrace.schemas.errors import SinkError
 from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
 from tests.support.daemon import (
     Daemon,
     ask,
@@ -51,9 +57,7 @@ def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) ->
 
 def equal(servers: Servers, config: Config, shop: psycopg.Connection[Any], table: str, columns: str) -> None:
     """Wait for a cut that is a state of one table with all present commits; compare topic and table."""
-    row = shop.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-    assert row is not None
-    target = parse_lsn(row[0])
+    target = wal_end(shop)
     shop.execute("SELECT pg_logical_emit_message(true, 'test', 'x')")
     name = f"public.{table}"
     record = wait_for(
@@ -68,6 +72,12 @@ def equal(servers: Servers, config: Config, shop: psycopg.Connection[Any], table
     assert found == source
 
 
+def wal_end(shop: psycopg.Connection[Any]) -> int:
+    row = shop.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return parse_lsn(row[0])
+
+
 def is_parked(config: Config, table: str) -> str:
     record = wait_for(config, lambda found: f"public.{table}" in found.parked)
     return record.parked[f"public.{table}"]
@@ -80,7 +90,9 @@ def test_a_refused_value_parks_only_its_table(
     with running(config_path) as daemon:
         equal(servers, config, shop, "prices", "id, note")
         more = "DELETE FROM prices WHERE id = 8; UPDATE prices SET note = 'x'"
+        before = wal_end(shop)
         shop.execute(f"BEGIN; UPDATE other SET n = 1; {POISON}; UPDATE other SET n = 2; {more}; COMMIT")
+        after = wal_end(shop)
         assert is_parked(config, "prices") == "TR-220"
         equal(servers, config, shop, "other", "id, n")
         (parked,) = events(daemon, "table parked")
@@ -88,7 +100,7 @@ def test_a_refused_value_parks_only_its_table(
         assert parked["error"].startswith('values of columns "price" (numeric(10,2)), "cost" (numeric(10,2)) of table')
         assert "NaN" in parked["detail"]
         assert 'as_text = ["public.prices.price", "public.prices.cost"]' in parked["hint"]
-        _is_told(config_path, daemon)
+        _is_told(config_path, daemon, before, after)
         # the parked table retains no WAL
         confirmed = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
         row = shop.execute("SELECT pg_current_wal_lsn()::text").fetchone()
@@ -102,6 +114,7 @@ def test_a_refused_value_parks_only_its_table(
         shop.execute("INSERT INTO prices VALUES (1, 'NaN', 'again'), (2, 2, 'two')")
         equal(servers, config, shop, "other", "id, n")
         assert is_parked(config, "prices") == "TR-220"
+        assert '"public.prices"' in ask(daemon, "/status")[1]  # parked by the process before
         resumed = tailrace("table", "resume", "prices", "--config", str(config_path))
         assert resumed.returncode == 0, resumed.stderr
         wait_until(lambda: len(events(daemon, "table parked")) == 2, 30)  # not repaired yet
@@ -111,10 +124,12 @@ def test_a_refused_value_parks_only_its_table(
         equal(servers, config, shop, "other", "id, n")
         status = tailrace("status", "--config", str(config_path))
         assert (status.returncode, "PARKED" in status.stdout) == (0, False), status.stdout
+        assert "parked" not in ask(daemon, "/status")[1]
         assert daemon.stop() == 0
 
 
-def _is_told(config_path: Path, daemon: Daemon) -> None:
+def _is_told(config_path: Path, daemon: Daemon, before: int, after: int) -> None:
+    """Check what status, lists, metrics and HTTP say; the poisoned commit is between both LSNs."""
     status = tailrace("status", "--config", str(config_path))
     assert status.returncode == 7, status.stdout
     assert "PARKED: public.prices (TR-220)" in status.stdout
@@ -126,6 +141,15 @@ def _is_told(config_path: Path, daemon: Daemon) -> None:
     found = {each["table"]: each["status"] for each in tables}
     assert found == {"public.other": "streaming", "public.prices": "parked"}
     assert 'tailrace_parked_tables{code="TR-220",table="public.prices"} 1.0' in ask(daemon, "/metrics")[1]
+    (parked,) = (each for each in tables if each["status"] == "parked")
+    assert before <= parse_lsn(parked["lsn"]) < after
+    (line,) = (line for line in listed.stdout.splitlines() if line.startswith("public.prices "))
+    assert line.split()[-2:] == [parked["since"], parked["lsn"]]
+    for path in ("/readyz", "/status"):
+        code, body = ask(daemon, path)
+        assert code == 200
+        shown = json.loads(body)["parked_tables"]
+        assert shown == [{"table": "public.prices", "code": "TR-220", "since": parked["since"]}]
 
 
 def test_a_value_refused_in_the_first_copy_parks_its_table(
@@ -198,6 +222,7 @@ def test_a_table_that_lost_its_key_is_parked_left_out_and_resumed(
             daemon = stack.enter_context(running(config_path))
         shop.execute("UPDATE prices SET note = 'without a key' WHERE id = 1")
         assert is_parked(config, "prices") == "TR-406"
+        assert "tailrace table leave-out public.prices" in events(daemon, "table parked")[-1]["hint"]
         assert tailrace("table", "leave-out", "prices", "--config", str(config_path)).returncode == 0
         wait_for(config, lambda record: record.parked == {"public.prices": ""})
         assert tailrace("status", "--config", str(config_path)).returncode == 0
@@ -222,6 +247,7 @@ def test_a_table_parked_by_an_operator_stays_so_until_resumed(
         shop.execute("DELETE FROM prices WHERE id < 10; UPDATE other SET n = 6")
         shop.execute("ALTER TABLE prices ADD more int DEFAULT 4")
         equal(servers, config, shop, "other", "id, n")
+        _is_left_out_of_verify(config, shop, config_path.parent)
         again = tailrace("table", "park", "prices", "--config", str(config_path))
         assert "parked already" in again.stdout
         assert tailrace("table", "resume", "prices", "--config", str(config_path)).returncode == 0
@@ -290,3 +316,38 @@ def test_a_restart_parks_what_the_database_changed_and_refuses_what_the_configur
     config_path.write_text(config_path.read_text().replace('["b"]', '["a"]').replace(".p_*", ".id"))
     refused = tailrace("run", "--config", str(config_path))
     assert (refused.returncode, "ERROR  TR-128" in refused.stderr) == (3, True), refused.stderr
+
+
+def _is_left_out_of_verify(config: Config, shop: psycopg.Connection[Any], folder: Path) -> None:
+    """Compare views of both tables: the one of the parked table is named, the other one is compared."""
+    uri, location = f"{folder}/catalog.db", f"file://{folder}/data"
+    warehouse = Warehouse(uri=f"jdbc:sqlite:{uri}", location=location)
+    views = {name: View(table=f"public.{name}") for name in ("prices", "other")}
+    config = config.model_copy(update={"warehouse": warehouse, "views": views})
+    catalog = load_catalog("tailrace", type="sql", uri=f"sqlite:///{uri}", warehouse=location)
+    catalog.create_namespace(warehouse.namespace)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("source read at"):
+            # as `views follow` would, which needs Spark
+            cut = wait_for_state(config, shop, tables=["public.other"])
+            rows = shop.execute("SELECT id, n FROM other").fetchall()
+            schema = pa.schema([("id", pa.int32()), ("n", pa.int32())])
+            view = catalog.create_table((warehouse.namespace, "other"), schema)
+            content = pa.table(list(map(list, zip(*rows, strict=True))), schema)
+            view.append(content, {"tailrace.cut": cut.to_json(), "tailrace.generation": "1"})
+            snapshot = view.refresh().current_snapshot()
+            assert snapshot is not None
+            record = ViewRecord("other", "warehouse", 1, cut, now_ms(), snapshot.snapshot_id)
+            ViewsTopic(config.kafka, Topics(config.kafka.prefix)).publish(record)
+
+    compared = verify(config, [], timeout_s=30, limit=1, say=say)
+    result = next(compared)
+    assert (result.view, result.equal) == ("other", True)
+    with pytest.raises(
+        SinkError, match=r'TR-343  view "prices" cannot be compared: its table "public\.prices" is parked'
+    ):
+        next(compared)
+    assert said[0] == "not compared: prices, table public.prices is parked (TR-430)"

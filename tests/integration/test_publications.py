@@ -232,12 +232,19 @@ def test_stored_generated_columns_are_captured_and_virtual_ones_reported(
 def test_a_column_list_with_only_a_part_of_the_key_is_refused(
     source: psycopg.Connection[Any], config_path: Path
 ) -> None:
+    """The hint adds the column, and leaves the row filter and the other table as they are."""
     source.execute(
-        "CREATE TABLE t (a int, b int, c int, PRIMARY KEY (a, b));CREATE PUBLICATION tailrace FOR TABLE t (a, c)"
+        'CREATE TABLE t (a int, "B" int, c int, d int, PRIMARY KEY (a, "B")); CREATE TABLE u (id int PRIMARY KEY);'
+        "CREATE PUBLICATION tailrace FOR TABLE t (a, c) WHERE (a > 0), u"
     )
     refused = tailrace("run", "--config", str(config_path))
     assert refused.returncode == 4
     assert "TR-205" in refused.stderr
+    source.execute(refused.stderr.partition("HINT")[2].encode())
+    published = "SELECT tablename::text, attnames::text[], rowfilter FROM pg_publication_tables ORDER BY 1"
+    assert source.execute(published).fetchall() == [("t", ["a", "B", "c"], "(a > 0)"), ("u", ["id"], None)]
+    with running(config_path):
+        wait_for(load(config_path), lambda record: record.is_state)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.postgres.catalog import table_relation
+from tailrace.cdc.postgres.connect import connect
 from tailrace.cdc.postgres.recipe import Recipe
+from tailrace.cdc.postgres.rights import cannot_read_tables
 from tailrace.schemas.config.file import load
+from tailrace.schemas.errors import TailraceError
 from tests.support.daemon import ROOT, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.support.topics import latest, read_topic
 
@@ -37,7 +42,7 @@ _TABLES = (
 def _readme() -> list[str]:
     """Return the README's statements, each on one line."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"\*\*Least rights\*\*(?:.+\n)+\n((?: {4}.*\n)+)", readme)
+    block = re.search(r"\*\*Least privileges\*\*(?:.+\n)+\n((?: {4}.*\n)+)", readme)
     assert block is not None
     # deeper indentation continues the line before
     return re.sub(r"\n {5,}", " ", block[1]).replace("    ", "").splitlines()
@@ -157,7 +162,46 @@ def test_a_later_partition_needs_default_privileges_or_a_grant(
         for statement in said["statements"]:
             connection.execute(statement.encode())
         wait_for_state(load(config), connection)
+        # row-level security, too, makes only its table wait
+        connection.execute("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+        assert tailrace("snapshot", "start", "orders", "--config", str(config)).returncode == 0
+        wait_until(lambda: len(events(daemon, "table not readable: the role lacks privileges")) == 2)
+        said = events(daemon, "table not readable: the role lacks privileges")[1]
+        assert said["table"] == "public.orders"
+        (statement,) = said["statements"]
+        assert statement.startswith(f'ALTER ROLE "{prefix}" BYPASSRLS;')
+        connection.execute(statement.encode())
+        wait_until(lambda: copied().count("public.orders") == 2)
+        wait_for_state(load(config), connection)
         assert daemon.stop() == 0
     assert len(events(daemon, "stream resumed")) == 1
     rows = latest(read_topic(servers.bootstrap, prefix, "public.order_items"))
     assert set(rows) == {(1,), (12,), (22,), (25,), (5,)}
+
+
+def test_a_refused_read_names_role_table_and_statements(database: str, prefix: str) -> None:
+    """Rights may be revoked after the checks at the start."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        connection.execute(f"CREATE ROLE {prefix} LOGIN".encode())
+        parts = urlsplit(database)
+        dsn = parts._replace(netloc=f"{prefix}@{parts.hostname}:{parts.port}").geturl()
+        relation = table_relation(connection, "public", "orders")
+        assert relation is not None
+
+        def refused(statement: LiteralString) -> TailraceError:
+            with connect(dsn) as reader, pytest.raises(psycopg.Error) as failed:
+                reader.execute(statement)
+            return cannot_read_tables(failed.value, dsn, [relation])
+
+        found = refused("SELECT FROM orders")
+        assert (found.code, found.message) == ("TR-227", f'role "{prefix}" may not read all captured tables')
+        assert f'GRANT SELECT ON "public"."orders" TO "{prefix}";' in found.hint
+        for statement in found.hint.splitlines():
+            connection.execute(statement.encode())
+        connection.execute("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+        found = refused("SELECT FROM orders")
+        assert (found.code, '"orders"' in found.message) == ("TR-213", True)
+        connection.execute(found.hint.encode())
+        found = refused("SELECT pg_read_file('x')")
+        assert (found.code, found.hint.partition("  #")[0]) == ("TR-227", "tailrace explain TR-227")

@@ -201,6 +201,8 @@ def test_a_snapshot_is_paused_resumed_after_a_kill_and_cancelled(pipeline: Pipel
     assert paused.seconds_left is None
     not_taken = pipeline.snapshot("resume", "--timeout", "0")
     assert not not_taken["taken"]
+    done = tailrace("snapshot", "resume", "--timeout", "0", "--config", str(pipeline.path))
+    assert (done.returncode, "the request stays on Kafka until `tailrace run`" in done.stderr) == (0, True), done.stderr
     shown = pipeline.snapshot("status")
     assert shown["tables"][0]["state"] == "paused"
     assert shown["waiting"][0]["action"] == "resume"

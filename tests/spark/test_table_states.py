@@ -19,10 +19,11 @@ from pyspark.sql import SparkSession
 from tailrace.cdc.cli.status_page import status_lines
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.operations.read_status import read_shares, read_status, read_stored
+from tailrace.cdc.operations.verify import verify
 from tailrace.cdc.operations.wait import AppliedViews
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config, View, Warehouse
-from tailrace.schemas.errors import DeadlineError, StateError
+from tailrace.schemas.errors import DeadlineError, SinkError, StateError
 from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewsTopic, now_ms
@@ -130,6 +131,7 @@ def test_a_view_waits_for_its_own_tables_only(pipeline: Pipeline) -> None:
     record, _ = read_stored(config)
     assert record is not None
     assert record.incomplete_tables == (_BIG,)
+    _verify_compares_the_others(pipeline)
 
     with pytest.raises(DeadlineError, match="TR-570") as late:
         pipeline.wait(since, "joined", "big", "above", seconds=1)
@@ -156,6 +158,20 @@ def test_a_view_waits_for_its_own_tables_only(pipeline: Pipeline) -> None:
     above = _ABOVE.format(joined=f"({joined})", big="big").replace("SELECT j.id,", "SELECT j.id AS id,")
     assert pipeline.rows("above") == pipeline.query(above)
     wait_until(lambda: not any(view.waits_for for view in read_status(config).views))
+
+
+def _verify_compares_the_others(pipeline: Pipeline) -> None:
+    def say(text: str) -> None:
+        if text.startswith("source read at"):
+            pipeline.wait(pipeline.commit("UPDATE small SET n = n"), "small")
+
+    names = [pipeline.name("big"), pipeline.name("small")]
+    compared = verify(pipeline.config, names, timeout_s=1, limit=1, say=say)
+    result = next(compared)
+    assert (result.view, result.equal) == (names[1], True)
+    with pytest.raises(SinkError, match="TR-343") as late:
+        next(compared)
+    assert f"It waits for table {_BIG}: being read" in late.value.detail
 
 
 def _tables(made: Bench) -> None:

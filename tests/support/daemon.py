@@ -150,7 +150,7 @@ def wait_for_state(
 def wait_for_cuts(
     config: Config, connection: psycopg.Connection, tables: Collection[str] | None = None
 ) -> list[PositionRecord]:
-    """Wait for a state of all tables, or of these; return all cuts since this call that have what was committed before it."""
+    """Wait for a state of all tables, or of these; return all cuts since this call with all that preceded it."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None
     target = parse_lsn(row[0])

@@ -13,6 +13,7 @@ from tailrace.cdc.postgres.slot import Slot
 from tailrace.cdc.tables.position import new_origin
 from tailrace.schemas.errors import SinkError
 from tailrace.schemas.lsn import Position
+from tailrace.schemas.records.layout import Parked
 from tailrace.schemas.records.position import Cut
 
 _CUT = Cut(Position(1, 400, 0), 401, 1_700_000_000_000_000, "1", 1, {})
@@ -133,3 +134,18 @@ def test_readiness_names_the_reason_and_the_error() -> None:
     health.stall = Stall(0.0, "a commit takes long")
     assert health.ready()[1]["reason"] == "a commit takes long"
     assert health.ready()[1]["stalled_since"] == "1970-01-01T00:00:00+00:00"
+
+
+def test_readiness_lists_parked_tables_and_stays() -> None:
+    """Other tables flow. A standby, and an operator who left the table out, need no reminder."""
+    health = Health("s")
+    health.streaming()
+    health.parked = {
+        "public.t": Parked("TR-220", "a value", "", 77, 1_000),
+        "public.u": Parked("TR-430", "", "", 77, 2_000, left_out=True),
+    }
+    ready, body = health.ready()
+    assert ready
+    assert body["parked_tables"] == [{"table": "public.t", "code": "TR-220", "since": "1970-01-01T00:00:01+00:00"}]
+    health.state = "standby"
+    assert "parked_tables" not in health.ready()[1]
