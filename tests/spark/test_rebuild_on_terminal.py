@@ -1,7 +1,8 @@
-"""A whole rebuild as a person sees it: progress and speed, nothing raw, and Ctrl-C in the middle."""
+"""Jobs as a person sees them: a whole rebuild, Ctrl-C in its middle, and a query that Spark refuses."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ location = "{folder}/wh"
 "spark.driver.extraJavaOptions" = "{java}"
 [views.rows]
 table = "public.t"
+[views.refused]
+query = "SELECT id, date_add(n, 'x') AS d FROM public.t"
+key = ["id"]
 """
 
 
@@ -77,7 +81,9 @@ def test_a_rebuild_shows_its_progress_and_ends_by_ctrl_c(folder: Path) -> None:
     assert max(map(len, _progress(drawn))) <= 80
     assert any(re.search(r"rows: (read|write) .* \d+% .*rows.* 0:\d\d:\d\d", line) for line in _progress(drawn))
     (result,) = [line for line in drawn if line.startswith("rows: rebuild")]
-    assert re.fullmatch(r"rows: rebuild  lsn 0/\w+  generation 1  rows 20000  read [\d.]+ s, apply [\d.]+ s", result)
+    assert re.fullmatch(
+        r"rows: rebuild batch applied  lsn 0/\w+  generation 1  rows 20000  read [\d.]+ s, apply [\d.]+ s", result
+    )
     for raw in ('{"', "Traceback", "Exception", "WARN", "py4j"):
         assert raw not in whole.text, whole.text
 
@@ -95,3 +101,21 @@ def test_a_rebuild_shows_its_progress_and_ends_by_ctrl_c(folder: Path) -> None:
     assert max(map(len, _progress(drawn))) <= 200
     for raw in ('{"', "Traceback", "Exception", "ERROR", "py4j"):
         assert raw not in cut_short.text, cut_short.text
+
+
+@pytest.mark.timeout(300)
+def test_only_explain_with_check_refuses_what_spark_refuses(folder: Path) -> None:
+    explained = on_terminal(["views", "explain", "refused"], width=200, cwd=folder)
+    assert explained.code == 0, explained.text
+    assert "Spark has not analyzed the query: --check" in explained.text
+    explained = on_terminal(["views", "explain", "refused", "--json"], width=200, cwd=folder)
+    assert json.loads(explained.text[explained.text.index("{") :])["checked"] is False
+
+    checked = on_terminal(
+        ["views", "explain", "refused", "--check"], width=200, cwd=folder, environment={"NO_COLOR": "1"}, seconds=200
+    )
+    assert checked.code == 3, checked.text
+    (error,) = [line for line in _as_drawn(checked) if line.startswith("ERROR")]
+    assert error.startswith('ERROR  TR-550  view "refused": Spark cannot run its query [DATATYPE_MISMATCH')
+    for raw in ("A change in", '{"', "Traceback", "Exception", "WARN", "py4j"):
+        assert raw not in checked.text, checked.text
