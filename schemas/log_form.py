@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import structlog
 
@@ -23,6 +23,9 @@ SHARED: Final[tuple[structlog.types.Processor, ...]] = (
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
 """Processors of every log record, for both formats."""
+
+_EXTRA: Final = ("kind", "client", "lines")
+"""Additional keys of `sinks.kafka.client_log`."""
 
 
 def renderers(*, terminal: bool) -> list[structlog.types.Processor]:
@@ -44,6 +47,18 @@ def foreign_renderers(*, terminal: bool) -> list[structlog.types.Processor]:
 
 def _hide_secrets(_: Any, __: str, record: structlog.types.EventDict) -> structlog.types.EventDict:
     return {name: without_remembered(value) if isinstance(value, str) else value for name, value in record.items()}
+
+
+def library_handler(stream: TextIO) -> logging.Handler:
+    """Return a handler that writes records of libraries that use the `logging` module in the same format."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*SHARED, structlog.stdlib.ExtraAdder(_EXTRA)],
+            processors=foreign_renderers(terminal=stream.isatty()),
+        )
+    )
+    return handler
 
 
 def _error_below(_: Any, __: str, record: structlog.types.EventDict) -> structlog.types.EventDict:

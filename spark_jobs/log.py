@@ -9,10 +9,8 @@ import sys
 import traceback
 from typing import Any
 
-import structlog
-
 from tailrace.schemas.errors import TailraceError
-from tailrace.schemas.log_form import LEVELS, SHARED, foreign_renderers, rendered
+from tailrace.schemas.log_form import LEVELS, library_handler, rendered
 from tailrace.spark_jobs.causes import job_failed
 
 
@@ -50,13 +48,7 @@ def set_level(level: str) -> None:
 
 def configure() -> None:
     """Write records of libraries that use the `logging` module in the same format."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=SHARED,
-            processors=foreign_renderers(terminal=sys.stderr.isatty()),
-        )
-    )
+    handler = library_handler(sys.stderr)
     # Py4J raises this error and also logs it, with its traceback, through the root logger.
     handler.addFilter(lambda record: record.getMessage() != "Exception while sending command.")
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -91,7 +91,7 @@ def rebuild(
     if dry_run:
         _run_plain_job("rebuild", config, views, ["--dry-run", *_json(json)], json=json)
         return
-    _run_job("rebuild", config, views, [] if swap else ["--no-swap"], shown=not json)
+    _run_job("rebuild", config, views, [*([] if swap else ["--no-swap"]), *_json(json)], shown=not json)
 
 
 @app.command()

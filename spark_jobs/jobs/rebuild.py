@@ -1,8 +1,9 @@
 """Rebuild views from offset 0 beside the live ones, then swap; `follow` may run meanwhile.
 
-    python -m tailrace.spark_jobs.jobs.rebuild [--config tailrace.toml] [--no-swap | --dry-run [--json]] VIEW ...
+    python -m tailrace.spark_jobs.jobs.rebuild [--config tailrace.toml] [--no-swap | --dry-run] [--json] VIEW ...
 
-spark-submit accepts this file, too. Prints JSON lines on stderr: one per batch, and the progress of long batches.
+spark-submit accepts this file, too. Prints JSON lines on stderr: one per batch, and the progress of long batches;
+with --json, one JSON object per view on stdout when its generation is complete.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def main(arguments: Sequence[str]) -> int:
             return
         with opened(config, given.views) as shared:
             for name in in_order(config, given.views):
-                rebuild(shared, open_view(shared, name), swap=not given.no_swap)
+                view = open_view(shared, name)
+                applied = rebuild(shared, view, swap=not given.no_swap)
+                if given.json:
+                    result(orjson.dumps(_as_json(view, applied)).decode())
 
     return run(job, given.config)
 
@@ -93,6 +97,16 @@ def rebuild(shared: Shared, view: KeptView, *, swap: bool = True) -> Applied:
             lsn = format_lsn(applied.cut.flushed_lsn)
             line(event="generation staged", view=view.declared.name, generation=applied.generation, lsn=lsn)
         return applied
+
+
+def _as_json(view: KeptView, applied: Applied) -> dict[str, object]:
+    live = view.batch.target.live()
+    return {
+        "view": view.declared.name,
+        "generation": applied.generation,
+        "lsn": format_lsn(applied.cut.flushed_lsn),
+        "live": live is not None and live.generation == applied.generation,
+    }
 
 
 def _first(shared: Shared, view: KeptView) -> Applied:

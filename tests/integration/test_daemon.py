@@ -117,11 +117,14 @@ def test_the_daemon_survives_the_loss_of_its_query_connection(
 def test_the_log_has_the_events_of_the_configured_level(
     shop: psycopg.Connection[Any], config_path: Path, level: str
 ) -> None:
-    config_path.write_text(config_path.read_text() + f'[log]\nlevel = "{level}"\n')
+    # a pattern without a table, which is logged as a warning
+    text = config_path.read_text().replace("[kafka]", 'tables = ["public.*", "!public.absent"]\n[kafka]')
+    config_path.write_text(text + f'[log]\nlevel = "{level}"\n')
     with running(config_path) as daemon:
         wait_for_state(load(config_path), shop)
         assert daemon.stop() == 0
     written = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+    assert "!public.absent" in {each.get("pattern") for each in written if each["level"] == "warning"}
     if level == "warning":
         assert {each["level"] for each in written} <= {"warning", "error"}
     else:

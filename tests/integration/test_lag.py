@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,29 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
 from tests.support.daemon import Daemon, ask, running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.servers import repeating
 
 _IDLE_S = 15.0
 _EVERY_S = 0.3
+_LOAD_S = 6.0
+_HEALTHY_S = 3.0
+_BATCH_S = 1.0
+_VIEWS = {"t": ["t"], "u": ["u"], "both": ["t", "u"]}
+_DECLARED = """[views.t]
+table = "public.t"
+[views.u]
+table = "public.u"
+[views.both]
+query = "SELECT t.id FROM public.t t JOIN public.u u ON u.id = t.id"
+key = ["id"]
+"""
 
 
 @pytest.fixture
 def source(database: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY, t text); INSERT INTO t VALUES (0, 'before')")
+        connection.execute("CREATE TABLE u (id int PRIMARY KEY)")
         connection.execute("CREATE TABLE other (id int PRIMARY KEY)")
         yield connection
 
@@ -39,8 +54,9 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture
 def config_path(tmp_path: Path, servers: Servers, database: str, prefix: str) -> Path:
     warehouse = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}"\n'
-    more = f'[health]\nlisten = "127.0.0.1:0"\n{warehouse}[views.t]\ntable = "public.t"\n'
-    return write_config(tmp_path, database, servers.bootstrap, prefix, more, source='tables = ["public.t"]\n')
+    more = f'[health]\nlisten = "127.0.0.1:0"\n{warehouse}{_DECLARED}'
+    tables = 'tables = ["public.t", "public.u"]\n'
+    return write_config(tmp_path, database, servers.bootstrap, prefix, more, source=tables)
 
 
 def metric(daemon: Daemon, name: str = "tailrace_lag_seconds") -> float | None:
@@ -68,14 +84,19 @@ def show(config: Config) -> str:
 
 
 def apply_all(config: Config) -> None:
-    """Publish that the view has applied everything, as `views follow` would."""
+    """Publish that each view has applied everything, as `views follow` would."""
     topics = Topics(config.kafka.prefix)
     record = read_position(config.kafka, topics, config.source.slot)
     assert record is not None
-    ViewsTopic(config.kafka, topics).publish(ViewRecord("t", "warehouse", 1, record.state, now_ms()))
+    views, now = ViewsTopic(config.kafka, topics), now_ms()
+    for name, tables in _VIEWS.items():
+        read = {topics.table("public", table): record.state.offsets[topics.table("public", table)] for table in tables}
+        views.publish(ViewRecord(name, "warehouse", 1, replace(record.state, offsets=read), now))
 
 
-def test_an_idle_system_has_no_lag(source: psycopg.Connection[Any], config_path: Path) -> None:
+def test_an_idle_system_has_no_lag_and_one_under_load_little(
+    source: psycopg.Connection[Any], database: str, config_path: Path
+) -> None:
     config = load(config_path)
     with running(config_path) as daemon:
         wait_for_state(config, source)
@@ -97,7 +118,37 @@ def test_an_idle_system_has_no_lag(source: psycopg.Connection[Any], config_path:
             "ready": {0.0},
         }
         assert "lag 0 s" in show(config)
+        with (
+            repeating(database, "INSERT INTO t SELECT max(id) + 1, 'load' FROM t", 0.02),
+            repeating(database, "INSERT INTO u SELECT coalesce(max(id), 0) + 1 FROM u", 0.02),
+        ):
+            the_lag_stays_low(daemon)
+            the_views_at_one_lsn_have_one_lag(config)
+        wait_until(lambda: metric(daemon) == 0)
         assert daemon.stop() == 0
+
+
+def the_lag_stays_low(daemon: Daemon) -> None:
+    """Sample the lag as an alert would see it, under steady load."""
+    began, lags = time.monotonic(), list[float | None]()
+    while time.monotonic() - began < _LOAD_S:
+        now = time.time()
+        complete = metric(daemon, "tailrace_complete_timestamp_seconds")
+        lags += [metric(daemon), now - (complete or 0)]
+    assert len(lags) > 20
+    assert all(lag is not None and lag < _HEALTHY_S for lag in lags), lags
+
+
+def the_views_at_one_lsn_have_one_lag(config: Config) -> None:
+    """Lags of views that stand still at one LSN while their tables change: they differ by less than a batch."""
+    apply_all(config)
+    for _ in range(6):
+        views = read_status(config).views
+        assert len({view.flushed_lsn for view in views}) == 1
+        lags = [view.lag_seconds for view in views if view.lag_seconds is not None]
+        assert len(lags) == 3
+        assert max(lags) - min(lags) < _BATCH_S, lags
+    assert min(lags) > 0
 
 
 def test_the_lag_is_the_age_of_the_missing_change(

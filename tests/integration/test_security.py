@@ -56,16 +56,16 @@ def test_good_credentials_work_and_stay_secret(all_secured: Secured) -> None:
         command = Path(f"/proc/{daemon.process.pid}/cmdline").read_text()
         assert str(config) in command
         shown = [tailrace(*words, "--config", str(config)) for words in (["config", "show"], ["status", "--json"])]
+        in_tls = connection.execute(
+            "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'tailrace'"
+        ).fetchone()
         # a fault at run time, reported in the log and on /readyz
         connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
         wait_until(lambda: "session failed: restarting" in daemon.log.read_text())
         answers.append(ask(daemon, "/readyz")[1])
-        in_tls = connection.execute(
-            "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'tailrace'"
-        ).fetchone()
         log = daemon.log.read_text()
     assert [each.returncode for each in shown] == [0, 0], [each.stderr for each in shown]
-    assert in_tls != (False,)
+    assert in_tls == (True,), "of the daemon's connections; (None,): it has none"
     assert latest(read_topic(all_secured.kafka.bootstrap, all_secured.prefix, "public.item")).keys() == {(1,)}
     everything = "\n".join([log, command, *answers, *(each.stdout + each.stderr for each in shown)])
     assert "streaming" in everything

@@ -24,7 +24,7 @@ from tailrace.sinks.control.matches import Publisher
 from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tests.integration.test_matches import END, pages
 from tests.support.bank import TABLES, Writer, create_tables
-from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.support.servers import fresh_database
 from tests.support.topics import read_all
 
@@ -79,59 +79,79 @@ def test_the_log_read_in_small_blocks_has_no_findings(pipeline: Pipeline, monkey
     assert verify_log(pipeline.config).tally.findings == []
 
 
+@dataclass
+class Running:
+    """A running daemon. Its log is verified as a whole, so one proof covers all steps before it."""
+
+    path: Path
+    daemon: Daemon
+
+    def snapshot(self, *arguments: str) -> None:
+        done = tailrace("snapshot", *arguments, "--config", str(self.path))
+        assert done.returncode == 0, done.stderr
+
+    def wait_copied(self, run: int, table: str = "public.t") -> None:
+        def copied() -> bool:
+            copies = events(self.daemon, "table copied")
+            return any((each["table"], each.get("run")) == (table, run) for each in copies)
+
+        wait_until(copied)
+
+    def assert_whole(self, after: str) -> None:
+        done = tailrace("verify", "--log", "--config", str(self.path))
+        assert (done.returncode, "whole" in done.stdout) == (0, True), (after, done.stdout, done.stderr)
+
+
 def test_the_log_is_whole_with_records_of_every_other_kind(
     servers: Servers, database: str, prefix: str, tmp_path: Path
 ) -> None:
     """Snapshots of each kind, dead letters, matches, messages, and other topics with the same prefix."""
-    more = "[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 20\n"
+    more = '[snapshot]\nmode = "interleaved"\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 20\n'
     path = write_config(tmp_path, database, servers.bootstrap, prefix, more, 'on_error = "divert"\n')
     config = load(path)
-
-    def snapshot(*arguments: str) -> None:
-        done = tailrace("snapshot", *arguments, "--config", str(path))
-        assert done.returncode == 0, done.stderr
-
-    def assert_whole(after: str) -> None:
-        done = tailrace("verify", "--log", "--config", str(path))
-        assert (done.returncode, "whole" in done.stdout) == (0, True), (after, done.stdout, done.stderr)
-
-    def copied(run: int) -> Callable[[], bool]:
-        return lambda: any(each.get("run") == run for each in events(daemon, "table copied"))
-
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE TABLE t (id int PRIMARY KEY, n numeric(10,2))")
-        connection.execute("INSERT INTO t SELECT g, g FROM generate_series(1, 2000) g")
+        connection.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, n numeric(10,2));"
+            "INSERT INTO t SELECT g, g FROM generate_series(1, 2000) g;"
+            "CREATE TABLE r (id int PRIMARY KEY, n int); INSERT INTO r VALUES (1, 1);"
+            "CREATE TABLE keyless (n int); INSERT INTO keyless SELECT generate_series(1, 100)"
+        )
         with running(path) as daemon:
+            log = Running(path, daemon)
             wait_for_state(config, connection)
-            snapshot("start", "t")
-            wait_until(copied(2))
-            assert_whole("a snapshot")
-            snapshot("start", "t", "--where", "id < 100")
-            wait_until(copied(3))
-            assert_whole("a snapshot of some rows")
-            snapshot("start", "t", "--reconcile")
-            wait_until(copied(4))
-            assert_whole("a snapshot with reconcile")
-            snapshot("start", "t", "--rate", "200")
-            wait_for(config, lambda record: record.counts.get(f"{prefix}.public.t"))
-            snapshot("cancel", "t")
-            assert_whole("a cancelled snapshot")
-            connection.execute("INSERT INTO t VALUES (-1, 'NaN'), (-2, 2)")
+            snapshots_of_each_kind(log, config)
+            connection.execute("INSERT INTO t VALUES (-1, 'NaN'), (-2, 2); INSERT INTO keyless VALUES (1), (1)")
             connection.execute("SELECT pg_logical_emit_message(true, 'a', 'message')")
             assert wait_for(config, lambda record: record.diverted)
             wait_for_state(config, connection)
-            assert_whole("a dead letter")
+            connection.execute("ALTER TABLE r ALTER n TYPE text; INSERT INTO r VALUES (2, 'two')")
+            log.wait_copied(3, "public.r")
+            log.assert_whole("a dead letter, changes of a table without a key, a refill after an incompatible change")
             Publisher(config.kafka, "alerts").forward(pages(30), END)
-            assert_whole("matches")
             ensure_topics(config.kafka, [TopicSpec(f"{prefix}.others", 1, {})])
             producer = Producer({"bootstrap.servers": servers.bootstrap})
             producer.produce(f"{prefix}.others", b"not of a pipeline")
             assert producer.flush(30) == 0
-            assert_whole("another topic with the prefix")
+            log.assert_whole("matches, and another topic with the prefix")
             assert daemon.stop() == 0
     topics = Topics(prefix)
     found = Consumer({"bootstrap.servers": servers.bootstrap, "group.id": "x"}).list_topics(timeout=10).topics
     assert {topics.requests, topics.published, topics.matches("alerts"), topics.dead, topics.message} <= found.keys()
+
+
+def snapshots_of_each_kind(log: Running, config: Config) -> None:
+    kinds = ([], ["--where", "id < 100"], ["--reconcile"], ["--columns", "n"])
+    for run, options in enumerate(kinds, start=3):  # the interleaved first copy is run 2
+        log.snapshot("start", "t", *options)
+        log.wait_copied(run)
+    log.assert_whole("an interleaved first copy and a snapshot of each kind")
+    log.snapshot("start", "t", "--rate", "200")
+    wait_for(config, lambda record: record.counts.get(f"{config.kafka.prefix}.public.t"))
+    log.snapshot("pause", "t")
+    log.assert_whole("a pause")
+    log.snapshot("resume", "t")
+    log.snapshot("cancel", "t")
+    log.assert_whole("a snapshot that was resumed, then cancelled")
 
 
 Lines = dict[tuple[str, int], list[Any]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import sqlglot
 from psycopg import sql
 
 from tailrace.cdc.dev.state import Servers
+from tailrace.schemas.lsn import parse_lsn
 from tailrace.spark_jobs.query.parse import DIALECT
 from tests.spark.conftest import INTERPRETED
 from tests.spark.shop import plain
 from tests.spark.test_end_to_end import Shop, end, process, sections, warehouse_rows
 from tests.support.daemon import running, write_config
 from tests.support.shop_model import COLUMNS, EXAMPLES, KEYS, ShopModel
+from tests.support.terminal import on_terminal
 
 _NAMES = ("without", "having", "union_all", "timeline")
 """A view takes some seconds of Spark each time; `test_query_views.py` tests all of them."""
@@ -46,8 +49,17 @@ def test_query_views_equal_postgresql_s_own_results(
                     write(connection, model.change())
                 shop.wait_for_views()
                 equal(shop, connection)
-            done = shop.run("views", "rebuild", "having")
-            assert done.returncode == 0, done.stderr
+            rebuilt = on_terminal(
+                ["views", "rebuild", "having", "--json", "--config", str(file)],
+                width=80,
+                cwd=tmp_path,
+                seconds=400,
+            )
+            assert rebuilt.code == 0, rebuilt.text
+            # on a terminal the log is text: only results are JSON
+            results = [json.loads(line) for line in rebuilt.text.splitlines() if line.startswith("{")]
+            assert [(each["view"], each["generation"], each["live"]) for each in results] == [("having", 2, True)]
+            assert all(parse_lsn(each["lsn"]) for each in results)
             write(connection, model.change())
             shop.wait_for_views()
             equal(shop, connection)

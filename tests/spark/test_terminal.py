@@ -294,7 +294,24 @@ def spark_commands(terminals: Terminals) -> None:
         if "rebuild" in line:
             progress = r"[-\\|/] rows: (read|write) .* \d+% .*rows.* 0:\d\d:\d\d"
             assert any(re.fullmatch(progress, text) for text in seen.drawn), seen.text
+    refused_by_spark(terminals)
     seen = terminals.run("views rebuild rows", 200, interrupt_at="rows: ", seconds=400)
     assert_interrupted(seen)
     assert_readable(seen, 200)
     assert "ERROR" not in seen.text, seen.text
+
+
+def refused_by_spark(terminals: Terminals) -> None:
+    """Only `views explain --check` has Spark analyze a query; the plain command says that it has not."""
+    given = (terminals.folder / "tailrace.toml").read_text()
+    view = '[views.refused]\nquery = "SELECT id, date_add(n, \'x\') AS d FROM public.t"\nkey = ["id"]\n'
+    (terminals.folder / "refused.toml").write_text(given + view)
+    plain = terminals.run("views explain refused --config refused.toml", 200)
+    assert plain.code == 0, plain.text
+    assert "Spark has not analyzed the query: --check" in plain.text
+    checked = terminals.run("views explain refused --check --config refused.toml", 80, seconds=400)
+    assert checked.code == 3, checked.text
+    assert_readable(checked, 80)
+    assert 'ERROR  TR-550  view "refused": Spark cannot run its query [DATATYPE_MISMATCH' in " ".join(
+        checked.text.split()
+    )
