@@ -88,6 +88,7 @@ def apply_all(config: Config) -> None:
     topics = Topics(config.kafka.prefix)
     record = read_position(config.kafka, topics, config.source.slot)
     assert record is not None
+    assert record.state is not None
     views, now = ViewsTopic(config.kafka, topics), now_ms()
     for name, tables in _VIEWS.items():
         read = {topics.table("public", table): record.state.offsets[topics.table("public", table)] for table in tables}

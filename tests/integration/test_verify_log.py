@@ -140,7 +140,7 @@ def test_the_log_is_whole_with_records_of_every_other_kind(
 
 
 def snapshots_of_each_kind(log: Running, config: Config) -> None:
-    kinds = ([], ["--where", "id < 100"], ["--reconcile"], ["--columns", "n"])
+    kinds: tuple[list[str], ...] = ([], ["--where", "id < 100"], ["--reconcile"], ["--columns", "n"])
     for run, options in enumerate(kinds, start=3):  # the interleaved first copy is run 2
         log.snapshot("start", "t", *options)
         log.wait_copied(run)

@@ -27,9 +27,9 @@ from tailrace.sinks.control.views_topic import ViewRecord, read_views
 from tailrace.sinks.read.views import read_view
 from tests.spark.conftest import REVISION_BEFORE
 from tests.spark.test_job_processes import following
-from tests.support.terminal import alive_in
 from tests.support.bank import Writer, create_tables
 from tests.support.daemon import ROOT, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.terminal import alive_in
 
 _ACCOUNTS = 300
 _BIG = "public.big"
