@@ -23,7 +23,7 @@ def status(
 ) -> None:
     """Show daemon, slot, positions, lag and views, also while servers are down.
 
-    Exit code 7: a table is parked.
+    Exit code 7: a table is parked, or no table is captured.
     """
     with Display("asking PostgreSQL and Kafka", json=json) as display:
         from tailrace.cdc.cli.status_page import status_lines
@@ -39,7 +39,7 @@ def status(
     else:
         for text in status_lines(found, output.width()):
             output.line(text)
-    if any(found.topics.parked_tables.values()):
+    if any(found.topics.parked_tables.values()) or not found.source.captures_any:
         raise typer.Exit(7)
 
 

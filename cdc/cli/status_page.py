@@ -133,6 +133,8 @@ def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None)
 
 
 def _missing(source: SourceStatus) -> Iterator[str]:
+    if not source.captures_any:
+        yield "NOTHING is captured: no published table matches source.tables. Was a schema or a table renamed?"
     missing = source.missing_tables
     if missing:
         names = ", ".join(shown(missing))

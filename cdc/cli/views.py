@@ -244,14 +244,14 @@ def _show(started: Job, what: str, *, shown: bool, service: bool = False) -> Non
     if shown and on_terminal():
         _ended(run_shown(started, what, service=service))
     else:
-        _run(started)
+        _run(started, what)
 
 
-def _run(started: Job) -> None:
+def _run(started: Job, what: str) -> None:
     from tailrace.cdc.launch.spark_job import start
 
     if on_terminal():
-        output.note("starting Spark; Ctrl-C ends the job")
+        output.note(f"{what}; Ctrl-C ends the job")
     # in its own process group: else the terminal also sends Ctrl-C, and a second signal ends a job in mid-batch
     _ended(wait(start(started, process_group=0)))
 

@@ -17,7 +17,7 @@ from tailrace.cdc.operations.table_waits import TableWait, incomplete_tables
 from tailrace.cdc.postgres import publication, slot
 from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.connect import connect
-from tailrace.cdc.postgres.membership import Missing, missing_tables, statements
+from tailrace.cdc.postgres.membership import Missing, captures_any, missing_tables, statements
 from tailrace.cdc.tables.stored_reads import StoredReads, stored_reads
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError, TailraceError
@@ -118,13 +118,17 @@ def _read_source(config: Config, connection: psycopg.Connection) -> SourceStatus
     reader = walsender(connection, found)
     publications = publication.find(connection, config.source.publication)
     missing: tuple[Missing, ...] = ()
+    matches = True  # before the first start there is no publication
     if publications is not None:
-        missing = missing_tables(connection, publications, CaptureSet(config.source.tables))
+        capture_set = CaptureSet(config.source.tables)
+        missing = missing_tables(connection, publications, capture_set)
+        matches = captures_any(connection, publications, capture_set)
     return SourceStatus(
         wal_lsn=end,
         slot=found,
         wal_bytes_per_s=row[0] if row else None,
         reader=reader.client if reader else None,
+        captures_any=matches,
         missing_tables=tuple(each.name for each in missing),
         missing_statements=tuple(statements(missing, publications.names)) if publications else (),
     )

@@ -32,6 +32,7 @@ class SourceStatus:
 
     `wal_bytes_per_s` is the mean since the server's statistics were reset. `reader` is the host that reads the slot, if
     over TCP. `missing_tables` match ``source.tables`` and are in no publication; `missing_statements` publish them.
+    `captures_any` is false if no published table matches, for example after ALTER SCHEMA RENAME.
     """
 
     error: str | None = None
@@ -39,6 +40,7 @@ class SourceStatus:
     slot: Slot | None = None
     wal_bytes_per_s: float | None = None
     reader: str | None = None
+    captures_any: bool = True
     missing_tables: tuple[str, ...] = ()
     missing_statements: tuple[str, ...] = ()
 

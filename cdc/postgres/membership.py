@@ -58,6 +58,15 @@ WHERE c.relkind = 'r' OR part.root = part.oid
 """
 
 
+_NAMES: LiteralString = """
+, name (oid) AS (
+  SELECT relid FROM member UNION SELECT h.inhrelid FROM name JOIN pg_inherits h ON h.inhparent = name.oid)
+SELECT n.nspname::text, c.relname::text FROM name JOIN pg_class c ON c.oid = name.oid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%%'
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
     """A table that matches ``source.tables`` and is in no publication (under a name that matches).
@@ -107,6 +116,13 @@ def missing_tables(
         publication = publications.first if updatable else publications.nokey
         found.append(Missing(schema, table, publication.name if publication else None, by_leaf))
     return tuple(found)
+
+
+def captures_any(connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet) -> bool:
+    """Whether a published table, or one of its partitions, matches."""
+    schemas: LiteralString = _OF_SCHEMAS if connection.info.server_version >= 150000 else ""
+    names = connection.execute(_MEMBERS.format(schemas=schemas) + _NAMES, {"names": publications.names})
+    return any(capture_set.captures(schema, table) for schema, table in names)
 
 
 def statements(missing: Iterable[Missing], publications: Sequence[str]) -> list[str]:

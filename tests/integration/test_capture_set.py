@@ -164,6 +164,11 @@ def test_renames_decide_whether_the_patterns_capture_a_table(
         cuts = wait_for_cuts(config, source)
         _assert_equal(source, servers, config, cuts, "shop.orders", "shop.items", "shop.other")
         _assert_nothing_of_others(servers, config, daemon)
+        assert tailrace("status", "--config", str(path)).returncode == 0
+        source.execute("ALTER SCHEMA shop RENAME TO store")
+        status = tailrace("status", "--config", str(path))
+        assert "NOTHING is captured: no published table matches source.tables." in status.stdout
+        assert status.returncode == 7
         assert daemon.stop() == 0
 
 
