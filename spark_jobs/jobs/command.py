@@ -89,12 +89,13 @@ def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
         from tailrace.spark_jobs.maintain.kept_view import Shared
         from tailrace.spark_jobs.topics.records import Records
 
-        session = open_session(config)
+        session, groups = open_session(config), Groups(config.kafka)
         try:
             if config.warehouse is not None and "warehouse" in _targets_of(chosen):
                 check_catalog(session, config.warehouse)
-            yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, Groups(config.kafka))
+            yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, groups)
         finally:
+            groups.close()
             # Without its JVM, a session cannot be stopped and need not be; the cause has been reported already.
             with suppress(Py4JError, OSError):
                 session.stop()
