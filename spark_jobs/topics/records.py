@@ -12,17 +12,18 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.schemas.config.model import Kafka
-from tailrace.schemas.errors import SinkError
+from tailrace.schemas.errors import SinkError, StateError
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
 from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.sinks.kafka.offsets import topic_bounds
 from tailrace.sinks.spark.one_task import set_one_task
 from tailrace.sinks.spark.temp_views import drop_global_temp_view
 from tailrace.spark_jobs.topics.events import EventFacts, positioned
 from tailrace.spark_jobs.topics.events import facts as event_facts
 from tailrace.spark_jobs.topics.latest import Facts, facts, marked, newest, newest_marks
 from tailrace.spark_jobs.topics.shapes import TableShapes, table_shapes
-from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_between
+from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_between, spans
 
 R = TypeVar("R")
 
@@ -126,7 +127,9 @@ class Records:
         def read() -> Latest | None:
             with self._reading[few]:
                 raw = records(session, self._kafka, topic, start, end)
-                return None if raw is None else self._read(raw, size)
+                found = None if raw is None else self._read(raw, size)
+            self._check_beginnings(topic, start, end)
+            return found
 
         return self._spans.once.get(("latest", topic, tuple(start), tuple(end)), read)
 
@@ -137,9 +140,30 @@ class Records:
         def read() -> Every | None:
             with self._reading[few]:
                 raw = records(self.session, self._kafka, topic, start, end, ("timestamp", "headers"))
-                return None if raw is None else self._read_whole(raw)
+                found = None if raw is None else self._read_whole(raw)
+            self._check_beginnings(topic, start, end)
+            return found
 
         return self._spans.once.get(("every", topic, tuple(start), tuple(end)), read)
+
+    def _check_beginnings(self, topic: str, start: Sequence[int], end: Sequence[int]) -> None:
+        """Raise StateError (TR-424) if a partition that was read from its beginning has lost its first records.
+
+        Compaction does not move the first offset, and that never decreases. So a check after the read is enough.
+        """
+        whole = [number for number, (first, stop) in enumerate(spans(start, end)) if first == 0 < stop]
+        if not whole:
+            return
+        found = topic_bounds(self._kafka, [topic]).topics.get(topic, [])
+        for number in whole:
+            if number >= len(found) or found[number].first:
+                detail = f"begins at offset {found[number].first}, not 0" if number < len(found) else "is missing"
+                raise StateError(
+                    "TR-424",
+                    f'topic "{topic}" has lost records (deleted, recreated or truncated)',
+                    detail=f"Partition {number} {detail}, so a view built from it would lack rows.",
+                    hint="tailrace run  # refuses to continue with such topics, and prints how to fill them again",
+                )
 
     def once(self, what: object, make: Callable[[], DataFrame]) -> str:
         """Return the name of the global view for `what`; the first caller in a round creates it by `make`."""

@@ -45,7 +45,7 @@ def records(
     """
     ranges = {
         partition: (first if first > 0 else EARLIEST, stop)
-        for partition, (first, stop) in enumerate(_spans(start, end))
+        for partition, (first, stop) in enumerate(spans(start, end))
         if stop > first
     }
     if not ranges:
@@ -70,10 +70,10 @@ def records(
 
 def records_between(start: Sequence[int], end: Sequence[int]) -> int:
     """Return the maximum number of records from `start` up to `end`."""
-    return sum(stop - first for first, stop in _spans(start, end))
+    return sum(stop - first for first, stop in spans(start, end))
 
 
-def _spans(start: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
+def spans(start: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
     """Return the start and end offset of each partition; one that is missing in `start` begins at 0."""
     return list(zip(chain(start, repeat(0)), end, strict=False))
 

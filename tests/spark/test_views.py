@@ -8,9 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from tailrace.schemas.config.model import View
-from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.errors import StateError, TailraceError
 from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.jobs.rebuild import rebuild
 from tests.spark.conftest import Bench, reader, step
@@ -300,6 +304,23 @@ def test_a_rebuild_takes_over_from_the_live_generation(made: Bench) -> None:
     again = rebuild(made.shared, made.kept(name))
     assert again.generation > swapped.generation
     assert made.agrees(name, "t") == 65
+    lose_first_records(made.config.kafka.bootstrap, f"{made.config.kafka.prefix}.public.t")
+    with pytest.raises(StateError, match="TR-424"):
+        rebuild(made.shared, made.kept(name))
+    assert read_view(made.config, name).generation == again.generation
+    assert made.agrees(name, "t") == 65
+
+
+def lose_first_records(bootstrap: str, topic: str) -> None:
+    """Delete the first record of each partition, as an operator's script or a shortened retention would."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for done in admin.incremental_alter_configs([changed]).values():
+        done.result(30)
+    count = len(admin.list_topics(topic, timeout=30).topics[topic].partitions)
+    for deleted in admin.delete_records([TopicPartition(topic, number, 1) for number in range(count)]).values():
+        deleted.result(30)
 
 
 def test_a_view_of_an_empty_table_is_empty_until_rows_come(made: Bench) -> None:
