@@ -72,6 +72,7 @@ def cause(error: Exception) -> str:
     for each in reversed(thrown):
         name, message = str(each.getClass().getName()), str(each.getMessage() or "")
         if name.startswith(_ABOUT_NO_ROWS) and (text := readable(f"{name}: {message}")):
+            text = f"Kafka: {text}" if name.startswith("org.apache.kafka.") else text
             return f"{text} [{condition}]" if condition else text
     return f"Spark reports {condition}" if condition else "the cause is not shown, as it may contain row values"
 

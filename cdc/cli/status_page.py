@@ -78,11 +78,11 @@ def _daemon(slot_name: str, status: Status) -> Iterator[str]:
         if daemon.state == "retrying":
             yield f"{_INDENT}retrying since {_time(daemon.since)}: {_error(daemon)}"
         return
-    if slot is None:
-        yield f'daemon   has not run yet: slot "{slot_name}" does not exist; start it: tailrace run'
-    elif daemon.state == "failed":
+    if daemon.state == "failed":
         yield f"daemon   does not run: it failed at {_time(daemon.since)}{where}"
         yield f"{_INDENT}{_error(daemon)}"
+    elif slot is None:
+        yield f'daemon   has not run yet: slot "{slot_name}" does not exist; start it: tailrace run'
     elif daemon.state == "stopped":
         yield f"daemon   does not run: it was stopped at {_time(daemon.since)}{where}"
     elif daemon.state == "killed":

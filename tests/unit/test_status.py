@@ -227,6 +227,8 @@ def test_a_daemon_without_a_record_is_shown_by_its_slot() -> None:
     assert "daemon   does not run" in text(made(source=idle, daemon=daemon_status(idle, None, None)))
     none = SourceStatus(wal_lsn=1000)
     assert "daemon   has not run yet" in text(made(source=none, daemon=daemon_status(none, None, None)))
+    lost = DaemonRecord(state="failed", since_ms=0, host="db1", pid=4, version="1", code="TR-402", message="it is gone")
+    assert "TR-402 it is gone" in text(made(source=none, daemon=daemon_status(none, lost, None)))
     assert daemon_status(None, None, None).running is None
 
 
