@@ -19,6 +19,7 @@ import structlog
 
 from tailrace.cdc.changes.logical_messages import OWN
 from tailrace.cdc.daemon.membership_watch import MembershipWatch
+from tailrace.cdc.daemon.topic_watch import TopicWatch
 from tailrace.cdc.health.forecast import Alarm, Growth, Level, level_of, seconds_to_full
 from tailrace.cdc.health.health import Health, Stall
 from tailrace.cdc.health.source_state import SourceState, source_state
@@ -54,6 +55,7 @@ class SlotWatch:
         self._quiet = Standstill(config.source.heartbeat_s) if config.source.heartbeat_s else None
         self._beat_lsn = 0
         self._membership = MembershipWatch(config.source)
+        self._topics = TopicWatch(config.kafka)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="slot-watch", daemon=True)
 
@@ -93,6 +95,9 @@ class SlotWatch:
             self._warn(source)
             self._beat(source)
             self._compare_membership()
+        if health.kafka_error is None and health.record is not None:
+            self._topics.look(health.record)
+            health.lost_topics = self._topics.lost
         self._see_stall(source, before)
 
     def _ask(self) -> SourceState | None:

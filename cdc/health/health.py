@@ -43,7 +43,7 @@ class Health:
     `address` is that of the HTTP server, if there is one. `record` is the newest position record in Kafka,
     `committed_at` (time.time()) when this process last wrote one. `parked` are the tables that `record` names as
     parked. `lag` is written by both threads. `full_at` is when the slot reaches its limit at the recent rate.
-    `missing` are tables that match `source.tables` and are in no publication.
+    `missing` are tables that match `source.tables` and are in no publication. `lost_topics` have lost records.
     """
 
     def __init__(self, slot: str) -> None:
@@ -70,6 +70,7 @@ class Health:
         self.full_at: float | None = None
         self.heartbeats = 0
         self.missing: Sequence[Missing] = ()
+        self.lost_topics: Sequence[str] = ()
         self.stall: Stall | None = None
 
     def begin(self, sink: KafkaSink, stored: PositionRecord, wal_lsn: int) -> None:
@@ -139,7 +140,8 @@ class Health:
         if self.stall is not None:
             return self.stall.cause
         if self.state in ("copying", "streaming"):
-            return self.kafka_error
+            lost = f"topics have lost records: {', '.join(self.lost_topics)} (TR-424)" if self.lost_topics else None
+            return self.kafka_error or lost
         return self.error.message if self.error is not None else "the slot is not acquired yet"
 
 

@@ -25,9 +25,11 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tailrace.cdc.daemon.session import Session
+from tailrace.cdc.daemon.topic_watch import TopicWatch
 from tailrace.cdc.dev import postgres
 from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.health.health import Health
 from tailrace.cdc.startup import recovery
 from tailrace.cdc.startup.decide import Found
 from tailrace.cdc.startup.observe import look
@@ -358,6 +360,23 @@ def test_topics_that_have_lost_records_are_refused(stopped: Pipeline, how: str, 
     stopped.refused("TR-424", 6, word)
     if how == "deleted":
         assert_refused(stopped.path, "TR-424", 6, f"{stopped.name}.public.t")
+
+
+@pytest.mark.parametrize(("how", "lost"), [("cut off", True), ("made again", True), ("deleted", False)])
+def test_topics_that_lose_records_are_noticed_while_the_daemon_runs(stopped: Pipeline, how: str, lost: bool) -> None:
+    """A deleted topic is no case of it: the next write fails."""
+    record = read_position(stopped.config.kafka, Topics(stopped.name), stopped.name)
+    assert record is not None
+    before, after = TopicWatch(stopped.config.kafka), TopicWatch(stopped.config.kafka)
+    before.look(record)
+    assert before.lost == ()
+    _change_topic(stopped, how)
+    after.look(record)
+    assert after.lost == ((f"{stopped.name}.public.t",) if lost else ())
+    health = Health(stopped.name)
+    health.streaming()
+    health.lost_topics = after.lost
+    assert health.ready()[0] is not lost
 
 
 def test_a_missing_topic_of_an_uncaptured_table_is_ignored(stopped: Pipeline) -> None:
