@@ -99,7 +99,7 @@ def assert_readable(seen: Seen, width: int) -> None:
     """Assert that nothing is raw, and that no line is wider than the terminal."""
     assert_nothing_raw(seen)
     # what is to be pasted stays whole: the lines of hints, statements, and what has no space
-    broken = re.sub(r"^HINT .*$(\n {7}.*$)*|^.*;$|^ *\S+$", "", "\n".join(seen.drawn), flags=re.MULTILINE)
+    broken = re.sub(r"^HINT .*$(\n {7}.*$)*|^.*;$|^ *(# )?\S+$", "", "\n".join(seen.drawn), flags=re.MULTILINE)
     assert [line for line in broken.split("\n") if len(line) > width] == []
 
 
