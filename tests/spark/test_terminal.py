@@ -313,6 +313,6 @@ def refused_by_spark(terminals: Terminals) -> None:
     checked = terminals.run("views explain refused --check --config refused.toml", 80, seconds=400)
     assert checked.code == 3, checked.text
     assert_readable(checked, 80)
-    assert 'ERROR  TR-550  view "refused": Spark cannot run its query [DATATYPE_MISMATCH' in " ".join(
+    assert 'ERROR TR-550 view "refused": Spark cannot run its query [DATATYPE_MISMATCH' in " ".join(
         checked.text.split()
     )
