@@ -17,7 +17,7 @@ def test_spark_on_kubernetes_can_start_the_image(engine: None) -> None:
     client.containers.run(image, ["sh", "-c", "! command -v cc gcc c++ g++ clang cython pip"], **options)
     bind = {"SPARK_DRIVER_BIND_ADDRESS": "127.0.0.1"}
     driver = ["driver", "--class", "org.apache.spark.deploy.PythonRunner", _JOB, "--help"]
-    assert b"Build views anew" in client.containers.run(image, driver, environment=bind, **options)
+    assert b"Rebuild views from offset 0" in client.containers.run(image, driver, environment=bind, **options)
     executor = {
         "SPARK_JAVA_OPT_0": "-Dspark.driver.port=1",
         "SPARK_JAVA_OPT_1": "-XX:+UseSerialGC",
