@@ -14,7 +14,7 @@ from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.records.position import PositionRecord
 from tailrace.schemas.records.topics import Topics
-from tailrace.sinks.kafka.offsets import topic_bounds
+from tailrace.sinks.kafka.offsets import loss, topic_bounds
 
 log = structlog.get_logger()
 
@@ -41,12 +41,7 @@ class TopicWatch:
             found = topic_bounds(self._kafka, offsets).topics
         except TailraceError:
             return  # the next look
-        lost = tuple(
-            topic
-            for topic, bounds in sorted(found.items())
-            # compaction moves neither
-            if any(each.first or each.end < end for each, end in zip(bounds, offsets[topic], strict=False))
-        )
+        lost = tuple(topic for topic, bounds in sorted(found.items()) if loss(bounds, offsets[topic]))
         if set(lost) - set(self.lost):
             log.error("topics have lost records", topics=lost, hint="tailrace explain TR-424")
         self.lost = lost

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tailrace.schemas.errors import StateError
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
-from tailrace.sinks.kafka.offsets import Bounds
+from tailrace.sinks.kafka.offsets import Bounds, loss, records_lost
 
 
 def check_cut(
@@ -21,33 +21,23 @@ def check_cut(
     filled = any(offset for offsets in cut.offsets.values() for offset in offsets)
     for topic in (own.schemas, own.tables):
         if topic not in topics or (filled and not topics[topic][0].end) or topics[topic][0].first:
-            raise _lost(topic, "The topics of the tables cannot be read without it.", hint)
+            raise records_lost(topic, "The topics of the tables cannot be read without it.", hint)
     for topic, offsets in cut.offsets.items():
         found = topics.get(topic)
         if topic not in tables and topic not in own.beside:
             continue
         if found is None:
-            raise _lost(topic, f"It is missing; it had {sum(offsets)} offsets in {len(offsets)} partitions.", hint)
+            raise records_lost(
+                topic, f"It is missing; it had {sum(offsets)} offsets in {len(offsets)} partitions.", hint
+            )
         if len(found) != len(offsets):
-            raise _lost(
+            raise records_lost(
                 topic,
                 f"It has {len(found)} partitions, the cut {len(offsets)}: a key would be in two partitions.",
                 hint,
             )
-        for partition, (bounds, offset) in enumerate(zip(found, offsets, strict=True)):
-            if bounds.end < offset:
-                raise _lost(topic, f"Partition {partition} ends at offset {bounds.end}, the cut at {offset}.", hint)
-            if bounds.first and topic in tables:
-                raise _lost(topic, f"Partition {partition} begins at offset {bounds.first}, not 0.", hint)
-
-
-def _lost(topic: str, detail: str, hint: str) -> StateError:
-    return StateError(
-        "TR-424",
-        f'topic "{topic}" has lost records (deleted, recreated or truncated)',
-        detail=detail,
-        hint=hint,
-    )
+        if detail := loss(found, offsets, whole=topic in tables):
+            raise records_lost(topic, detail, hint)
 
 
 def check_unused(own: Topics, tables: Iterable[str], topics: Mapping[str, Sequence[Bounds]], bootstrap: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -11,6 +11,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.errors import StateError
 from tailrace.sinks.control.positions import TIMEOUT
 from tailrace.sinks.kafka.admin import kafka_error
 from tailrace.sinks.kafka.options import client_options
@@ -22,6 +23,29 @@ class Bounds:
 
     first: int
     end: int
+
+
+def loss(found: Sequence[Bounds], offsets: Sequence[int], *, whole: bool = True) -> str | None:
+    """Return a sentence if partitions have lost records before `offsets`, the next offset of each; else None.
+
+    `whole`: the first record counts, too. Compaction moves neither the first nor the end offset of a partition.
+    """
+    for partition, (bounds, offset) in enumerate(zip(found, offsets, strict=False)):
+        if bounds.end < offset:
+            return f"Partition {partition} ends at offset {bounds.end}, the cut at {offset}."
+        if bounds.first and whole:
+            return f"Partition {partition} begins at offset {bounds.first}, not 0."
+    return None
+
+
+def records_lost(topic: str, detail: str, hint: str) -> StateError:
+    """Return the error (TR-424) for a topic that has lost records."""
+    return StateError(
+        "TR-424",
+        f'topic "{topic}" has lost records (deleted, recreated or truncated)',
+        detail=detail,
+        hint=hint,
+    )
 
 
 @dataclass(frozen=True, slots=True)

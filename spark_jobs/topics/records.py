@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.schemas.config.model import Kafka
-from tailrace.schemas.errors import SinkError, StateError
+from tailrace.schemas.errors import SinkError
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
 from tailrace.sinks.control.schema_topic import StoredSchema
-from tailrace.sinks.kafka.offsets import topic_bounds
+from tailrace.sinks.kafka.offsets import records_lost, topic_bounds
 from tailrace.sinks.spark.one_task import set_one_task
 from tailrace.sinks.spark.temp_views import drop_global_temp_view
 from tailrace.spark_jobs.topics.events import EventFacts, positioned
@@ -158,11 +158,10 @@ class Records:
         for number in whole:
             if number >= len(found) or found[number].first:
                 detail = f"begins at offset {found[number].first}, not 0" if number < len(found) else "is missing"
-                raise StateError(
-                    "TR-424",
-                    f'topic "{topic}" has lost records (deleted, recreated or truncated)',
-                    detail=f"Partition {number} {detail}, so a view built from it would lack rows.",
-                    hint="tailrace run  # refuses to continue with such topics, and prints how to fill them again",
+                raise records_lost(
+                    topic,
+                    f"Partition {number} {detail}, so a view built from it would lack rows.",
+                    "tailrace run  # refuses to continue with such topics, and prints how to fill them again",
                 )
 
     def once(self, what: object, make: Callable[[], DataFrame]) -> str:
