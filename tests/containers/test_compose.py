@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tailrace.cdc.launch.java import SMALL_SPARK
 from tests.support.daemon import ROOT, wait_until
 
 _FILE = ROOT / "docker" / "compose.yaml"
@@ -35,11 +36,13 @@ _HERE = {
         # no broker dies, but eleven containers may start slowly on two cores
         "KAFKA_BROKER_SESSION_TIMEOUT_MS": "60000",
         "KAFKA_CONTROLLER_QUORUM_FETCH_TIMEOUT_MS": "20000",
+        # see cdc.dev.kafka
+        "KAFKA_METADATA_MAX_IDLE_INTERVAL_MS": "0",
     },
     "opensearchproject/opensearch": {"OPENSEARCH_JAVA_OPTS": _SMALL.format("512m")},
     "apicurio/apicurio-registry": {"JAVA_OPTS_APPEND": _SMALL.format("256m")},
     # Spark sets the sizes of its JVMs itself
-    "tailrace-spark": {"JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+    "tailrace-spark": {"JAVA_TOOL_OPTIONS": SMALL_SPARK},
 }
 _SPENDING = """
 import tailrace

@@ -62,7 +62,7 @@ def test_an_unknown_ca_is_refused(secured: Secured, side: str, exit_code: int, e
         path = secured.config(secured.dsn(f"tailrace:{SOURCE_PASSWORD}", sslrootcert=unknown))
     else:
         path = secured.config(**{"ssl.ca.location": unknown})
-    with _daemon(secured, path) as container:
+    with _daemon(secured, path).with_env("TAILRACE__DELIVERY__START_TIMEOUT_S", "0") as container:
         ended = container.get_wrapped_container().wait(timeout=30)["StatusCode"]
         said = "".join(part.decode() for part in container.get_logs())
     assert ended == exit_code, said
