@@ -47,7 +47,8 @@ def job_failed(error: Exception) -> TailraceError:
             "TR-527",
             f"a Spark job failed: {cause(error)}",
             detail="The recorded cut of a view covers completed work only; the next batch continues from it.",
-            hint="TAILRACE_TRACE=1 prints the complete error, which may contain row values.",
+            hint="TAILRACE_TRACE=1 tailrace views rebuild VIEW --no-swap  # prints the complete error, row values"
+            " included; `views follow` may keep running",
         )
     except Exception:
         # The exception is an object in the JVM, which has ended in the meantime.
@@ -64,7 +65,7 @@ def _gone() -> SinkError:
 
 
 def cause(error: Exception) -> str:
-    """Return the message of the innermost cause that can be shown, without class names."""
+    """Return the message of the innermost cause that can be shown, else its condition or its class and place."""
     thrown = list(_thrown(error))
     if not thrown:
         return _in_python(error)
@@ -74,7 +75,15 @@ def cause(error: Exception) -> str:
         if name.startswith(_ABOUT_NO_ROWS) and (text := readable(f"{name}: {message}")):
             text = f"Kafka: {text}" if name.startswith("org.apache.kafka.") else text
             return f"{text} [{condition}]" if condition else text
-    return f"Spark reports {condition}" if condition else "the cause is not shown, as it may contain row values"
+    return f"Spark reports {condition}" if condition else _class_and_place(thrown[-1])
+
+
+def _class_and_place(thrown: Any) -> str:
+    """Return the class of an exception and the method that threw it: its message may contain row values."""
+    name = str(thrown.getClass().getName()).rpartition(".")[2]
+    frame = next(iter(thrown.getStackTrace()), None)
+    place = f" in {frame}" if frame is not None else ""
+    return f"{name}{place}; its message is not shown, as it may contain row values"
 
 
 def is_jvm_gone(error: BaseException) -> bool:

@@ -44,6 +44,7 @@ def result(text: str) -> None:
 def set_level(level: str) -> None:
     """Write only records of `level` (`log.level`) or higher."""
     _Log.least = LEVELS[level]
+    logging.getLogger("tailrace").setLevel(LEVELS[level])
 
 
 def configure() -> None:
@@ -52,6 +53,7 @@ def configure() -> None:
     # Py4J raises this error and also logs it, with its traceback, through the root logger.
     handler.addFilter(lambda record: record.getMessage() != "Exception while sending command.")
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("tailrace").setLevel(_Log.least)
     # These two log errors that they also raise, and each retry with its traceback.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("opensearch").setLevel(logging.ERROR)

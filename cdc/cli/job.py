@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, Final
 
+import typer
+
 from tailrace.cdc.cli.display import Display
 
 if TYPE_CHECKING:
@@ -27,36 +29,47 @@ def run_shown(started: Job, what: str, *, service: bool = False) -> int:
 
     The progress line of a `service` ends with the first line of its log, which is printed from then on.
     """
+    with Display(what) as display:
+        return run_on(display, started, display.line if sys.stdout.isatty() else None, service=service)
+
+
+def ended(code: int) -> None:
+    """End the command with a job's exit code; the job has printed its error."""
+    if code:
+        raise typer.Exit(code if code > 0 else 128 - code)
+
+
+def run_on(display: Display, started: Job, result: Callable[[str], None] | None, *, service: bool = False) -> int:
+    """Run a job like `run_shown` on a given display; `result` takes each line of its result, None: it prints them."""
     from tailrace.cdc.launch.spark_job import start
 
-    with Display(what) as display:
-        process = start(
-            started,
-            stdout=subprocess.PIPE if sys.stdout.isatty() else None,
-            stderr=subprocess.PIPE,
-            # the terminal sends Ctrl-C to its own process group only; we forward it once
-            process_group=0,
-        )
-        interrupted = threading.Event()
+    process = start(
+        started,
+        stdout=subprocess.PIPE if result else None,
+        stderr=subprocess.PIPE,
+        # the terminal sends Ctrl-C to its own process group only; we forward it once
+        process_group=0,
+    )
+    interrupted = threading.Event()
 
-        def shown(line: str) -> None:
-            if service:
-                display.end()
-                print(as_on_terminal(line), file=sys.stderr, flush=True)
-            # after Ctrl-C, Python and Java print stack traces of a stop that was requested
-            elif not interrupted.is_set() or line.startswith(_OF_AN_ERROR):
-                take(display, line)
+    def shown(line: str) -> None:
+        if service:
+            display.end()
+            print(as_on_terminal(line), file=sys.stderr, flush=True)
+        # after Ctrl-C, Python and Java print stack traces of a stop that was requested
+        elif not interrupted.is_set() or line.startswith(_OF_AN_ERROR):
+            take(display, line)
 
-        def told(_: int) -> None:
-            if service and not interrupted.is_set():
-                display.note("stopping at the end of the batch; a second signal stops at once")
-            interrupted.set()
-            display.show("stopping", None)
+    def told(_: int) -> None:
+        if service and not interrupted.is_set():
+            display.note("stopping at the end of the batch; a second signal stops at once")
+        interrupted.set()
+        display.show("stopping", None)
 
-        readers = [_reader(process.stderr, shown), _reader(process.stdout, display.line)]
-        code = wait(process, told)
-        for reader in readers:
-            reader.join(_LAST_WORDS_S)
+    readers = [_reader(process.stderr, shown), *([_reader(process.stdout, result)] if result else [])]
+    code = wait(process, told)
+    for reader in readers:
+        reader.join(_LAST_WORDS_S)
     return code
 
 

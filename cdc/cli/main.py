@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from tailrace.cdc.cli import config, dev, explain, inspect, output, run, snapshot, table, version, views
+from tailrace.cdc.cli import config, dev, explain, inspect, output, run, slot, snapshot, table, verify, version, views
 from tailrace.cdc.cli.tree import App, usage_error
 
 app = App(
@@ -19,7 +19,7 @@ app = App(
     help="Change data capture for PostgreSQL: WAL to Kafka, Kafka to warehouse tables and search indexes.",
     pretty_exceptions_enable=False,  # it could print local variables, and with them the DSN
     epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 configuration, 4 source, 5 sink, 6 needs a person, "
-    "7 verify found a difference, or status a parked table, 8 deadline passed, 130 interrupted.",
+    "7 verify found a difference, or status something that needs a person, 8 deadline passed, 130 interrupted.",
 )
 
 
@@ -42,10 +42,11 @@ def root(
 app.command()(run.run)
 app.command()(inspect.status)
 app.command()(inspect.tail)
-app.command()(inspect.verify)
+app.command()(verify.verify)
 app.command()(inspect.wait)
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(table.app, name="table")
+app.add_typer(slot.app, name="slot")
 app.add_typer(views.app, name="views")
 app.add_typer(dev.app, name="dev")
 app.add_typer(config.app, name="config")
@@ -55,8 +56,9 @@ app.command()(version.version)
 
 def main() -> None:
     """Run the command line: print a known error in three lines, any other as a bug with its traceback."""
-    from tailrace.schemas.errors import TailraceError
+    from tailrace.schemas.errors import TailraceError, UsageError
 
+    output.open_missing_streams()
     output.print_what_cannot_be_encoded()
     try:
         # in this mode it returns the command's exit code and leaves errors to us
@@ -72,7 +74,16 @@ def main() -> None:
     except TailraceError as error:
         output.note(str(error))
         sys.exit(error.exit_code)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and output.cannot_be_written():
+            refused = UsageError(
+                "TR-006",
+                f"standard output cannot be written: {error.strerror}",
+                detail="The command's result is incomplete.",
+                hint="df -h  # if the output goes to a file",
+            )
+            output.note(str(refused))
+            sys.exit(refused.exit_code)
         import traceback
 
         from tailrace.schemas.config.secret import without_remembered

@@ -16,3 +16,5 @@ ConfigFile = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+TABLE_HELP = "schema.table, with quotes around a name with a dot: '\"a.b\".c'; table means public.table."
+"""A name without quotes is also found if schema or table have dots."""

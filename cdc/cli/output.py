@@ -28,6 +28,25 @@ def line(text: str = "") -> None:
         raise typer.Exit(0) from None
 
 
+def open_missing_streams() -> None:
+    """Discard what goes to a standard stream that is closed, as some supervisors leave it."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def cannot_be_written() -> bool:
+    """Return whether standard output cannot be written, such as on a full disk; then its text is given up."""
+    try:
+        # the failed text may not be in the buffer any more
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        # The interpreter flushes again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
 def print_what_cannot_be_encoded() -> None:
     """Escape characters that standard output's encoding lacks: no locale must make a command fail."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -66,21 +85,62 @@ def fitted(text: str, most: int) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below a head, each column as wide as its widest cell or as the terminal allows."""
-    for text in table_lines(head, rows, width()):
+def wrapped(text: str, most: int) -> list[str]:
+    """Break a line of a report at spaces if it is longer than `most`; its rest is indented further than its start."""
+    if len(text) <= most:
+        return [text]
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.wrap(text, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, breaks_words: bool = False) -> None:
+    """Print rows below a head, each column as wide as its widest cell or as the terminal allows.
+
+    Names and LSNs stay whole, to be copied, unless `breaks_words`, for tables of long paths.
+    """
+    for text in table_lines(head, rows, width(), breaks_words=breaks_words):
         line(text)
 
 
-def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
-    """Yield the lines of a table; if they would be longer than `most`, cells of the widest columns are broken."""
-    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
-    while sum(widths) + 2 * (len(widths) - 1) > most and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+def table_lines(
+    head: Sequence[str], rows: Sequence[Sequence[str]], most: int, *, breaks_words: bool = False
+) -> Iterator[str]:
+    """Yield the lines of a table; if they would be longer than `most`, cells are broken at spaces.
+
+    If that is not enough, each row is a block of lines, one for each cell that is not empty.
+    """
+    columns = list(zip(head, *rows, strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    least = [_NARROWEST if breaks_words else word for word in words]
+    between = 2 * (len(widths) - 1)
+    while sum(widths) + between > most:
+        wide = [n for n, (width, low) in enumerate(zip(widths, least, strict=True)) if width > low]
+        if not wide:
+            break
+        widths[max(wide, key=lambda n: widths[n])] -= 1
+    if sum(widths) + between > most and not breaks_words:
+        yield from _blocks(head, rows, most)
+        return
     for row in (head, *rows):
         cells = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
         for parts in zip_longest(*cells, fillvalue=""):
             yield "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
+
+
+def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
+    """Yield each row as lines ``name: cell``, with an empty line between two rows."""
+    for n, row in enumerate(rows):
+        if n:
+            yield ""
+        for name, cell in zip(head, row, strict=True):
+            text = f"{name}: {cell}" if name else cell
+            if len(text) <= most:
+                yield from [text] if cell else []
+                continue
+            yield f"{name}:"
+            for part in textwrap.wrap(cell, most - 2, break_long_words=False, break_on_hyphens=False):
+                yield f"  {part}"
 
 
 def _broken(cell: str, width: int) -> list[str]:

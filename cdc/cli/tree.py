@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -138,14 +140,26 @@ def usage_error(error: TyperException) -> UsageError:
         return _error("TR-003", words, ctx)
     if kind == "NoSuchOption" and ctx is not None:
         known = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
-        return _error("TR-002", f'unknown option "{option}"', ctx, _close(option, known))
+        moved = _after_the_command(option, ctx)
+        return _error("TR-002", f'unknown option "{option}"', ctx, _close(option, known), moved)
     return _error("TR-004", words, ctx)
 
 
-def _error(code: str, words: str, ctx: Any, meant: str = "") -> UsageError:
+def _after_the_command(option: str, ctx: Any) -> str:
+    """Return the command line with an option of all commands moved from the group to the command, if it was that."""
+    given = sys.argv[1:]
+    at = next((n for n, word in enumerate(given) if word.partition("=")[0] == option), None)
+    if option != "--config" or at is None or not hasattr(ctx.command, "commands"):
+        return ""
+    end = at + (1 if "=" in given[at] else 2)
+    command = [*given[:at], *given[end:]] or ["COMMAND"]
+    return shlex.join(["tailrace", *command, *given[at:end]])
+
+
+def _error(code: str, words: str, ctx: Any, meant: str = "", paste: str = "") -> UsageError:
     path = ctx.command_path if ctx is not None else "tailrace"
     usage = " ".join(ctx.get_usage().split()) if ctx is not None else "Usage: tailrace [OPTIONS] COMMAND [ARGS]..."
-    asked = f"{path} --help"
+    asked = paste or f"{path} --help"
     return UsageError(code, words, detail=usage, hint=f'Did you mean "{meant}"? {asked}' if meant else asked)
 
 

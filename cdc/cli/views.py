@@ -10,7 +10,7 @@ import typer
 
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.display import Display, on_terminal
-from tailrace.cdc.cli.job import run_shown, wait
+from tailrace.cdc.cli.job import ended, run_shown, wait
 from tailrace.cdc.cli.options import ConfigFile, Json
 from tailrace.cdc.cli.tree import App
 
@@ -33,10 +33,15 @@ def list_views(config: ConfigFile = None, json: Json = False) -> None:
         output.json({name: view.model_dump() for name, view in views.items()})
         return
     rows = [
-        (name, view.target, view.shape, view.table or "a query", ", ".join(view.key or []) or "primary key")
+        (name, view.target, view.shape, view.table or "a query", ", ".join(view.key or []) or _key_of(view.shape))
         for name, view in views.items()
     ]
     output.table(("view", "target", "shape", "of", "key"), rows)
+
+
+def _key_of(shape: str) -> str:
+    """Return the words for the key of a view that declares none: a log has each change as a row."""
+    return "-" if shape == "log" else "primary key"
 
 
 @app.command()
@@ -242,7 +247,7 @@ def _run_job(
 
 def _show(started: Job, what: str, *, shown: bool, service: bool = False) -> None:
     if shown and on_terminal():
-        _ended(run_shown(started, what, service=service))
+        ended(run_shown(started, what, service=service))
     else:
         _run(started, what)
 
@@ -253,10 +258,4 @@ def _run(started: Job, what: str) -> None:
     if on_terminal():
         output.note(f"{what}; Ctrl-C ends the job")
     # in its own process group: else the terminal also sends Ctrl-C, and a second signal ends a job in mid-batch
-    _ended(wait(start(started, process_group=0)))
-
-
-def _ended(code: int) -> None:
-    if code:
-        # The job has printed its error.
-        raise typer.Exit(code if code > 0 else 128 - code)
+    ended(wait(start(started, process_group=0)))

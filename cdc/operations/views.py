@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tailrace.schemas.config.model import Config, View
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.keyless import no_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.shapes import SHAPES
+from tailrace.schemas.table_names import split_name
 from tailrace.sinks.control.positions import read_schemas
 
 
@@ -44,15 +45,46 @@ def holds_rows(view: View) -> bool:
 
 def table_of(name: str, view: View) -> tuple[str, str]:
     """Return (schema, table) of a single-table view with rows. ConfigError (TR-109) for any other view."""
-    schema, _, table = (view.table or "").partition(".")
-    if not table or not holds_rows(view):
+    schema, table = split_name(view.table or "")
+    if not schema or not holds_rows(view):
         raise ConfigError(
             "TR-109",
             f'view "{name}" does not hold the current rows of one table',
             detail="Only such views can be compared with their source row by row.",
-            hint=f'[views.{name}] table = "schema.table"',
+            hint=f"tailrace verify {name}  # compares it with its recomputed content",
         )
     return schema, table
+
+
+def computed(config: Config, names: Sequence[str], *, every: bool) -> list[str]:
+    """Return the views that a Spark job compares with their recomputed content: queries and logs.
+
+    They are those of `names`; with `every`, histories are among them, too, and without names all there are.
+    ConfigError (TR-109) if a name is that of a percolate view, whose matches cannot be computed a second time.
+    """
+    found = []
+    for name, view in named(config, names).items() if names or config.views else ():
+        if view.shape == "percolate" and names:
+            raise ConfigError(
+                "TR-109",
+                f'view "{name}" cannot be compared: it has matches',
+                detail="They depend on the queries that were stored when a change arrived.",
+                hint="tailrace verify --all  # compares all other views",
+            )
+        wanted = every and SHAPES[view.shape].has_versions if holds_rows(view) else every or bool(names)
+        if wanted and view.shape != "percolate":
+            found.append(name)
+    return found
+
+
+def not_compared(config: Config, by_spark: Collection[str]) -> dict[str, str]:
+    """Return the views that are compared neither with their tables nor by the Spark job, by what they are."""
+    kinds: dict[str, list[str]] = {}
+    for name, view in config.views.items():
+        if name not in by_spark and not holds_rows(view):
+            kind = "queries" if view.table is None else "matches" if view.shape == "percolate" else "logs"
+            kinds.setdefault(kind, []).append(name)
+    return {kind: ", ".join(names) for kind, names in sorted(kinds.items(), reverse=True)}
 
 
 def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
@@ -75,7 +107,6 @@ def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
     for name, view in views.items():
         if view.table is None or not SHAPES[view.shape].needs_key:
             continue  # the job checks each table of a query; a log needs no key
-        schema, _, table = view.table.partition(".")
-        topic = topics.table(schema, table)
+        topic = topics.table(*split_name(view.table))
         if f"{topic}-value" in subjects and f"{topic}-key" not in subjects:
             raise no_key(name, topic)

@@ -142,7 +142,8 @@ def _unreadable(file: Path, error: OSError) -> ConfigError:
 
 def _parsed(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        # Windows editors begin a file with a byte order mark
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             "TR-102",

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tailrace.schemas.config.dsn import DsnError
-from tailrace.schemas.config.model import PATTERNS, Config
+from tailrace.schemas.config.model import PATTERNS, Config, KeyFault
 from tailrace.schemas.errors import ConfigError
 
 
@@ -38,7 +38,8 @@ def key_error(error: ValidationError, file: Path | None, origins: Mapping[str, s
     """Return one error for all faults: the first is the message, the others are in the detail."""
     # include_input would quote values, and any value may be a secret.
     found = error.errors(include_url=False, include_context=True, include_input=False)
-    first, others = found[0], found[1:]
+    # a misspelled key is more likely than a missing one
+    first, *others = sorted(found, key=lambda each: each["type"] == "missing")
     keys = _keys(first)
     path = path_of(keys)
     origin = origins.get(path, f"file {file}" if file else "environment")
@@ -76,7 +77,9 @@ def _sentence(error: ErrorDetails) -> str:
 
 def _keys(error: ErrorDetails) -> tuple[str | int, ...]:
     # pydantic marks a wrong key of a table with a last part "[key]".
-    return tuple(part for part in error["loc"] if part != "[key]")
+    keys = tuple(part for part in error["loc"] if part != "[key]")
+    cause = error.get("ctx", {}).get("error")
+    return (*keys, *cause.key.split(".")) if isinstance(cause, KeyFault) else keys
 
 
 def _unknown_hint(keys: Sequence[str | int]) -> str:

@@ -6,7 +6,7 @@ Precedence: flags, environment (``TAILRACE__SECTION__KEY``), file, defaults.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -15,6 +15,7 @@ from tailrace.schemas.config.dsn import check
 from tailrace.schemas.config.secret_file import with_files
 from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.shapes import ShapeName
+from tailrace.schemas.table_names import parts_of
 
 ToastWay = Literal["cache", "reread"]
 Publish = Literal["all", "insert"]
@@ -33,6 +34,14 @@ _PROCESS_BYTES = 100_663_296
 """Memory of the process without data: Python, libraries, connections, the catalog of some hundred tables."""
 
 
+class KeyFault(ValueError):
+    """A fault of one key, found by a check of its whole section; `key` is dotted, relative to that section."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class Section(BaseModel):
     """A section of the file; unknown keys are errors."""
 
@@ -45,7 +54,7 @@ class Source(Section):
     dsn: SecretStr = Field(
         description="libpq connection string or URI; the password may come from dsn_file or PGPASSWORD"
     )
-    dsn_file: str | None = Field(None, description="file with the connection string, instead of dsn")
+    dsn_file: str | None = Field(None, description="file with the connection string; read if dsn is not set")
     slot: Name = Field(
         "tailrace", description="replication slot; created at the first start, never dropped automatically"
     )
@@ -91,7 +100,7 @@ class Source(Section):
         description="columns whose values are replaced by their HMAC-SHA-256 with the key hash_salt",
     )
     hash_salt: SecretStr | None = Field(None, description="key of the HMAC, for example 64 random digits")
-    hash_salt_file: str | None = Field(None, description="file with the salt, instead of hash_salt")
+    hash_salt_file: str | None = Field(None, description="file with the salt; read if hash_salt is not set")
     on_table_error: Literal["park", "stop", "divert"] = Field(
         "park",
         description="action if a table cannot continue (a value that cannot be stored exactly, a record that is too"
@@ -157,6 +166,13 @@ class Source(Section):
             return {"on_table_error" if key == "on_error" else key: value for key, value in values.items()}
         return values
 
+    @field_validator("tables")
+    @classmethod
+    def _any_table(cls, tables: list[str]) -> list[str]:
+        if all(pattern.startswith("!") for pattern in tables):
+            raise ValueError('no pattern includes a table; write for example ["public.*", "!public.audit_*"]')
+        return tables
+
     @field_validator("on_schema_change", mode="before")
     @classmethod
     def _former_name(cls, value: object) -> object:
@@ -165,15 +181,17 @@ class Source(Section):
     @model_validator(mode="after")
     def _no_keys_of_logs(self) -> Source:
         if self.publish == "insert" and self.keys:
-            raise ValueError(
-                'keys cannot be combined with publish = "insert": topics of inserts only are logs without keys'
+            raise KeyFault(
+                "keys", 'keys cannot be combined with publish = "insert": topics of inserts only are logs without keys'
             )
         return self
 
     @model_validator(mode="after")
     def _salted(self) -> Source:
         if self.hash and not (self.hash_salt and self.hash_salt.get_secret_value()):
-            raise ValueError("hash needs hash_salt or hash_salt_file: without a salt, values can be found from hashes")
+            raise KeyFault(
+                "hash_salt", "hash needs hash_salt or hash_salt_file: without a salt, values can be found from hashes"
+            )
         return self
 
 
@@ -243,6 +261,12 @@ class Delivery(Section):
         33_554_432, ge=65_536, description="maximum size of a Kafka transaction; a larger source transaction is split"
     )
     max_transaction_ms: int = Field(500, ge=1, description="maximum time until a Kafka transaction is committed")
+    start_timeout_s: float = Field(
+        60,
+        ge=0,
+        description="seconds for which `tailrace run` tries again while a server does not answer at its start; once it"
+        " has streamed, it tries again without limit",
+    )
 
 
 class Health(Section):
@@ -314,16 +338,30 @@ class Warehouse(Section):
     """An Iceberg catalog for `target = "warehouse"`."""
 
     catalog: Name = Field("tailrace", description="name of the catalog in Spark SQL")
-    uri: str = Field(description="JDBC URI of the catalog, e.g. jdbc:sqlite:/path/catalog.db")
+    uri: str = Field(
+        description="JDBC URI of the catalog, e.g. jdbc:sqlite:/path/catalog.db; or the URL of a REST catalog"
+    )
     location: str = Field(description="folder or bucket that holds the tables")
     namespace: Name = Field("views", description="namespace of the view tables")
     keep_s: int = Field(3600, ge=0, description="seconds that a view can be read back; older snapshots expire")
     compact_after: int = Field(
         50, ge=1, description="commits to a table after which its small files are merged and old snapshots expire"
     )
+    index_dir: str | None = Field(
+        None,
+        description="folder of the key indexes, by which small batches are written, and of the rows that they look up;"
+        " default: beside a catalog on SQLite, else tailrace/indexes in $STATE_DIRECTORY, $XDG_STATE_HOME",
+    )
     upkeep_share: float = Field(
         0.1, ge=0, le=1, description="maximum share of the time of `views follow` for this upkeep; 0 turns it off"
     )
+
+    @field_validator("uri")
+    @classmethod
+    def _with_its_protocol(cls, uri: str) -> str:
+        if uri.partition(":")[0] in ("sqlite", "postgresql", "postgres", "mysql", "mariadb"):
+            raise ValueError('write a JDBC URI, for example "jdbc:sqlite:/path/catalog.db"')
+        return uri
 
     @property
     def sqlite_file(self) -> str | None:
@@ -341,12 +379,15 @@ class HttpServer(Section):
 
     user: str | None = Field(None, description="user for basic authentication")
     password: SecretStr | None = Field(None, description="password for basic authentication")
-    password_file: str | None = Field(None, description="file with the password, instead of password")
+    password_file: str | None = Field(None, description="file with the password; read if password is not set")
     ca_file: str | None = Field(
         None, description="CA of the server's certificate, in PEM; default: $SSL_CERT_FILE, else those of certifi"
     )
     cert_file: str | None = Field(None, description="client certificate, in PEM, for a server that requires one")
     key_file: str | None = Field(None, description="key of the client certificate, in PEM; default: in cert_file")
+
+    urls_key: ClassVar[str]
+    """The key that has the URLs."""
 
     @property
     def urls(self) -> list[str]:
@@ -365,20 +406,22 @@ class HttpServer(Section):
         except ValueError:  # its text quotes the URL, and with it a password
             parts = []
         if not parts or not all(part.scheme in ("http", "https") and part.hostname for part in parts):
-            raise ValueError('write URLs, for example "https://localhost:9200"')
+            raise KeyFault(self.urls_key, 'write URLs, for example "https://localhost:9200"')
         if any("@" in url for url in self.urls):
-            raise ValueError("give user and password as separate keys, not in the URL")
+            raise KeyFault(self.urls_key, "give user and password as separate keys, not in the URL")
         if (self.user is None) != (self.password is None):
-            raise ValueError("give both user and password, or neither")
+            raise KeyFault("password" if self.user else "user", "give both user and password, or neither")
         if self.key_file and not self.cert_file:
-            raise ValueError("key_file needs cert_file")
+            raise KeyFault("cert_file", "key_file needs cert_file")
         if (self.ca_file or self.cert_file) and any(part.scheme == "http" for part in parts):
-            raise ValueError("ca_file and cert_file need https:// in every URL: http:// is without TLS")
+            raise KeyFault(self.urls_key, "ca_file and cert_file need https:// in every URL: http:// is without TLS")
         return self
 
 
 class Registry(HttpServer):
     """A schema registry, which assigns the schema ids; the schemas are also on the schemas topic."""
+
+    urls_key: ClassVar[str] = "url"
 
     url: str = Field(
         description="URLs of a Confluent-compatible API, comma-separated; Apicurio: http://HOST:PORT/apis/ccompat/v7"
@@ -392,6 +435,8 @@ class Registry(HttpServer):
 
 class Search(HttpServer):
     """OpenSearch for `target = "search"`."""
+
+    urls_key: ClassVar[str] = "hosts"
 
     hosts: list[str] = Field(description="URLs of the cluster")
     index_prefix: str = Field("", description="prefix of every index and alias")
@@ -407,6 +452,11 @@ class Spark(Section):
 
     master: str = Field("local[2]", description="--master of spark-submit")
     trigger_interval_ms: int = Field(1000, ge=0, description="minimum time between two batches of `views follow`")
+    lookups: bool = Field(
+        True,
+        description="keep the rows of tables that queries read in local files (in warehouse.index_dir), and look up the"
+        " rows that a small batch reaches; false: such a batch reads the tables",
+    )
     views_at_once: int = Field(2, ge=1, description="views that `views follow` maintains at the same time")
     driver_memory: str = Field("1500m", description="JVM heap of the driver")
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
@@ -415,7 +465,11 @@ class Spark(Section):
 class View(Section):
     """A view: a captured table or a query with a key, maintained in a target."""
 
-    table: str | None = Field(None, description='captured table that the view shows as a whole, "schema.table"')
+    table: str | None = Field(
+        None,
+        description='captured table that the view shows as a whole, "schema.table"; a name with a dot needs quotes:'
+        ' "shop.v2"."orders"',
+    )
     query: str | None = Field(None, description="Spark SQL over captured tables and other views")
     key: list[str] | None = Field(None, description="key columns of the view; default: the table's primary key")
     target: Literal["warehouse", "search"] = Field(
@@ -477,8 +531,8 @@ class View(Section):
             raise ValueError("`history_from` cannot be set: a percolate view has matches from its first batch on")
         if len(given) != 1:
             raise ValueError('shape = "percolate" needs either `queries` or `queries_index`')
-        if self.queries is not None and (self.queries.count(".") != 2 or not all(self.queries.split("."))):
-            raise ValueError('write queries = "schema.table.column"')
+        if self.queries is not None and (len(parts := parts_of(self.queries)) != 3 or not all(parts)):
+            raise ValueError('write queries = "schema.table.column", with quotes around a name with a dot')
         return self
 
     @field_validator("history_from")
@@ -512,5 +566,7 @@ class Config(Section):
     def _fits(self) -> Config:
         if self.kafka.max_message_bytes > self.memory.record_bytes:
             least = _PROCESS_BYTES + 5 * self.kafka.max_message_bytes
-            raise ValueError(f"memory.limit must be at least {least} bytes for this kafka.max_message_bytes")
+            raise KeyFault(
+                "memory.limit", f"memory.limit must be at least {least} bytes for this kafka.max_message_bytes"
+            )
         return self

@@ -44,6 +44,13 @@ CODES: Final = (
         remedy="Run `tailrace explain`, which lists all codes. The hint names the nearest.",
     ),
     ErrorCode(
+        "TR-006",
+        UsageError,
+        "Standard output cannot be written",
+        cause="The file or device that the command's output goes to is full or broken.",
+        remedy="Send the output elsewhere, or make room, and run the command again.",
+    ),
+    ErrorCode(
         "TR-800",
         DeadlineError,
         "The daemon did not stop in time",

@@ -69,10 +69,10 @@ CODES: Final = (
     ErrorCode(
         "TR-109",
         ConfigError,
-        "The view does not hold the present rows of one table",
-        cause="`tailrace verify` was given a view that is a query, a log or matches. Only views of one table can be"
-        " compared with their source row by row.",
-        remedy="Name other views: `tailrace verify VIEW`.",
+        "The content of the view cannot be compared",
+        cause="`tailrace verify` was given a percolate view, whose matches depend on the queries that were stored when"
+        " a change arrived.",
+        remedy="Name other views: `tailrace verify VIEW`, or `tailrace verify --all`.",
     ),
     ErrorCode(
         "TR-110",
@@ -240,5 +240,14 @@ CODES: Final = (
         cause='With `delivery.guarantee = "at-least-once"` there may be records between two cuts that no'
         " position record counts, so the topics cannot be checked against the position records.",
         remedy="Compare the topics with the source instead: `tailrace verify`.",
+    ),
+    ErrorCode(
+        "TR-140",
+        ConfigError,
+        "Dropping the replication slot requires its name",
+        cause="`tailrace slot drop` was run without `--confirm`, or with a name that is not that of the slot. Without"
+        " the slot, changes that are not on the topics yet cannot be streamed; DETAIL names their WAL. Nothing was"
+        " dropped.",
+        remedy="If the pipeline is abandoned, or is to be copied again: `tailrace slot drop --confirm NAME`.",
     ),
 )

@@ -15,12 +15,14 @@ class Retry(Enum):
     STANDBY = "The daemon waits as a standby until the slot is free."
     LOCKED = "The daemon tries again until it succeeds, at a first start as well."
     RESTART = (
-        "The daemon tries again for as long as the fault lasts, after pauses of up to 5 s, if it has streamed before;"
-        " at a first start the error ends it."
+        "The daemon tries again for as long as the fault lasts, after pauses of up to 5 s; before it has streamed, for"
+        " `delivery.start_timeout_s`, then the error ends it, and systemd or the container's restart policy starts it"
+        " again."
     )
     OUTAGE = (
-        "The daemon keeps its slot and tries again for as long as the outage lasts, if it has streamed before; at a"
-        " first start the error ends it."
+        "The daemon keeps its slot and tries again for as long as the outage lasts; before it has streamed, for"
+        " `delivery.start_timeout_s`, then the error ends it, and systemd or the container's restart policy starts it"
+        " again."
     )
     BATCH = "`tailrace views follow` tries the view again after 5 s, later after up to 300 s; other commands end."
     ROUND = "`tailrace views follow` tries the view again in its next round; other commands end."
@@ -57,8 +59,8 @@ class ErrorCode:
             return self.retry.value
         return (
             f"{self.retry.value} Only the table is parked, unless"
-            ' `source.on_table_error = "stop"`; `tailrace table resume` reads it again. An error of the configuration'
-            " file, found at a start, ends the daemon."
+            ' `source.on_table_error = "stop"`; once the cause is removed, `tailrace table resume` reads it again. An'
+            " error of the configuration file, found at a start, ends the daemon."
         )
 
     def to_dict(self) -> dict[str, str | int | bool | None]:

@@ -100,7 +100,8 @@ CODES: Final = (
         SinkError,
         "A topic cannot be read to its end",
         cause="No record arrived for 30 s although the end was not reached, or the client reports a permanent error.",
-        remedy="Check that all brokers run: `kcat -b HOST:PORT -L` shows partitions without a leader.",
+        remedy="Check that all brokers run: `kcat -b HOST:PORT -L` shows partitions without a leader. If the topic was"
+        " deleted, `tailrace table list` says how to continue (TR-424).",
     ),
     ErrorCode(
         "TR-340",

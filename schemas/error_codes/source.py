@@ -228,6 +228,15 @@ CODES: Final = (
         remedy="Run `tailrace run`, which creates the publication for all tables that `source.tables` selects.",
     ),
     ErrorCode(
+        "TR-236",
+        SourceError,
+        "The replication slot does not exist",
+        cause="`tailrace slot show` or `drop` was run before the first start of the daemon, after the slot was dropped,"
+        " or with another server in `source.dsn`. See the slots with `SELECT slot_name FROM pg_replication_slots;`.",
+        remedy="Check `source.dsn` and `source.slot`. `tailrace run` creates the slot on the first run, and otherwise"
+        " says how to recover.",
+    ),
+    ErrorCode(
         "TR-240",
         SourceError,
         "Captured tables are locked",

@@ -48,20 +48,12 @@ CODES: Final = (
         remedy=f"To fill the gap, {_REFILL}.",
     ),
     ErrorCode(
-        "TR-405",
-        StateError,
-        "The first snapshot of a table without a key was interrupted",
-        refill=True,
-        cause="Without a key, rows cannot be identified, so the rest of the table cannot be read while streaming.",
-        remedy=f"To begin again, {_REFILL}: topics of tables without a key are emptied and filled again.",
-    ),
-    ErrorCode(
         "TR-406",
         StateError,
-        "The key of a table was added or removed",
+        "The key of a table was removed",
         parks_table=True,
-        cause="A primary key or replica identity was added or dropped, and the records on the topic have, or lack, a"
-        " key. Records with and without a key cannot share a topic.",
+        cause="A primary key or replica identity was dropped, and its records on the topic have a key. A compacted"
+        " topic cannot hold records without one.",
         remedy="Undo the change, or continue without the table: `tailrace table leave-out schema.table`. Another"
         " `kafka.prefix` (and slot) copies all tables again.",
     ),
@@ -105,9 +97,13 @@ CODES: Final = (
         "TR-424",
         StateError,
         "A topic has lost records",
+        parks_table=True,
         cause="The topic was deleted, recreated or truncated, or has other partitions than when it was filled. With"
-        " several brokers the daemon checks again for ten seconds before it reports this.",
-        remedy="Restore the topic, or do what the hint says: another `kafka.prefix` copies all tables again.",
+        " several brokers the daemon checks again for ten seconds before it reports this. It ends the daemon if the"
+        " topic is not that of one table, or if no other table is left.",
+        remedy="Do what the hint says. `tailrace table resume` is refused as long as records are missing: views have"
+        " read offsets that a new topic uses for other records. `tailrace table leave-out schema.table` continues"
+        " without the table; another `kafka.prefix` copies all tables again.",
     ),
     ErrorCode(
         "TR-425",
@@ -150,9 +146,20 @@ CODES: Final = (
         "Readers cannot follow a change of a table without a key",
         parks_table=True,
         cause="The type of a column was changed in a way that Avro readers cannot resolve. The topic of a table without"
-        " a key is a log of events, so the table cannot be read again under the new type.",
-        remedy='Send the column as text, `as_text = ["schema.table.column"]` under `[source]`, restart, and run'
-        " `tailrace table resume schema.table`. Changes that were committed while the table was parked are not on its"
-        " topic.",
+        " a key is a log of events, which is not emptied unless a person says so.",
+        remedy="To empty the topic and read the table under the new type, run `tailrace table resume schema.table`; or"
+        ' first send the column as text, `as_text = ["schema.table.column"]` under `[source]`, and restart.',
+    ),
+    ErrorCode(
+        "TR-432",
+        StateError,
+        "A hidden column was renamed and would appear in plain",
+        parks_table=True,
+        cause="A column that `exclude`, `mask` or `hash` under `[source]` hides was renamed, or its table was, and no"
+        " such option has the new name; or the table was created again without that column. No record of the new shape"
+        " is on the topic.",
+        remedy="Add the new name to the option, restart, and run `tailrace table resume schema.table`. To show the"
+        " values in plain, remove the option of the old name from the file instead. A table that was created again"
+        " and has no such column needs the command alone.",
     ),
 )

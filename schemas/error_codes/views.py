@@ -211,7 +211,8 @@ CODES: Final = (
         Retry.BATCH,
         cause="Spark, Iceberg or a file system reported an error that has no code of its own. The message has the"
         " cause, unless it may contain values of rows.",
-        remedy="Do what the cause says. TAILRACE_TRACE=1 prints the whole error, which may contain values of rows.",
+        remedy="Do what the cause says. `TAILRACE_TRACE=1 tailrace views rebuild VIEW --no-swap` prints the whole"
+        " error, which may contain values of rows; `views follow` may keep running.",
     ),
     ErrorCode(
         "TR-528",

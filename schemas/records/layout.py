@@ -280,7 +280,7 @@ class TableStatus(StrEnum):
     STREAMING = "streaming"
     """The topic equals the table at every cut. A requested read may be running."""
     KEYLESS = "keyless"
-    """The topic holds events; rows from before it was published cannot be read."""
+    """The topic holds events: each row that was copied, and each change since then."""
     GONE = "gone"
     """No captured table has this name; the topic stays unchanged."""
     PARKED = "parked"
@@ -321,6 +321,25 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenColumn:
+    """A column that the configuration hides: its table's oid, its attribute number, and its newest known names.
+
+    `table` is ``schema.table``. `replaced`: another table has taken that name.
+    """
+
+    oid: int
+    number: int
+    table: str
+    column: str
+    replaced: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """``schema.table.column``, as in the configuration."""
+        return f"{self.table}.{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
 class TableState:
     """The state of a table's topic, stored on the tables topic.
 
@@ -332,7 +351,8 @@ class TableState:
     topic's next record must be a truncate; `refill`: a read must also begin with one, because earlier changes may have
     had another form. `parked` has the error and the time if the table is parked. `remedy` are the statements that
     publish all changes of an unpublished table. Versions that do not know this status read such a record as that of a
-    table to be read into an emptied topic.
+    table to be read into an emptied topic. `hidden` are the columns that the configuration hides, in the newest shape,
+    empty in records of older versions.
     """
 
     run: int
@@ -348,6 +368,7 @@ class TableState:
     parked: Parked | None = None
     ended: Ended | None = None
     remedy: str = ""
+    hidden: tuple[HiddenColumn, ...] = ()
 
     def to_json(self) -> bytes:
         value = asdict(self)
@@ -377,4 +398,5 @@ class TableState:
             Parked(**value["parked"]) if value.get("parked") else None,
             Ended(**ended) if ended else None,
             value.get("remedy", ""),
+            tuple(HiddenColumn(**each) for each in value.get("hidden", ())),
         )

@@ -109,6 +109,7 @@ class PositionRecord:
     reread: dict[str, int] = field(default_factory=dict)
     generation: int = 1
     parked: dict[str, str] = field(default_factory=dict)
+    recorded: bool = True
 
     @property
     def is_begun(self) -> bool:
@@ -191,10 +192,9 @@ def states_after(before: PositionRecord, open_xid: int | None, incomplete: Colle
     and is not repeated here.
     """
     known = before.states
-    if before.open is None and before.incomplete_tables:
-        known = (Boundary(before.here, frozenset(before.incomplete_tables)), *known)
-    elif before.open is None:
-        known = ()
+    if before.recorded and before.open is None:
+        incomplete_then = frozenset(before.incomplete_tables)
+        known = (Boundary(before.here, incomplete_then), *known) if incomplete_then else ()
     if open_xid is None:
         now = frozenset(incomplete)
         known = tuple(boundary for boundary in known if not now <= boundary.incomplete)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.records.position import Cut
+from tailrace.sinks.iceberg.direct.writers import DirectWriters
+from tailrace.sinks.iceberg.place import Place
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import Applied
 
@@ -38,14 +40,6 @@ class Snapshot:
     rewrite: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The location of a generation: `table` in the catalog and `ref`, its branch; the live one is main."""
-
-    table: str
-    ref: str = "main"
-
-
 class Generations(ABC):
     """The part of `sinks.iceberg.target.IcebergTarget` that manages several generations."""
 
@@ -53,6 +47,7 @@ class Generations(ABC):
     _warehouse: Warehouse
     _view: str
     _places: dict[int, Place]
+    _direct: DirectWriters
 
     @abstractmethod
     def live(self) -> Applied | None: ...
@@ -100,6 +95,7 @@ class Generations(ABC):
         for _, place in self._beside():
             if place.table != self._view:
                 self._drop(place)
+        self._direct.drop(Place(self._view))
         self._session.sql(f"DROP TABLE IF EXISTS {self._table(self._view)} PURGE")
         self._places.clear()
 
@@ -112,6 +108,7 @@ class Generations(ABC):
         return f"{self._table(place.table)} VERSION AS OF {next(self._ancestors(place)).snapshotId()}"
 
     def _drop(self, place: Place) -> None:
+        self._direct.drop(place)
         if place.table != self._view:
             self._session.sql(f"DROP TABLE IF EXISTS {self._table(place.table)} PURGE")
             return

@@ -13,6 +13,8 @@ Deletion vectors are removed with their data files; there is one per file, so no
 from __future__ import annotations
 
 import re
+import time
+import uuid
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -21,6 +23,8 @@ from tailrace.sinks.iceberg.generations import Snapshot
 from tailrace.sinks.iceberg.target import IcebergTarget
 
 PINNED: Final = "pinned"
+_VERIFY: Final = "verify_"
+_LONGEST_VERIFY_MS: Final = 86_400_000
 
 _COMPACTION: Final = {
     # So that in a large table only new data is rewritten.
@@ -33,6 +37,11 @@ _COMPACTION: Final = {
 def rebuild_pin(view: str, generation: int) -> str:
     """Return the tag with which the rebuild of a view pins a state of a table that it reads."""
     return f"pin_{view}_g{generation}"
+
+
+def verify_pin(view: str) -> str:
+    """Return a new tag with which a comparison of a view pins a state of a table that it reads."""
+    return f"{_VERIFY}{view}_{uuid.uuid4().hex[:8]}"
 
 
 def compact(target: IcebergTarget) -> dict[str, Any]:
@@ -85,10 +94,13 @@ def commits_since_compaction(snapshots: Collection[Snapshot]) -> int:
 def _oldest_pin(target: IcebergTarget, generations: Mapping[str, int]) -> float:
     """Return the time of the oldest state that a rebuild still needs, and drop the pins of finished ones.
 
-    Milliseconds since 1970; infinity if there is none.
+    Milliseconds since 1970; infinity if there is none. A comparison that was killed leaves its pin: it is dropped with
+    the first look after a day.
     """
     oldest = float("inf")
     for name, made_ms in target.tags().items():
+        if name.startswith(_VERIFY) and time.time() * 1000 - made_ms > _LONGEST_VERIFY_MS:
+            target.untag(name)
         pin = re.fullmatch(r"pin_(.+)_g(\d+)", name)
         if pin is None:
             continue

@@ -15,22 +15,26 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from pyspark.sql.types import StructType
 
 from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
-from tailrace.sinks.iceberg.compare import Tables
-from tailrace.sinks.iceberg.generations import GENERATION, Generations, Place, Snapshot
+from tailrace.sinks.iceberg.catalog import opened
+from tailrace.sinks.iceberg.direct.writers import DirectWriters
+from tailrace.sinks.iceberg.generations import GENERATION, Generations, Snapshot
+from tailrace.sinks.iceberg.place import Place
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.temp_views import temp_view
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit, HistoryFrom
+from tailrace.sinks.target.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,6 +84,9 @@ class IcebergTarget(Generations):
         self._namespace = warehouse.namespace
         self._view = view
         self._places: dict[int, Place] = {}
+        self._direct = DirectWriters(session, warehouse)
+        self._fits: dict[str, tuple[int, StructType]] = {}
+        """Columns that a table is known to have, with the id of its schema then."""
         self._records = 0
         """Number of rows in the generation that was last inspected."""
         with _FIRST_USE:
@@ -89,6 +96,10 @@ class IcebergTarget(Generations):
     def is_small(self) -> bool:
         """True if the generation that was last inspected is small enough for a single task."""
         return self._records <= _SMALL_RECORDS
+
+    def close(self) -> None:
+        """Release what other processes may need: the key indexes. The next small batch opens them again."""
+        self._direct.close()
 
     def live(self) -> Applied | None:
         """Return the state of the generation that readers see; None if nothing was ever applied."""
@@ -107,6 +118,8 @@ class IcebergTarget(Generations):
         generation = live.generation + 1
         name = f"g{generation}"
         # The remains of an earlier attempt have a cut of their own, which must not count.
+        for place in (Place(self._view, name), Place(f"{self._view}__{name}")):
+            self._direct.drop(place)
         self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP BRANCH IF EXISTS {name}")
         self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')} PURGE")
         types = {column: _type_name(kind) for column, kind in columns.items()}
@@ -128,7 +141,7 @@ class IcebergTarget(Generations):
                     f"TBLPROPERTIES ({_pairs(properties)}) AS SELECT * FROM tailrace_rows"
                 )
             else:
-                columns = _columns(self._evolve(place, rows), rows)
+                columns = _columns(self._evolve(place, rows.schema), rows)
                 self._session.sql(
                     f"INSERT OVERWRITE {self._written(place)} ({', '.join(map(quote, columns))}) "
                     f"SELECT {', '.join(columns.values())} FROM tailrace_rows"
@@ -140,7 +153,10 @@ class IcebergTarget(Generations):
     ) -> Applied:
         """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
-        columns = _columns(self._evolve(place, changes.drop(DELETED)), changes, prefix="s.")
+        given = StructType([each for each in changes.schema if each.name != DELETED])
+        if few and (written := self._merge_directly(place, generation, changes, given, key, commit)):
+            return written
+        columns = _columns(self._evolve(place, given), changes, prefix="s.")
         # <=>: with =, a key that contains NULL would be inserted again in each batch.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
@@ -157,10 +173,12 @@ class IcebergTarget(Generations):
             )
         return self._committed(place, generation, commit.cut)
 
-    def append(self, generation: int, rows: DataFrame, commit: Commit) -> Applied:
+    def append(self, generation: int, rows: DataFrame, commit: Commit, *, few: bool = False) -> Applied:
         """Add rows to a generation and bring it to the cut of `commit`."""
         place = self._places[generation]
-        columns = _columns(self._evolve(place, rows), rows)
+        if few and (written := self._append_directly(place, generation, rows, commit)):
+            return written
+        columns = _columns(self._evolve(place, rows.schema), rows)
         with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, commit):
             self._session.sql(
                 f"INSERT INTO {self._written(place)} ({', '.join(map(quote, columns))}) "
@@ -192,6 +210,12 @@ class IcebergTarget(Generations):
                 return rewritten or int(snapshot.snapshotId())
             rewritten = None
         return None
+
+    def batches(self, snapshot: int) -> Iterator[Any]:
+        """Yield the rows of the live table at a snapshot as Arrow batches, read by pyiceberg in this process."""
+        with opened(self._warehouse) as catalog:
+            table = catalog.load_table((self._namespace, self._view))
+            yield from table.scan(snapshot_id=snapshot).to_arrow_batch_reader()
 
     def columns(self) -> dict[str, DataType]:
         """Return the live table's columns."""
@@ -253,9 +277,13 @@ class IcebergTarget(Generations):
         """Return two generations to compare, each at its newest snapshot."""
         return Tables(self.rows(live), self.rows(staged), key)
 
+    def pair_with(self, generation: int, rows: DataFrame, key: Sequence[str], pins: ExitStack) -> Tables:
+        """Return a generation, at its newest snapshot, and rows to compare it with."""
+        return Tables(self.rows(generation), rows, key)
+
     def shape_as(self, generation: int, rows: DataFrame) -> None:
         """Give a generation the columns of `rows`, before a query reads it to compute the rows to write."""
-        self._evolve(self._places[generation], rows)
+        self._evolve(self._places[generation], rows.schema)
 
     def reached(self, generation: int) -> str:
         """Return the Spark SQL name of a staged or live generation."""
@@ -284,8 +312,49 @@ class IcebergTarget(Generations):
         self._drop(place)
         self._places[generation] = Place(self._view)
 
-    def _applied(self, place: Place) -> Applied | None:
-        for snapshot in self._ancestors(place):
+    def _merge_directly(
+        self,
+        place: Place,
+        generation: int,
+        changes: DataFrame,
+        given: StructType,
+        key: Sequence[str],
+        commit: Commit,
+    ) -> Applied | None:
+        """Do what `merge` promises without reading the table (`sinks.iceberg.direct`); None if `MERGE` has to."""
+        table = self._fitting(place, given)
+        if table is None:
+            return None
+        with in_one_task(self._session, few=True):
+            rows = changes.toArrow()
+        if not self._direct.merge(place, table, rows, key, self._values(generation, commit, key)):
+            return None
+        return self._committed(place, generation, commit.cut, table)
+
+    def _append_directly(self, place: Place, generation: int, rows: DataFrame, commit: Commit) -> Applied | None:
+        table = self._fitting(place, rows.schema)
+        if table is None:
+            return None
+        with in_one_task(self._session, few=True):
+            added = rows.toArrow()
+        if not self._direct.append(place, table, added, self._values(generation, commit)):
+            return None
+        return self._committed(place, generation, commit.cut, table)
+
+    def _fitting(self, place: Place, given: StructType) -> Any:
+        """Return Java's table with all columns of `given`; None if it does not exist or is partitioned."""
+        table = self._loaded(place.table)
+        if table is None or table.spec().isPartitioned():
+            return None
+        if self._fits.get(place.table) != (table.schema().schemaId(), given):
+            self._evolve(place, given)
+            table.refresh()
+            self._fits[place.table] = table.schema().schemaId(), given
+        return table
+
+    def _applied(self, place: Place, table: Any = None) -> Applied | None:
+        """Return the state of a generation; `table`: Java's table with its newest metadata, loaded if not given."""
+        for snapshot in self._ancestors(place, table=table):
             summary = snapshot.summary()
             if summary.get(CUT) is not None:
                 self._records = int(summary.get("total-records") or 0)
@@ -301,18 +370,18 @@ class IcebergTarget(Generations):
                 )
         return None
 
-    def _ancestors(self, place: Place, head: int | None = None) -> Iterator[Any]:
+    def _ancestors(self, place: Place, head: int | None = None, table: Any = None) -> Iterator[Any]:
         """Yield a generation's snapshots, the newest first, starting at `head` if given."""
-        table = self._loaded(place.table)
+        table = table or self._loaded(place.table)
         snapshot = None if table is None else table.snapshot(place.ref if head is None else head)
         while snapshot is not None:
             yield snapshot
             parent = snapshot.parentId()
             snapshot = table.snapshot(parent) if parent is not None else None
 
-    def _committed(self, place: Place, generation: int, cut: Cut) -> Applied:
+    def _committed(self, place: Place, generation: int, cut: Cut, table: Any = None) -> Applied:
         """Read the state back, so that a commit without our property is never taken as applied."""
-        found = self._applied(place)
+        found = self._applied(place, table)
         if found is None or found.cut != cut or found.generation != generation:
             raise RebuildError(
                 "TR-521",
@@ -345,14 +414,14 @@ class IcebergTarget(Generations):
         schema = self._session.table(self._table(table)).schema
         return {field.name: field.dataType.simpleString() for field in schema}
 
-    def _evolve(self, place: Place, rows: DataFrame) -> dict[str, str]:
+    def _evolve(self, place: Place, given: StructType) -> dict[str, str]:
         """Add columns and widen types; return all columns with their types.
 
         RebuildError (TR-522) for a type change that Iceberg cannot make in place.
         """
         there = self._types(place.table)
         table = self._table(place.table)
-        for field in rows.schema:
+        for field in given:
             name, kind = field.name, _type_name(field.dataType)
             if name not in there:
                 self._session.sql(f"ALTER TABLE {table} ADD COLUMN {quote(name)} {kind}")
@@ -369,8 +438,8 @@ class IcebergTarget(Generations):
                 there[name] = kind
         return there
 
-    @contextmanager
-    def _properties(self, generation: int, commit: Commit, key: Sequence[str] | None = None) -> Iterator[None]:
+    def _values(self, generation: int, commit: Commit, key: Sequence[str] | None = None) -> dict[str, str]:
+        """Return the snapshot properties of a write."""
         values = {CUT: commit.cut.to_json(), GENERATION: str(generation)}
         if key is not None:
             values[KEY] = orjson.dumps(list(key)).decode()
@@ -382,8 +451,13 @@ class IcebergTarget(Generations):
             values[LEVEL] = str(commit.level_ms)
         if commit.history_from is not None:
             values[HISTORY_FROM] = commit.history_from.to_json()
-        with self._set(values):
-            yield
+        return values
+
+    def _properties(
+        self, generation: int, commit: Commit, key: Sequence[str] | None = None
+    ) -> AbstractContextManager[None]:
+        """Give these properties to the snapshots of the block."""
+        return self._set(self._values(generation, commit, key))
 
     @contextmanager
     def _carried(self, place: Place) -> Iterator[None]:

@@ -5,6 +5,7 @@ Each page of one index is looked up in the other, in both directions. Memory: tw
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from tailrace.sinks.target.comparison import Counts, Difference, What
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _PAGE: Final = 1000
 _KEPT: Final = "10m"
@@ -28,11 +30,11 @@ _SLICES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Two indexes, each at a point in time; `columns` are those that both have."""
+    """One or two indexes, each at a point in time; `columns` are those that both sides of a comparison have."""
 
     search: Search
     live: str
-    staged: str
+    staged: str | None
     key: tuple[str, ...]
     columns: tuple[str, ...]
 
@@ -72,12 +74,57 @@ def opened(search: Search, indexes: Sequence[str], key: tuple[str, ...], columns
         with named_errors(search):
             for index in indexes:
                 points.append(client.create_pit(index=index, params={"keep_alive": _KEPT})["pit_id"])
-        yield Points(search, points[0], points[1], key, columns)
+        yield Points(search, points[0], points[1] if points[1:] else None, key, columns)
     finally:
         with named_errors(search):
             if points:
                 client.delete_pit(body={"pit_id": points})
         client.close()
+
+
+ID: Final = "document id"
+"""The document id in frames of documents; the other columns are those of the view, as JSON texts."""
+
+
+def indexed(session: SparkSession, points: Points) -> DataFrame:
+    """Return the documents of an index, read by Spark's tasks."""
+    slices = session.sparkContext.parallelize(range(_SLICES), _SLICES)
+    return session.createDataFrame(slices.mapPartitions(partial(_read, points)), _schema(points.columns))
+
+
+def texts(found: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return documents, given by id and JSON text, as `indexed` returns them."""
+    rows = found.rdd.mapPartitions(partial(_parsed, columns))
+    return found.sparkSession.createDataFrame(rows, _schema(columns))
+
+
+def _schema(columns: Sequence[str]) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([StructField(name, StringType()) for name in (ID, *columns)])
+
+
+def _read(points: Points, numbers: Iterable[int]) -> Iterator[tuple[str | None, ...]]:
+    client = connect(points.search)
+    try:
+        with named_errors(points.search):
+            for number in numbers:
+                for page in _Slice(client, points, number, 0).pages(points.live):
+                    for document_id, document in page.items():
+                        yield _texts(document_id, document, points.columns)
+    finally:
+        client.close()
+
+
+def _parsed(columns: Sequence[str], rows: Iterable[Any]) -> Iterator[tuple[str | None, ...]]:
+    for row in rows:
+        yield _texts(row.id, json.loads(row.document), columns)
+
+
+def _texts(document_id: str, document: Mapping[str, Any], columns: Sequence[str]) -> tuple[str | None, ...]:
+    """Return the columns' values as JSON texts in one form, whatever wrote them; None for NULL."""
+    values = (document.get(field_of(name)) for name in columns)
+    return document_id, *(None if value is None else json.dumps(value, sort_keys=True) for value in values)
 
 
 @dataclass(slots=True)
@@ -90,7 +137,8 @@ class _Slice:
     found: list[Difference] = field(default_factory=list)
 
     def compare(self) -> tuple[Counts, list[Difference]]:
-        for page in self._pages(self.points.live):
+        assert self.points.staged is not None
+        for page in self.pages(self.points.live):
             self.counts.live += len(page)
             others = self._lookup(self.points.staged, page)
             for number, document in page.items():
@@ -100,7 +148,7 @@ class _Slice:
                 elif columns := self._different(document, others[number]):
                     self.counts.changed += 1
                     self._list(document, "different", columns)
-        for page in self._pages(self.points.staged):
+        for page in self.pages(self.points.staged):
             self.counts.staged += len(page)
             others = self._lookup(self.points.live, page)
             for number in page.keys() - others.keys():
@@ -108,7 +156,7 @@ class _Slice:
                 self._list(page[number], "only staged")
         return self.counts, self.found
 
-    def _pages(self, point: str) -> Iterator[dict[str, dict[str, Any]]]:
+    def pages(self, point: str) -> Iterator[dict[str, dict[str, Any]]]:
         after: dict[str, Any] = {}
         one_of = {"slice": {"id": self.number, "max": _SLICES}}
         while True:

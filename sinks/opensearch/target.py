@@ -24,13 +24,15 @@ from tailrace.schemas.config.model import Search
 from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.opensearch.bulk import connect, named_errors, write_documents
-from tailrace.sinks.opensearch.compare import Indexes, opened
+from tailrace.sinks.opensearch.compare import ID, Indexes, indexed, opened, texts
 from tailrace.sinks.opensearch.documents import INTEGERS, documents, mapping
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
+
+    from tailrace.sinks.target.tables import Tables
 
 _SETTINGS: Final[dict[str, Any]] = {
     "number_of_shards": 1,
@@ -161,6 +163,15 @@ class OpenSearchTarget:
         both = tuple(name for name in columns[0] if name in columns[1])
         points = pins.enter_context(opened(self._search, (self.index(live), self.index(staged)), key, both))
         return Indexes(points, columns)
+
+    def pair_with(self, generation: int, rows: DataFrame, key: Sequence[str], pins: ExitStack) -> Tables:
+        """Open a point in time of a generation, to compare it with the documents of rows; `pins` closes it."""
+        from tailrace.sinks.target.tables import Tables
+
+        columns = tuple(name for name in self.columns(generation) if name in rows.columns)
+        points = pins.enter_context(opened(self._search, (self.index(generation),), tuple(key), columns))
+        computed = texts(documents(rows, key), columns)
+        return Tables(indexed(rows.sparkSession, points), computed, (ID,), are_json=True)
 
     def keep(self, numbers: Collection[int]) -> None:
         """Drop every generation except the live one and these, including remains of interrupted attempts."""

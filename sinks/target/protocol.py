@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
+    from tailrace.sinks.target.tables import Tables
+
 DELETED: Final = "_tailrace_deleted"
 """Column that marks a deleted row; of its other columns only the key columns are set."""
 
@@ -123,6 +125,9 @@ class Target(Protocol):
 
     def pair(self, live: int, staged: int, key: tuple[str, ...], pins: ExitStack) -> Pair:
         """Pin two generations that have the same key, until `pins` closes, so that they can be compared."""
+
+    def pair_with(self, generation: int, rows: DataFrame, key: Sequence[str], pins: ExitStack) -> Tables:
+        """Pin a generation, until `pins` closes, so that it can be compared with rows, which take the staged side."""
 
     def keep(self, numbers: Collection[int]) -> None:
         """Drop every generation except the live one and these."""

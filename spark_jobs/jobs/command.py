@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ from tailrace.schemas.config.secret import without_secrets
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.log_form import failure
 from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.named_tables import with_found_tables
 from tailrace.sinks.iceberg import catalog
 from tailrace.sinks.read.targets import TARGETS
 from tailrace.sinks.spark.sql_types import quote
@@ -55,7 +56,7 @@ def run(main: Callable[[Config], None], path: Path | None, *, service: bool = Fa
         # A job without an orderly stop ends as on SIGTERM, without a traceback; no commit is partial.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        config = load(path)
+        config = with_found_tables(load(path))
         if service:  # the command shows the records of other jobs as progress
             set_level(config.log.level)
         main(config)
@@ -93,7 +94,9 @@ def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
         try:
             if config.warehouse is not None and "warehouse" in _targets_of(chosen):
                 check_catalog(session, config.warehouse)
-            yield Shared(config, session, Records(session, config.kafka), cuts, views_topic, groups)
+            shared = Shared(config, session, Records(session, config.kafka), cuts, views_topic, groups)
+            with closing(shared.known):
+                yield shared
         finally:
             groups.close()
             # Without its JVM, a session cannot be stopped and need not be; the cause has been reported already.

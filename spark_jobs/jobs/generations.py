@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from tailrace.schemas.config.model import Config
-from tailrace.schemas.errors import FoundError
+from tailrace.schemas.errors import FoundError, TailraceError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.sinks.read.which_generation import before_in, check_drop
 from tailrace.sinks.target.protocol import Applied
@@ -40,9 +40,10 @@ def main(arguments: Sequence[str]) -> int:
                 _refuse(found)
             elif given.command == "drop":
                 _print(given.json, *_dropped(view, drop(shared, view, given.generation, given.confirm)))
+            elif given.command == "swap":
+                _print(given.json, *_live(view, swap(shared, view)))
             else:
-                act = swap if given.command == "swap" else rollback
-                _print(given.json, *_live(view, act(shared, view)))
+                _print(given.json, *_rolled_back(shared, view, rollback(shared, view)))
 
     return run(job, given.config)
 
@@ -87,6 +88,19 @@ def rollback(shared: Shared, view: KeptView) -> Applied:
         return applied
 
 
+def what_may_refuse(shared: Shared, view: KeptView, applied: Applied) -> TailraceError | None:
+    """Return the error of the next batch of a generation, if what it needs was deleted in the meantime.
+
+    A batch whose lookups still have the rows as of the generation's cut does not need the deleted state.
+    """
+    try:
+        view.check_tombstones(applied, applied.level_since_ms, shared.cuts.wait(view.declared))
+        view.batch.check_inputs(applied)
+    except TailraceError as error:
+        return error
+    return None
+
+
 def drop(shared: Shared, view: KeptView, generation: int | None, confirmed: str | None) -> list[int]:
     """Drop one generation beside the live one, or all if `confirmed` is the view's name.
 
@@ -114,6 +128,15 @@ def _live(view: KeptView, applied: Applied) -> tuple[dict[str, Any], list[str]]:
     if not fits:
         lines.append("It was built from another query; `follow` continues it once the configuration has that query.")
     return {"view": name, "generation": applied.generation, "lsn": lsn, "fits_configuration": fits}, lines
+
+
+def _rolled_back(shared: Shared, view: KeptView, applied: Applied) -> tuple[dict[str, Any], list[str]]:
+    found, lines = _live(view, applied)
+    error = what_may_refuse(shared, view, applied)
+    if error is not None:
+        lines.append(f"The next batch may be refused: {error.code}, {error.message}.")
+        lines.append(f"If it is: tailrace views rebuild {view.declared.name}")
+    return {**found, "may_be_refused": error.code if error else None}, lines
 
 
 def _dropped(view: KeptView, generations: list[int]) -> tuple[dict[str, Any], list[str]]:

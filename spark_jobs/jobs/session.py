@@ -23,6 +23,8 @@ _SETTINGS: Final = {
     "spark.sql.caseSensitive": "true",
     # A cast that does not fit is an error, never NULL.
     "spark.sql.ansi.enabled": "true",
+    # A column may be named "${HOME}".
+    "spark.sql.variable.substitute": "false",
     # INSERT OVERWRITE replaces the whole table.
     "spark.sql.sources.partitionOverwriteMode": "static",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

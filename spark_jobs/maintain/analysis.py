@@ -17,6 +17,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.shapes import SHAPES
+from tailrace.schemas.table_names import split_name
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.spark.temp_views import temp_view
 from tailrace.sinks.target.protocol import FIRST
@@ -68,8 +69,8 @@ class Analysis:
             return table_shapes(self._session, reader.topic_of[name], self._stored).columns
         view = declare(self._config, name)
         if view.text is None:
-            schema, _, table = (self._config.views[name].table or "").partition(".")
-            columns = table_shapes(self._session, topics.table(schema, table), self._stored).columns
+            topic = topics.table(*split_name(self._config.views[name].table or ""))
+            columns = table_shapes(self._session, topic, self._stored).columns
             return {**columns, **(HistoryBatch.own if SHAPES[view.shape].has_versions else {})}
         with ExitStack() as names:
             self._name(view, lower[name], lower, names)

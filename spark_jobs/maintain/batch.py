@@ -20,6 +20,7 @@ from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.shapes import SHAPES
 from tailrace.sinks.control.views_topic import now_ms
+from tailrace.sinks.spark.cached_size import cached_bytes
 from tailrace.sinks.target.protocol import Applied, Commit, HistoryFrom, Target
 from tailrace.spark_jobs.maintain.waiting import waits_for_tables
 from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut, advanced
@@ -31,6 +32,9 @@ _NEWER_CUTS = 5
 
 FEW_ROWS = 10_000
 """Up to this many changed rows, more tasks would cost more than the rows do."""
+
+_FEW_BYTES = 32 << 20
+"""Up to this many bytes in Spark's cache, changed rows also fit into the driver, which may write them itself."""
 
 R = TypeVar("R")
 
@@ -102,6 +106,9 @@ class ViewBatch(ABC, Generic[R]):
         """Return the generations of the views that this view reads, by name."""
         return {}
 
+    def check_inputs(self, applied: Applied) -> None:
+        """Raise RebuildError (TR-551) if a state of an input that the next batch compares with is gone."""
+
     def finish(self, applied: Applied) -> None:
         """Complete a batch after its commit, also one that an earlier process did not complete."""
 
@@ -139,9 +146,7 @@ class ViewBatch(ABC, Generic[R]):
                 return fill(self.target, content, self.commit(seen, content.history_from), into)
             return self.change(since, found, seen, report)
         finally:
-            for frame in self._cached:
-                frame.unpersist()
-            self._cached.clear()
+            self.release()
             report.stage("apply")
 
     def commit(self, seen: SeenCut, history_from: HistoryFrom | None = None) -> Commit:
@@ -152,10 +157,21 @@ class ViewBatch(ABC, Generic[R]):
         """Return the applied state at a cut that changes no row."""
         return self.target.unchanged(applied, self.commit(seen, applied.history_from))
 
+    def release(self) -> None:
+        """Release the frames that a batch, or a computation outside of one, has persisted."""
+        for frame in self._cached:
+            frame.unpersist()
+        self._cached.clear()
+
     def persist_until_batch_end(self, frame: DataFrame) -> DataFrame:
         """Persist a frame that a batch uses more than once; the end of the batch releases it."""
         self._cached.append(frame.persist())
         return frame
+
+
+def are_few(rows: int, frame: DataFrame) -> bool:
+    """Whether `rows` changed rows, which a persisted frame holds, need no more than one task."""
+    return rows <= FEW_ROWS and cached_bytes(frame) <= _FEW_BYTES
 
 
 def fill(target: Target, content: Content, commit: Commit, generation: int | None) -> Applied:

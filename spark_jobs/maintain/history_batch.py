@@ -34,7 +34,7 @@ from tailrace.sinks.target.protocol import (
     Commit,
     HistoryFrom,
 )
-from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, check_whole, own_cut
+from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, are_few, check_whole, own_cut
 from tailrace.spark_jobs.maintain.versions import standing_at, versions
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.events import AT, LSN, OP, ORDINAL, columns_of, complete_from, each_once, events, plain
@@ -229,10 +229,12 @@ class HistoryBatch(KeepingBatch):
             same = [open_rows[quote(name)] == keys[other] for name, other in names.items()]
             open_rows = open_rows.join(keys, same, "left_semi")
         rows = self.persist_until_batch_end(versions(changes, open_rows, truncates, shapes.key, shapes.columns))
-        if rows.count() == 0:
+        count = rows.count()
+        if count == 0:
             return self.unchanged(applied, seen)
         changed, commit = rows.withColumn(DELETED, F.lit(False)), self.commit(seen, applied.history_from)
-        return self.target.merge(applied.generation, changed, self.key(shapes), commit)
+        few = are_few(count, rows)
+        return self.target.merge(applied.generation, changed, self.key(shapes), commit, few=few)
 
 
 @dataclass(slots=True)
@@ -256,9 +258,11 @@ class LogBatch(KeepingBatch):
 
     def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, seen: SeenCut) -> Applied:
         rows = self.persist_until_batch_end(_logged(each_once(found, bool(shapes.keys))))
-        if rows.count() == 0:
+        count = rows.count()
+        if count == 0:
             return self.unchanged(applied, seen)
-        return self.target.append(applied.generation, rows, self.commit(seen, applied.history_from))
+        commit = self.commit(seen, applied.history_from)
+        return self.target.append(applied.generation, rows, commit, few=are_few(count, rows))
 
 
 def _since(found: DataFrame, every: Every, shapes: TableShapes, begins: int) -> DataFrame:

@@ -6,20 +6,22 @@ below it, even if another process maintains them, too; the lease of each decides
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql.types import DataType
 
 from tailrace.schemas.errors import RebuildError, StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
-from tailrace.sinks.iceberg.maintenance import rebuild_pin
+from tailrace.sinks.iceberg.maintenance import rebuild_pin, verify_pin
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.target.protocol import Applied
 from tailrace.spark_jobs.log import named
 from tailrace.spark_jobs.maintain.base_tables import BaseTables
-from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.maintain.batch import Report, ViewBatch
 from tailrace.spark_jobs.maintain.kept_view import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
 from tailrace.spark_jobs.maintain.waiting import Waiting, waits_for_tables
 from tailrace.spark_jobs.query.catalog import is_view
@@ -65,6 +67,15 @@ class Inputs:
                     raise waits_for_tables(self._view.name, seen.waits_for, "Other tables that it reads are further.")
                 seen = self._shared.cuts.newest(self._view, wait=1.0) or seen
 
+    def take_as_they_are(self) -> None:
+        """Take the live generations of the input views as reached, without bringing any forward."""
+        live = {name: self._lower(name).batch.target.live() for name in self._view.views}
+        self._reached = {name: applied for name, applied in live.items() if applied is not None}
+
+    def base(self, topic: str) -> ViewBatch[Any]:
+        """Return the batches of a topic's base table."""
+        return self._bases.batch(topic)
+
     def renew(self, seen: SeenCut) -> SeenCut:
         """Bring all inputs to one cut, like `advance`; recreate base tables that cannot continue."""
         self._bases.renew(self._view.topics_read, seen)
@@ -97,20 +108,44 @@ class Inputs:
         """Return the FROM item of an input as of `cut`. RebuildError (TR-551) if that state is missing."""
         target, snapshot = self._target(name), self.snapshot(name, cut)
         if snapshot is None:
-            what = "It was rebuilt" if is_view(name) else "Its base table was made anew"
-            raise RebuildError(
-                "TR-551",
-                f'view "{self._view.name}": the state of "{name}" at {format_lsn(cut.flushed_lsn)} is gone',
-                view=self._view.name,
-                detail=f"{what} since this view was last brought forward.",
-            )
+            raise self._gone(name, cut)
         return f"{target.table()} VERSION AS OF {snapshot}"
+
+    def _gone(self, name: str, cut: Cut) -> RebuildError:
+        what = "It was rebuilt" if is_view(name) else "Its base table was made anew"
+        return RebuildError(
+            "TR-551",
+            f'view "{self._view.name}": the state of "{name}" at {format_lsn(cut.flushed_lsn)} is gone',
+            view=self._view.name,
+            detail=f"{what} since this view was last brought forward.",
+        )
+
+    def rows_of(self, table: str, snapshot: int) -> Iterator[Any]:
+        """Yield the rows of a captured table's base table at a snapshot, as Arrow batches, without Spark."""
+        return self._target(table).batches(snapshot)
 
     def pin(self, generation: int, cut: Cut) -> None:
         """Protect the states at a cut from expiry until this generation is live, for at most a day."""
         for name in (*self._view.tables, *self._view.views):
             if snapshot := self.snapshot(name, cut):
                 self._target(name).tag(rebuild_pin(self._view.name, generation), snapshot, _PIN_DAYS)
+
+    @contextmanager
+    def pinned(self, cut: Cut) -> Iterator[None]:
+        """Protect the states at a cut from expiry for the block. RebuildError (TR-551) if one is gone already."""
+        tag, tagged = verify_pin(self._view.name), list[IcebergTarget]()
+        try:
+            for name in (*self._view.tables, *self._view.views):
+                snapshot = self.snapshot(name, cut)
+                if snapshot is None:
+                    raise self._gone(name, cut)
+                target = self._target(name)
+                target.tag(tag, snapshot)
+                tagged.append(target)
+            yield
+        finally:
+            for target in tagged:
+                target.untag(tag)
 
     @property
     def are_small(self) -> bool:

@@ -19,6 +19,7 @@ from tailrace.sinks.kafka.groups import Groups
 from tailrace.sinks.target.lease import view_lease
 from tailrace.sinks.target.protocol import Applied
 from tailrace.spark_jobs.log import line
+from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.maintain.batch import Report, ViewBatch
 from tailrace.spark_jobs.maintain.waiting import Waiting
 from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut, advanced
@@ -47,6 +48,8 @@ class Shared:
     """The base tables that this job maintains, by topic (`spark_jobs.maintain.base_tables`)."""
     views: dict[str, KeptView] = field(default_factory=dict)
     """The views that this job maintains, or brings forward for views that read them, by name."""
+    known: KnownTables = field(default_factory=KnownTables)
+    """The rows that small batches of queries look up."""
 
 
 def not_free(view: KeptView) -> StateError:

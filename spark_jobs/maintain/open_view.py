@@ -35,7 +35,7 @@ def open_view(shared: Shared, name: str) -> KeptView:
         target = open_target(shared.config, session, view)
         of_job = (session, shared.config, shared.records, shared.cuts)
         if view.text is not None:
-            return QueryBatch(view, target, *of_job, Inputs(shared, view))
+            return QueryBatch(view, target, *of_job, Inputs(shared, view), shared.known)
         if view.shape == "current":
             return TableBatch(view, target, *of_job)
         assert isinstance(target, IcebergTarget)  # `declare` has checked it

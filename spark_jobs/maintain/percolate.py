@@ -30,7 +30,7 @@ from tailrace.sinks.opensearch.stored_queries import StoredQueries, UsersQueries
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import Applied, HistoryFrom
 from tailrace.spark_jobs.log import line
-from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, check_whole, own_cut
+from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, are_few, check_whole, own_cut
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.events import KEY, LSN, OP, ORDINAL, each_once, events, plain
 from tailrace.spark_jobs.topics.records import Every
@@ -141,10 +141,12 @@ class PercolateBatch(ViewBatch[Every | None]):
                 F.lit(seen.cut.flushed_lsn).cast("long").alias("cut_lsn"),
             ).persist()
             try:
-                if not matches.count():
+                count = matches.count()
+                if not count:
                     return self.unchanged(applied, seen)
                 self._forwarded = False
-                return self.target.append(applied.generation, matches, self.commit(seen, applied.history_from))
+                commit = self.commit(seen, applied.history_from)
+                return self.target.append(applied.generation, matches, commit, few=are_few(count, matches))
             finally:
                 matches.unpersist()
         finally:

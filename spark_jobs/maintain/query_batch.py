@@ -13,11 +13,13 @@ from tailrace.schemas.records.position import Cut
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import Applied
+from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.maintain.analysis import run
-from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBatch, own_cut, read_whole
+from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBatch, are_few, own_cut, read_whole
 from tailrace.spark_jobs.maintain.difference import TIMES, difference, not_unique
 from tailrace.spark_jobs.maintain.inputs import Inputs
 from tailrace.spark_jobs.maintain.late import LateRows
+from tailrace.spark_jobs.maintain.reached import Reached
 from tailrace.spark_jobs.maintain.states import Layout, States
 from tailrace.spark_jobs.query.catalog import TableInfo
 from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
@@ -37,8 +39,13 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
     """Batches of one query view, which read the changed keys, by topic. The session's temporary views are its own."""
 
     inputs: Inputs
+    known: KnownTables
+    _reached: Reached = field(init=False)
     _found: tuple[Mapping[str, TableInfo], DeclaredQuery] | None = field(default=None, init=False)
     """The catalog that the query was last parsed with, and the result."""
+
+    def __post_init__(self) -> None:
+        self._reached = Reached(self.view, self.session, self.config, self.records, self.inputs, self.known)
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         seen = self.inputs.renew(self.cuts.wait(self.view))
@@ -56,6 +63,10 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
 
     def inputs_read(self) -> Mapping[str, int]:
         return self.inputs.generations()
+
+    def check_inputs(self, applied: Applied) -> None:
+        for name in (*self.view.tables, *self.view.views):
+            self.inputs.at(name, applied.cut)
 
     def read(self, applied: Applied | None, seen: SeenCut) -> tuple[SeenCut, dict[str, Latest]]:
         brought = seen  # by `prepare`
@@ -100,24 +111,39 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
         few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
         # An interrupted batch is completed at its own cut, with changes that were read up to a newer one.
         beyond = applied.unfinished is not None
-        with (
-            in_one_task(self.session, few=few and inputs.are_small),
-            self._states(query, {"old": applied.cut, "new": cut}) as states,
-        ):
-            for table in tables:
-                shapes = self.records.shapes(topics[table])
-                states.images(table, found[topics[table]], shapes, few=few, beyond=beyond)
-            for view in views:
-                states.differing(view, self.persist_until_batch_end)
-            report.late = self._note_late(query, tables, applied.cut, cut)
-            before, after, few = self._affected(query.steps([*tables, *views]), states, few)
-            changes = self.persist_until_batch_end(difference(before, after, query.key, counted=True))
-            report.rows, most = changes.agg(F.count("*"), F.max(TIMES)).collect()[0]
-            if most and most > 1:
-                raise not_unique(query.key, self.view.name)
+        changes = None
+        # late rows are found in the whole tables
+        if few and not beyond and not self._event_times(query):
+            with in_one_task(self.session, few=True):
+                affected = self._reached.affected(query, tables, applied.cut, seen, self._sql)
+                if affected is not None:
+                    changes = self._compared(query, *affected, report)
+        if changes is None:
+            with (
+                in_one_task(self.session, few=few and inputs.are_small),
+                self._states(query, {"old": applied.cut, "new": cut}) as states,
+            ):
+                for table in tables:
+                    shapes = self.records.shapes(topics[table])
+                    states.images(table, found[topics[table]], shapes, few=few, beyond=beyond)
+                for view in views:
+                    states.differing(view, self.persist_until_batch_end)
+                report.late = self._note_late(query, tables, applied.cut, cut)
+                before, after, few = self._affected(query.steps([*tables, *views]), states, few)
+                changes = self._compared(query, before, after, report)
         if not report.rows:
             return self.unchanged(applied, seen)
+        # A few changed rows of a table that many others are joined with may change many rows of the view.
+        few = few and are_few(report.rows, changes)
         return self.target.merge(applied.generation, changes.drop(TIMES), query.key, self.commit(seen), few=few)
+
+    def _compared(self, query: DeclaredQuery, before: DataFrame, after: DataFrame, report: Report) -> DataFrame:
+        """Return the changes that turn the affected rows before a batch into those after it, already computed."""
+        changes = self.persist_until_batch_end(difference(before, after, query.key, counted=True))
+        report.rows, most = changes.agg(F.count("*"), F.max(TIMES)).collect()[0]
+        if most and most > 1:
+            raise not_unique(query.key, self.view.name)
+        return changes
 
     def _declared(self, changed: Mapping[str, Latest] | None) -> DeclaredQuery:
         """Parse the query with the tables' present columns, at least those of `changed`; None: all may be new.
@@ -194,6 +220,11 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
             raise not_unique(query.key, self.view.name)
         report.rows = count or 0
         return rows
+
+    def computed(self, cut: Cut) -> tuple[DeclaredQuery, DataFrame]:
+        """Return the query, and its rows over its inputs as they were at a cut, which they must have had."""
+        query = self._declared(None)
+        return query, self._whole(query, cut)
 
     def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
         with self._states(query, {"new": cut}):

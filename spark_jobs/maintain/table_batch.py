@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from tailrace.sinks.target.protocol import DELETED, Applied
-from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBatch, own_cut, read_whole
+from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, are_few, own_cut, read_whole
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.latest import changes
 from tailrace.spark_jobs.topics.records import Latest
@@ -50,8 +50,8 @@ class TableBatch(ViewBatch[Latest | None]):
         shapes = self._shapes(found, report)
         if found is None or found.facts.rows == 0:
             return self.unchanged(applied, seen)
-        rows = changes(found.rows(self.session), found.facts, shapes)
-        few = found.facts.rows <= FEW_ROWS
+        latest = found.rows(self.session)
+        rows, few = changes(latest, found.facts, shapes), are_few(found.facts.rows, latest)
         return self.target.merge(applied.generation, rows, shapes.key, self.commit(seen), few=few)
 
     def _shapes(self, found: Latest | None, report: Report) -> TableShapes:

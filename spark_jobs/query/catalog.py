@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from tailrace.schemas.evolution import column_names, key_column_names
 from tailrace.schemas.records.topics import Topics, without_escapes
+from tailrace.schemas.table_names import split_name, written
 from tailrace.sinks.control.schema_topic import StoredSchema
 
 
@@ -32,7 +33,7 @@ VIEWS: Final = "pg_views"
 
 def name_of(table: exp.Table) -> str:
     """Return the catalog's name of a table or view in a query."""
-    return table.name if table.db in ("", VIEWS) else f"{table.db}.{table.name}"
+    return table.name if table.db in ("", VIEWS) else written(table.db, table.name)
 
 
 def is_view(name: str) -> bool:
@@ -57,11 +58,15 @@ _LISTED: Final = 15
 
 
 def captured(prefix: str, stored: Iterable[StoredSchema]) -> dict[str, bool]:
-    """Return the captured tables, as ``schema.table``, and whether each has a key."""
+    """Return the captured tables, as queries name them, and whether each has a key."""
     subjects = {found.subject for found in stored}
     names = sorted(name.removesuffix("-value") for name in subjects if name.endswith("-value"))
-    tables = [name for name in names if name.count(".") == 2]
-    return {without_escapes(name.removeprefix(f"{prefix}.")): f"{name}-key" in subjects for name in tables}
+    tables = {name: name.removeprefix(f"{prefix}.").split(".") for name in names if name.startswith(f"{prefix}.")}
+    return {
+        written(*map(without_escapes, parts)): f"{name}-key" in subjects
+        for name, parts in tables.items()
+        if len(parts) == 2
+    }
 
 
 def not_captured(name: str, known: Mapping[str, bool]) -> str:
@@ -83,8 +88,7 @@ def table_of(topics: Topics, table: str, stored: Iterable[StoredSchema]) -> Tabl
 
     In `stored`, the newest schema is last.
     """
-    schema, _, name = table.partition(".")
-    topic = topics.table(schema, name)
+    topic = topics.table(*split_name(table))
     newest = {found.subject: found.schema for found in stored}
     key, value = newest.get(f"{topic}-key"), newest.get(f"{topic}-value")
     if key is None or value is None:

@@ -9,6 +9,7 @@ from sqlglot import exp
 from tailrace.sinks.target.protocol import FIRST
 from tailrace.spark_jobs.query.catalog import is_view
 from tailrace.spark_jobs.query.declared import DeclaredQuery
+from tailrace.spark_jobs.query.lookups import Unreachable, lookups
 from tailrace.spark_jobs.query.rewrite import Step, state
 
 
@@ -33,7 +34,30 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
         for step in steps:
             yield f"  {step.name}: {step.why}"
             yield from (f"    {line}" for line in step.sql(pretty=True).split("\n"))
-        yield f"  scans {_scans(query, steps)}"
+        scans = _scans(query, steps)
+        reached = _reached(query, steps)
+        if isinstance(reached, str):
+            yield f"  scans {scans}"
+            if not is_view(table):
+                yield f"  no lookups: {reached} cannot be reached by equality from {table}"
+            continue
+        yield "  a small batch looks up"
+        yield from (f"    {line}" for line in reached or ["nothing"])
+        yield f"  a large one scans {scans}"
+
+
+def _reached(query: DeclaredQuery, steps: list[Step]) -> list[str] | str:
+    """Return how the rows that a batch needs are looked up, a line for each table and column; or what prevents it."""
+    if any(map(is_view, query.tables)):
+        return "a view"
+    found: dict[str, None] = {}
+    try:
+        for step in steps:
+            for lookup in lookups(step.query, query.tables):
+                found[f"{lookup.table} by {', '.join(lookup.by)}"] = None
+    except Unreachable as error:
+        return str(error)
+    return list(found)
 
 
 def _scans(query: DeclaredQuery, steps: list[Step]) -> str:

@@ -19,6 +19,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.tokenizer_core import TokenType
 
 from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.table_names import split_name
 from tailrace.sinks.target.protocol import FIRST
 from tailrace.spark_jobs.query.asof import check_histories, hide_first, is_history, put_back, take_out
 from tailrace.spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of, not_captured
@@ -46,7 +47,7 @@ def parse(raw: exp.Query, text: QueryText, catalog: Catalog, known: Mapping[str,
     name_windows(raw)
     schema: dict[str, object] = {}
     for table, info in catalog.items():
-        namespace, name = (VIEWS, table) if is_view(table) else table.split(".", 1)
+        namespace, name = (VIEWS, table) if is_view(table) else split_name(table)
         first = [FIRST] if text.asof_first and is_history(info) else []
         schema.setdefault(namespace, {})[name] = dict.fromkeys((*info.columns, *first), "string")  # type: ignore[index]
     try:
@@ -94,6 +95,8 @@ def tables_of(text: QueryText, views: Collection[str] = ()) -> tuple[str, ...]:
         if table.catalog or (not table.db and table.name not in views):
             close = difflib.get_close_matches(table.name, views, n=1)
             hint = f'Did you mean the view "{close[0]}"?' if close else f'Did you mean "public.{table.name}"?'
+            if table.catalog:
+                hint = f"Did you mean `{table.catalog}.{table.db}`.{table.name}? Names with dots need backquotes."
             raise text.error("TR-541", f'"{table.sql()}" is neither schema.table nor a view', table, hint=hint)
         found[name_of(table)] = None
     if not found:

@@ -202,9 +202,15 @@ def _envelope(record: dict[str, Any], fields: list[dict[str, Any]]) -> str:
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Number the fields: where the session's settings do not apply, Spark equates "id" and "Id"."""
+    """Number the fields: where the session's settings do not apply, Spark equates "id" and "Id".
+
+    No number is the name of a column: Avro would read that column in its place.
+    """
+    prefix = "c"
+    while any(field["name"].lower().startswith(prefix) for field in record["fields"]):
+        prefix += "_"
     fields = [
-        {**field, "name": f"c{number}", "aliases": [field["name"]], "type": _without_time_of_day(field["type"])}
+        {**field, "name": f"{prefix}{number}", "aliases": [field["name"]], "type": _without_time_of_day(field["type"])}
         for number, field in enumerate(record["fields"])
     ]
     return {**record, "fields": fields}

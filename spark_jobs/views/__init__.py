@@ -18,6 +18,7 @@ from tailrace.schemas.keyless import no_key
 from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.records.topics import Topics, without_escapes
 from tailrace.schemas.shapes import SHAPES, ShapeName
+from tailrace.schemas.table_names import parts_of, split_name, written
 from tailrace.sinks.read.targets import TARGETS
 from tailrace.spark_jobs.query.catalog import is_view, not_captured
 from tailrace.spark_jobs.query.declared import Refresh
@@ -91,8 +92,8 @@ def declare(config: Config, name: str) -> Declared:
     topics = Topics(config.kafka.prefix)
     if view.table is None:
         return _declare_query(config, name, view, topics)
-    schema, _, table = view.table.partition(".")
-    if not table:
+    schema, table = split_name(view.table)
+    if not schema:
         raise ConfigError(
             "TR-506",
             f'view "{name}": "{view.table}" names no schema',
@@ -100,7 +101,7 @@ def declare(config: Config, name: str) -> Declared:
         )
     captured, queries = [(schema, table)], view.queries_index
     if view.queries is not None:
-        queries_schema, queries_table, queries = view.queries.split(".")
+        queries_schema, queries_table, queries = parts_of(view.queries)
         captured.append((queries_schema, queries_table))
     return Declared(
         name,
@@ -126,9 +127,8 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
     text = QueryText(name, view.query or "", view.asof_before == "first")
     in_order(config, [name])  # raises ConfigError for a cycle
     tables = tuple(table for table in tables_of(text, config.views) if not is_view(table))
-    captured = tuple(tables_below(config, name))
-    names = (table.partition(".") for table in captured)
-    found = tuple(topics.table(schema, table) for schema, _, table in names)
+    below = [split_name(table) for table in tables_below(config, name)]
+    found = tuple(topics.table(*each) for each in below)
     return Declared(
         name,
         view.target,
@@ -139,7 +139,7 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
         lower_views(config, name),
         view.refresh,
         lateness_s=view.lateness_s,
-        captured=captured,
+        captured=tuple(map(".".join, below)),
     )
 
 
@@ -153,7 +153,7 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             "TR-507",
             f'view "{view.name}": no schema of its table is known',
             detail=f'The schemas topic has none for topic "{shapes.topic}".',
-            hint=not_captured(without_escapes(shapes.topic.partition(".")[2]), shapes.captured),
+            hint=not_captured(written(*map(without_escapes, shapes.topic.split(".")[1:])), shapes.captured),
         )
     if not shapes.keys and SHAPES[view.shape].needs_key:
         raise no_key(view.name, shapes.topic)

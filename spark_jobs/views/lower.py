@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.shapes import SHAPES
+from tailrace.schemas.table_names import split_name, written
 from tailrace.sinks.read.targets import TARGETS
 from tailrace.spark_jobs.query.catalog import is_view
 from tailrace.spark_jobs.query.parse import tables_of
@@ -63,10 +64,10 @@ def _with_lower(config: Config, name: str, path: Sequence[str]) -> Iterator[str]
 
 
 def tables_below(config: Config, name: str) -> list[str]:
-    """Return the captured tables (``schema.table``) that a view derives from, its own inputs first."""
+    """Return the captured tables that a view derives from, its own inputs first, as `written` returns them."""
     view = config.views[name]
     if view.query is None:
-        return [view.table or ""]
+        return [written(*split_name(view.table or ""))]
     own = [table for table in tables_of(QueryText(name, view.query), config.views) if not is_view(table)]
     below = (table for lower in lower_views(config, name) for table in tables_below(config, lower))
     return list(dict.fromkeys((*own, *below)))

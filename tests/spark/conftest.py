@@ -6,6 +6,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,7 +132,7 @@ def _hashable(value: Any) -> Any:
 @pytest.fixture
 def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: str) -> Iterator[Callable[..., Bench]]:
     """Return a function that makes a bench: `views` as in the config, `search` a URL for search views."""
-    opened: list[Cuts] = []
+    opened = ExitStack()
 
     def make(views: dict[str, View], search: str | None = None, **kafka: Any) -> Bench:
         config = Config(
@@ -142,16 +143,14 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
             views=views,
         )
         pipeline = Pipeline(config.kafka)
-        cuts = Cuts(config)
-        opened.append(cuts)
+        cuts = opened.enter_context(closing(Cuts(config)))
         topic = ViewsTopic(config.kafka, pipeline.topics)
-        return Bench(
-            config, pipeline, Shared(config, spark, Records(spark, config.kafka), cuts, topic, Groups(config.kafka))
-        )
+        shared = Shared(config, spark, Records(spark, config.kafka), cuts, topic, Groups(config.kafka))
+        opened.callback(shared.known.close)
+        return Bench(config, pipeline, shared)
 
-    yield make
-    for cuts in opened:
-        cuts.close()
+    with opened:
+        yield make
 
 
 def reader(pipeline: Pipeline) -> Declared:

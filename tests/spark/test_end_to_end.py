@@ -235,7 +235,7 @@ def test_views_equal_the_source(
     small_shop(database)
     file = write_views(tmp_path, database, servers.bootstrap, prefix, search_url)
     shop = Shop(file, database, tmp_path, search_url)
-    work = ("tailrace.cdc.dev.demo", "load", "--dsn", database, "--rate", "30")
+    work = ("tailrace.cdc.dev.demo", "load", "--dsn", database, "--rate", "10")
     with (
         running(file) as daemon,
         process(tmp_path / "load.log", *work) as load_process,

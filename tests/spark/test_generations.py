@@ -22,7 +22,7 @@ from tailrace.sinks.read.views import generations_there, read_view
 from tailrace.sinks.target.comparison import Counts
 from tailrace.spark_jobs.jobs.compare import compare
 from tailrace.spark_jobs.jobs.follow import follow as follow_views
-from tailrace.spark_jobs.jobs.generations import drop, rollback, swap
+from tailrace.spark_jobs.jobs.generations import drop, rollback, swap, what_may_refuse
 from tailrace.spark_jobs.jobs.rebuild import foretell, rebuild
 from tailrace.spark_jobs.jobs.swap import swap_in
 from tailrace.spark_jobs.maintain.kept_view import KeptView
@@ -207,7 +207,7 @@ def test_generations_with_other_columns_are_swapped_and_rolled_back(made: Bench)
     assert made.agrees(name_of(made), "t") == 49
 
 
-def test_a_changed_query_is_compared_swapped_and_rolled_back(bench: Make) -> None:
+def test_a_changed_query_is_compared_swapped_and_rolled_back(bench: Make, spark: SparkSession) -> None:
     name = f"g_{uuid.uuid4().hex[:8]}"
     old = bench({name: View(query="SELECT id, n FROM public.t WHERE n > 10", key=["id"])})
     old.pipeline.table("t", COLUMNS, ("id",))
@@ -235,6 +235,20 @@ def test_a_changed_query_is_compared_swapped_and_rolled_back(bench: Make) -> Non
     put(old, range(2, 4), 30)
     step(old, follow)
     assert {row["id"] for row in old.rows(name)} == {*range(4), *range(10, 30)}
+
+    # the base table no longer has the state at its cut
+    put(old, range(4, 6), 30)
+    swap(new.shared, new.kept(name))
+    before = rollback(new.shared, new.kept(name))
+    assert what_may_refuse(old.shared, old.kept(name), before) is None
+    base = f"_base.{old.pipeline.topics.table('public', 't').replace('.', '_')}"
+    spark.sql(
+        f"CALL tailrace.system.expire_snapshots(table => '{base}', older_than => TIMESTAMP '2100-01-01 00:00:00',"
+        " retain_last => 1)"
+    )
+    error = what_may_refuse(old.shared, old.kept(name), before)
+    assert error is not None
+    assert error.code == "TR-551"
 
 
 def test_a_parked_view_is_resumed_once_its_index_is_writable(bench: Make, search_url: str) -> None:

@@ -28,12 +28,19 @@ _ABOVE = {
     "lists": (["reader"], "SELECT reader, count(*) AS posts, max(post) AS newest FROM timeline GROUP BY reader"),
 }
 
+_DOTTED = '"freight.v2"."par.cels"'
+"""A table whose schema and name have dots; a view names it without quotes, another in a query."""
+_WEIGHTS = ("loads", ["hub"], "SELECT hub, sum(kg) AS kg FROM `freight.v2`.`par.cels` GROUP BY hub")
+
 
 def test_query_views_equal_postgresql_s_own_results(
     servers: Servers, database: str, prefix: str, tmp_path: Path
 ) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         create(connection)
+        connection.execute('CREATE SCHEMA "freight.v2"')
+        connection.execute(f"CREATE TABLE {_DOTTED} (id int PRIMARY KEY, hub text, kg bigint)".encode())
+        connection.execute(f"INSERT INTO {_DOTTED} SELECT g, g % 3, g FROM generate_series(1, 9) g".encode())
         model = ShopModel(11)
         write(connection, model.fill())
         file = write_views(tmp_path, database, servers.bootstrap, prefix)
@@ -44,6 +51,7 @@ def test_query_views_equal_postgresql_s_own_results(
         with running(file) as daemon, process(tmp_path / "follow.log", *work) as follow:
             shop.wait_for_views(600)
             equal(shop, connection)
+            connection.execute(f"UPDATE {_DOTTED} SET kg = kg + 1 WHERE id < 5".encode())
             for _ in range(2):
                 for _ in range(5):
                     write(connection, model.change())
@@ -66,6 +74,15 @@ def test_query_views_equal_postgresql_s_own_results(
             done = shop.run("views", "explain", "without")
             assert done.returncode == 0, done.stderr
             assert "A change in public.orders" in done.stdout
+            done = shop.run("verify", "parcels")
+            assert done.returncode == 0, done.stderr
+            assert "9 and 9 rows, no difference" in done.stdout
+            done = shop.run("verify", "--all", "--json")
+            assert done.returncode == 0, done.stderr
+            compared = [json.loads(line) for line in done.stdout.splitlines()]
+            assert {each["view"] for each in compared} == {*_NAMES, *_ABOVE, "loads", "parcels"}
+            assert all(each["equal"] for each in compared)
+            assert {each["table"] for each in compared} > {None, "public.orders", "public.customer"}
             assert end(follow) == 0
             said = (tmp_path / "follow.log").read_text()
             assert '"files_rewritten"' in said
@@ -107,17 +124,21 @@ def write_views(folder: Path, dsn: str, bootstrap: str, prefix: str) -> Path:
     views = "".join(
         f"[views.{name}]\nquery = '''{EXAMPLES[name].sql}'''\nkey = {list(EXAMPLES[name].key)}\n" for name in _NAMES
     )
-    above = "".join(f"[views.{name}]\nquery = '''{sql}'''\nkey = {key}\n" for name, (key, sql) in _ABOVE.items())
+    named = [*((name, *of) for name, of in _ABOVE.items()), _WEIGHTS]
+    above = "".join(f"[views.{name}]\nquery = '''{sql}'''\nkey = {key}\n" for name, key, sql in named)
+    above += f"[views.parcels]\ntable = '{_DOTTED}'\n"
     upkeep = "[warehouse]\ncompact_after = 3\nkeep_s = 0\nupkeep_share = 0.5\n"
     kept = sections(folder).replace("[warehouse]\n", upkeep)
     kept += "".join(f'"{name}" = "{value}"\n' for name, value in INTERPRETED.items())
-    return write_config(folder, dsn, bootstrap, prefix, kept + above + views)
+    source = 'tables = ["public.*", "freight.v2.*"]\n'
+    return write_config(folder, dsn, bootstrap, prefix, kept + above + views, source)
 
 
 def equal(shop: Shop, connection: psycopg.Connection[Any]) -> None:
     # A plain name in a view stands for the query of that view.
     plainly = {name: EXAMPLES[name].sql for name in _NAMES}
     plainly |= {name: sql.replace("timeline", f"({plainly['timeline']}) AS t") for name, (_, sql) in _ABOVE.items()}
+    plainly |= {_WEIGHTS[0]: _WEIGHTS[2], "parcels": "SELECT * FROM `freight.v2`.`par.cels`"}
     for name, query in plainly.items():
         # PostgreSQL sorts NULL elsewhere and has no QUALIFY.
         text = sqlglot.parse_one(query, dialect=DIALECT).sql("postgres")

@@ -36,3 +36,8 @@ def test_a_persisted_frame_is_planned_in_its_own_session(spark: SparkSession) ->
             assert kept.equals(spark._jsparkSession)
         finally:
             frame.unpersist()
+
+
+def test_no_part_of_a_name_is_a_variable(spark: SparkSession) -> None:
+    """A column of a captured table may be named like one."""
+    assert spark.sql("SELECT 1 AS `${HOME}`").columns == ["${HOME}"]

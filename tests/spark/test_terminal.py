@@ -68,6 +68,8 @@ _QUICK = [
     ("table resume u", 0),
     ("table remove u", 0),
     ("table add u", 0),
+    ("slot show", 0),
+    ("slot drop --confirm another", 4),
     ("snapshot plan", 0),
     ("snapshot start t --reconcile --rate 1000", 0),
     ("snapshot status", 0),

@@ -156,7 +156,7 @@ def test_work_in_flight_of_the_earlier_revision_is_continued(before: Before, dat
     path, config = before.config, load(before.config)
     with psycopg.connect(database, autocommit=True) as source:
         _create_tables(source)
-        with Writer(database, 7, _ACCOUNTS).writing() as writer:
+        with Writer(database, 7, _ACCOUNTS, pause_s=0.05).writing() as writer:
             with before.running("run"):
                 wait_for_state(config, source)
                 _leave_everything_in_flight(before, config, source)

@@ -43,6 +43,9 @@ VALUES = [
     column("prices", "_numeric", 10, 3),
     column("h", "hstore"),
     column("doc", "jsonb"),
+    column("c1", "text"),
+    column("C0", "text"),
+    column("c_2", "int4"),
 ]
 FULL = {
     "id": 1,
@@ -65,6 +68,9 @@ FULL = {
     "prices": [(1).to_bytes(1, "big"), None],
     "h": {"a": "1", "b": None},
     "doc": '{"a": 1.10, "b": [null, 1e400]}',
+    "c1": "not the second",
+    "C0": "not the first",
+    "c_2": 2,
 }
 EXTREMES = {
     "id": 2,

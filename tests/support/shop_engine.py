@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import duckdb
@@ -10,12 +11,14 @@ import sqlglot
 from sqlglot import exp
 
 from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
+from tailrace.spark_jobs.query.lookups import Lookup, Unreachable, lookups
 from tailrace.spark_jobs.query.parse import DIALECT
-from tailrace.spark_jobs.query.rewrite import state
+from tailrace.spark_jobs.query.rewrite import Step, state
 from tailrace.spark_jobs.query.text import QueryText
 from tests.support.shop_model import CATALOG, COLUMNS, EXAMPLES, Key, Row
 
 Rows = dict[tuple[Any, ...], tuple[Any, ...]]
+REACHED = "__reached"
 
 _TYPES = {"int4": "INTEGER", "text": "VARCHAR", "timestamp": "TIMESTAMP"}
 
@@ -55,6 +58,26 @@ class Engine:
     def step(self, name: str, sql: str) -> None:
         self._duckdb.execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {sql}')
 
+    def look_up(self, found: Sequence[Lookup]) -> None:
+        """Put the rows of the lookups of a step in tables that are named as their states, with `REACHED` behind it."""
+        states: dict[str, list[str]] = {}
+        for lookup in found:
+            whole = state(lookup.table, lookup.which)
+            named = ", ".join(f"v{number}" for number in range(len(lookup.by)))
+            values = " UNION ALL ".join(
+                'SELECT "{}" FROM "{}"'.format('", "'.join(each.columns), each.relation) for each in lookup.values
+            )
+            equal = {True: "IS NOT DISTINCT FROM", False: "="}
+            pairs = zip(lookup.by, lookup.nulls, strict=True)
+            same = " AND ".join(f't."{name}" {equal[null]} v{number}' for number, (name, null) in enumerate(pairs))
+            self.step(
+                lookup.name,
+                f'SELECT * FROM "{whole}" t WHERE EXISTS (SELECT 1 FROM ({values}) v({named}) WHERE {same})',
+            )
+            states.setdefault(whole, []).append(lookup.name)
+        for whole, names in states.items():
+            self.step(f"{whole}{REACHED}", " UNION ".join(f'SELECT * FROM "{name}"' for name in names))
+
 
 def _literal(column: str, value: Any) -> str:
     if value is None or (isinstance(value, int) and column != "at"):
@@ -85,14 +108,16 @@ def by_key(view: DeclaredQuery, rows: list[tuple[Any, ...]]) -> Rows:
 
 
 class Kept:
-    """A view of one example, maintained from batch to batch."""
+    """A view of one example, maintained from batch to batch; if `by_lookup`, from looked up rows where possible."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, by_lookup: bool = False) -> None:
         self._name = name
+        self._by_lookup = by_lookup
+        self.looked_up = 0
         self.view = declared(name)
         self.shown: Rows = {}
         self.batches = 0
-        self._steps: dict[frozenset[str], list[tuple[str, str]]] = {}
+        self._steps: dict[frozenset[str], list[tuple[str, str, Sequence[Lookup]]]] = {}
         self._whole = over_new(EXAMPLES[name].sql)
 
     def apply(self, engine: Engine, changed: set[str]) -> None:
@@ -101,11 +126,13 @@ class Kept:
         if not mine:
             return
         if mine not in self._steps:
-            self._steps[mine] = [(step.name, step.sql("duckdb")) for step in self.view.steps(mine)]
-        for step, sql in self._steps[mine]:
+            self._steps[mine] = self._planned(mine)
+        for step, sql, found in self._steps[mine]:
+            engine.look_up(found)
+            self.looked_up += len(found)
             engine.step(step, sql)
         before, after = (
-            by_key(self.view, engine.query(f'SELECT * FROM "{step}"')) for step, _ in self._steps[mine][-2:]
+            by_key(self.view, engine.query(f'SELECT * FROM "{step}"')) for step, _, _ in self._steps[mine][-2:]
         )
         self.batches += before != after
         for key, row in before.items():
@@ -113,6 +140,22 @@ class Kept:
             if key not in after:
                 del self.shown[key]
         self.shown.update(after)
+
+    def _planned(self, changed: frozenset[str]) -> list[tuple[str, str, Sequence[Lookup]]]:
+        steps = self.view.steps(changed)
+        if self._by_lookup:
+            with suppress(Unreachable):
+                return [self._restricted(step) for step in steps]
+        return [(step.name, step.sql("duckdb"), ()) for step in steps]
+
+    def _restricted(self, step: Step) -> tuple[str, str, Sequence[Lookup]]:
+        found = lookups(step.query, self.view.tables)
+        names = {state(each.table, each.which) for each in found}
+        query = step.query.copy()
+        for table in query.find_all(exp.Table):
+            if table.name in names:
+                table.set("this", exp.to_identifier(f"{table.name}{REACHED}", quoted=True))
+        return step.name, query.sql("duckdb", identify=True), found
 
     def check(self, engine: Engine) -> None:
         assert self.shown == by_key(self.view, engine.query(self._whole))

@@ -292,6 +292,18 @@ EXAMPLES: dict[str, Example] = {
         "SELECT t.customer_id, t.id, t.amount FROM (SELECT o.*, row_number() OVER (PARTITION BY o.customer_id"
         " ORDER BY o.at DESC, o.id) AS place FROM public.orders o) t WHERE t.place = 1",
     ),
+    "null_side": Example(
+        ("id",),
+        # an order without a customer has a NULL to look up that no customer has
+        "SELECT o.id, count(d.id) AS n FROM public.orders o LEFT JOIN public.customer c ON c.id = o.customer_id"
+        " LEFT JOIN public.customer d ON d.boss IS NOT DISTINCT FROM c.boss GROUP BY o.id",
+    ),
+    "placed": Example(
+        ("id",),
+        # a change of a customer must not restrict the orders that are numbered
+        "SELECT t.id, c.country, t.place FROM public.customer c JOIN (SELECT o.id, o.customer_id, row_number() OVER"
+        " (PARTITION BY o.status ORDER BY o.amount, o.id) AS place FROM public.orders o) t ON t.customer_id = c.id",
+    ),
     "qualify": Example(
         ("country",),
         "SELECT c.country, o.id, o.amount FROM public.orders o JOIN public.customer c ON c.id = o.customer_id"

@@ -1,12 +1,14 @@
-"""Compare two snapshots of a view in one Spark job; the driver receives counts and the keys to list."""
+"""Compare two DataFrames by their key in Spark; the driver receives counts and the keys to list."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import orjson
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
@@ -14,21 +16,47 @@ from tailrace.sinks.spark.comparable import comparable
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.comparison import Counts, Difference
 
+Values = list[Any]
+"""The values of a row in the order of `Tables.common`."""
+
+_WITH_NULLS: Final = {"ignoreNullFields": "false"}
+
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Two snapshots, joined by their key."""
+    """Two contents of a view, joined by their key; if `are_json`, all columns but the key are JSON texts."""
 
     live: DataFrame
     staged: DataFrame
     key: Sequence[str]
+    are_json: bool = False
 
     @property
     def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns of the live and of the staged generation."""
         return tuple(self.live.columns), tuple(self.staged.columns)
 
+    @property
+    def common(self) -> list[str]:
+        """The columns that both have: those that are compared."""
+        return [name for name in self.live.columns if name in self.staged.columns]
+
     def compare(self, session: SparkSession, limit: int) -> tuple[Counts, list[Difference]]:
+        counts, rows = self._compared(limit, ["what", "columns"])
+        return counts, [self._difference(row) for row in rows]
+
+    def with_rows(self, limit: int) -> tuple[Counts, list[tuple[Difference, Values | None, Values | None]]]:
+        """Compare like `compare`; list with each key the values of its live and of its staged row, if there is one."""
+        rows = (F.to_json(side, _WITH_NULLS).alias(side) for side in ("l", "s"))
+        counts, found = self._compared(limit, ["what", "columns", *rows])
+        return counts, [(self._difference(row), self._values(row["l"]), self._values(row["s"])) for row in found]
+
+    def _difference(self, row: Row) -> Difference:
+        key = {name: row[f"k{number}"] for number, name in enumerate(self.key)}
+        return Difference(key, row["what"], tuple(row["columns"]))
+
+    def _compared(self, limit: int, columns: Sequence[str | Column]) -> tuple[Counts, list[Row]]:
+        """Return the counts and up to `limit` differing rows of `_marked`, with the key and these columns."""
         marked = self._marked()
         found = {row["what"]: row["count"] for row in marked.groupBy("what").count().collect()}
         counts = Counts(
@@ -41,18 +69,24 @@ class Tables:
         # A key that occurs twice on one side is joined twice with that of the other.
         joined = counts.changed + found.get("same", 0)
         counts.repeated = 2 * joined + counts.only_live + counts.only_staged - counts.live - counts.staged
-        rows = marked.where("what <> 'same'").take(limit) if counts.total else []
-        keys = [
-            Difference(
-                {name: row[f"k{number}"] for number, name in enumerate(self.key)}, row["what"], tuple(row["columns"])
-            )
-            for row in rows
-        ]
-        return counts, keys
+        if not counts.total:
+            return counts, []
+        keys = (f"k{number}" for number in range(len(self.key)))
+        return counts, marked.where("what <> 'same'").select(*keys, *columns).take(limit)
+
+    def _values(self, row: str | None) -> Values | None:
+        if row is None:
+            return None
+        found, columns = orjson.loads(row), self.common
+        values = [found[f"c{number}"] for number in range(len(columns))]
+        if not self.are_json:
+            return values
+        pairs = zip(columns, values, strict=True)
+        return [value if name in self.key or value is None else orjson.loads(value) for name, value in pairs]
 
     def _marked(self) -> DataFrame:
-        """Return the joined keys, each with its kind of difference and the columns that differ."""
-        columns = [name for name in self.live.columns if name in self.staged.columns]
+        """Return the joined keys, each with its kind of difference, the columns that differ, and both rows."""
+        columns = self.common
         sides = [
             frame.select(
                 *(F.col(quote(name)).alias(f"{side}{number}") for number, name in enumerate(self.key)),
@@ -80,7 +114,7 @@ class Tables:
         keys = (F.coalesce(F.col(f"l{n}"), F.col(f"s{n}")).alias(f"k{n}") for n in range(len(self.key)))
         paired = F.col("l").isNotNull() & F.col("s").isNotNull()
         listed = F.when(paired, others).otherwise(F.array().cast("array<string>"))
-        return both.select(*keys, what.alias("what"), listed.alias("columns"))
+        return both.select(*keys, what.alias("what"), listed.alias("columns"), "l", "s")
 
 
 def _equal(live: Column, staged: Column, was: DataType, now: DataType) -> Column:

@@ -1,0 +1,228 @@
+"""An Iceberg table by its Java API: its live files, and commits of rows and deletion vectors.
+
+It is used in the driver of a Spark job. https://iceberg.apache.org/javadoc/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.sinks.iceberg.direct.deletion_vectors import Blob
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REFUSED: Final = (
+    "org.apache.iceberg.exceptions.ValidationException",
+    "org.apache.iceberg.exceptions.CommitFailedException",
+)
+
+
+class Refused(Exception):
+    """Iceberg has refused a commit, because the table has changed since it was read. Nothing was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of a snapshot. `vector` is its deletion vector, Java's object, None if no row is deleted."""
+
+    path: str
+    first_row_id: int | None
+    vector: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that was written; `size` is in bytes."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files that a commit adds: a data file, and a Puffin file with the vectors of data files, by their path."""
+
+    data: NewFile | None
+    puffin: NewFile | None
+    vectors: Mapping[str, Blob]
+    replaced: Sequence[Any]
+    """The vectors (Java's objects) in whose place the new ones come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit: its snapshot, the one before it, the row id of its first new row, its vectors (Java's objects)."""
+
+    snapshot: int
+    parent: int | None
+    first_row_id: int | None
+    data_path: str | None
+    vectors: Mapping[str, Any]
+
+
+class JavaApi:
+    """Iceberg's Java classes. Kept: for each part of such a name Java searches all jars for a class of that name."""
+
+    def __init__(self, session: SparkSession) -> None:
+        jvm = session._jvm
+        assert jvm is not None
+        iceberg = jvm.org.apache.iceberg
+        self.data_files = iceberg.DataFiles
+        self.file_metadata = iceberg.FileMetadata
+        self.parquet = iceberg.parquet.ParquetUtil
+        self.metrics = iceberg.MetricsConfig
+        self.schema_parser = iceberg.SchemaParser
+        self.array_list = jvm.java.util.ArrayList
+
+
+class JavaTable:
+    """A table, as Java has just loaded it, and one of its branches."""
+
+    def __init__(self, api: JavaApi, table: Any, branch: str) -> None:
+        self._api = api
+        self._table = table
+        self._branch = branch
+
+    def refresh(self) -> None:
+        """Read the newest metadata."""
+        self._table.refresh()
+
+    def head(self) -> int | None:
+        """Return the snapshot of the branch as of the last `refresh` or commit; None if there is none."""
+        snapshot = self._table.snapshot(self._branch)
+        return None if snapshot is None else int(snapshot.snapshotId())
+
+    @property
+    def location(self) -> str:
+        """The table's folder."""
+        return str(self._table.location())
+
+    def schema_json(self) -> str:
+        """Return the newest schema as JSON."""
+        return str(self._api.schema_parser.toJson(self._table.schema()))
+
+    def descends(self, snapshot: int, ancestor: int) -> bool:
+        """Whether a snapshot was made from another one by commits that are all still known."""
+        at = self._table.snapshot(snapshot)
+        while at is not None:
+            if int(at.snapshotId()) == ancestor:
+                return True
+            parent = at.parentId()
+            at = None if parent is None else self._table.snapshot(parent)
+        return False
+
+    def files(self, snapshot: int) -> Iterator[LiveFile]:
+        """Yield the data files of a snapshot. ValueError if rows are deleted otherwise than by deletion vectors."""
+        tasks = self._table.newScan().useSnapshot(snapshot).planFiles()
+        try:
+            found = tasks.iterator()
+            while found.hasNext():
+                task = found.next()
+                deletes = list(task.deletes())
+                if len(deletes) > 1 or any(str(each.format()) != "PUFFIN" for each in deletes):
+                    raise ValueError("rows are deleted by other files than deletion vectors")
+                file = task.file()
+                first = file.firstRowId()
+                yield LiveFile(
+                    str(file.location()), None if first is None else int(first), deletes[0] if deletes else None
+                )
+        finally:
+            tasks.close()
+
+    def read_vector(self, vector: Any) -> bytes:
+        """Return the bytes of a deletion vector."""
+        stream = self._table.io().newInputFile(vector.location()).newStream()
+        try:
+            stream.seek(vector.contentOffset())
+            return bytes(stream.readNBytes(int(vector.contentSizeInBytes())))
+        finally:
+            stream.close()
+
+    def write(self, name: str, content: bytes) -> NewFile:
+        """Create a file of this name, which no other has, among the table's files."""
+        path = str(self._table.locationProvider().newDataLocation(name))
+        stream = self._table.io().newOutputFile(path).create()
+        try:
+            stream.write(content)
+        finally:
+            stream.close()
+        return NewFile(path, len(content))
+
+    def delete(self, path: str) -> None:
+        """Delete a file that no commit has added."""
+        self._table.io().deleteFile(path)
+
+    def commit(self, written: Written, referenced: Sequence[str], properties: Mapping[str, str]) -> Committed:
+        """Commit files with snapshot properties, on top of `head` or of a later snapshot that does not conflict.
+
+        Refused if a data file in `referenced` is gone, or has another deletion vector than it had in `head`.
+        """
+        from py4j.protocol import Py4JJavaError
+
+        spec = self._table.spec()
+        delta = self._table.newRowDelta()
+        if written.data is not None:
+            delta.addRows(self._data_file(spec, written.data))
+        vectors = {}
+        if written.puffin is not None:
+            for path, blob in written.vectors.items():
+                vectors[path] = self._vector(spec, path, blob, written.puffin)
+                delta.addDeletes(vectors[path])
+        for vector in written.replaced:
+            delta.removeDeletes(vector)
+        paths = self._api.array_list()
+        for path in referenced:
+            paths.add(path)
+        if (head := self.head()) is not None:
+            delta.validateFromSnapshot(head)
+        delta.validateDataFilesExist(paths).validateDeletedFiles()
+        delta.validateNoConflictingDeleteFiles().validateNoConflictingDataFiles()
+        for name, value in properties.items():
+            delta.set(name, value)
+        if self._branch != "main":
+            delta.toBranch(self._branch)
+        try:
+            delta.commit()
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() in _REFUSED:
+                raise Refused(str(error.java_exception.getMessage())) from None
+            raise
+        snapshot = self._table.snapshot(self._branch)
+        parent, first = snapshot.parentId(), snapshot.firstRowId()
+        return Committed(
+            int(snapshot.snapshotId()),
+            None if parent is None else int(parent),
+            None if first is None else int(first),
+            None if written.data is None else written.data.path,
+            vectors,
+        )
+
+    def _data_file(self, spec: Any, file: NewFile) -> Any:
+        metrics = self._api.parquet.fileMetrics(
+            self._table.io().newInputFile(file.path, file.size), self._api.metrics.forTable(self._table)
+        )
+        return (
+            self._api.data_files.builder(spec)
+            .withPath(file.path)
+            .withFileSizeInBytes(file.size)
+            .withFormat("PARQUET")
+            .withMetrics(metrics)
+            .build()
+        )
+
+    def _vector(self, spec: Any, path: str, blob: Blob, file: NewFile) -> Any:
+        return (
+            self._api.file_metadata.deleteFileBuilder(spec)
+            .ofPositionDeletes()
+            .withFormat("PUFFIN")
+            .withPath(file.path)
+            .withFileSizeInBytes(file.size)
+            .withReferencedDataFile(path)
+            .withContentOffset(blob.offset)
+            .withContentSizeInBytes(blob.length)
+            .withRecordCount(blob.cardinality)
+            .build()
+        )

@@ -1,0 +1,246 @@
+"""Small batches of query views look up the rows that they reach, from local files that may be lost at any time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+
+from tailrace.schemas.config.model import View
+from tailrace.sinks.iceberg.direct.writers import index_folder
+from tailrace.spark_jobs.lookup.known_tables import KnownTables
+from tailrace.spark_jobs.lookup.row_form import RowForm
+from tailrace.spark_jobs.lookup.table_rows import Log, TableRows
+from tailrace.spark_jobs.maintain.states import States
+from tests.spark.conftest import ROUNDS, Bench, step
+from tests.spark.pipeline import column
+from tests.spark.shop import Shop
+
+Make = Callable[..., Bench]
+
+_NAMES = ("inner", "left", "group", "number", "anti", "nested_rows")
+
+
+def _filled(bench: Make, *names: str, seed: int = 5) -> Shop:
+    shop = Shop(bench, names, seed=seed)
+    shop.commit(shop.model.fill())
+    shop.step()
+    return shop
+
+
+def _change(shop: Shop) -> None:
+    """Commit random changes, but no truncate, after which the whole table is a change."""
+    changes = shop.model.change()
+    while any(kind == "truncate" for kind, _, _ in changes):
+        shop.commit(changes)
+        shop.step()
+        changes = shop.model.change()
+    shop.commit(changes)
+
+
+def _no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("a whole table is read")
+
+    monkeypatch.setattr(States, "whole", fail)
+
+
+def _folder(shop: Shop) -> Path:
+    assert shop.bench.config.warehouse is not None
+    folder = index_folder(shop.bench.config.warehouse)
+    assert folder is not None
+    return folder / ".rows"
+
+
+def _topics(shop: Shop) -> list[Path]:
+    return [folder for folder in _folder(shop).iterdir() if folder.name.startswith(shop.bench.config.kafka.prefix)]
+
+
+def test_small_batches_read_no_table(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = _filled(bench, *_NAMES)
+    for _ in range(ROUNDS):
+        _change(shop)
+        with monkeypatch.context() as patched:
+            _no_scan(patched)
+            shop.step()
+        shop.check()
+
+
+def test_a_view_that_lags_looks_up_its_own_old_state(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = _filled(bench, "inner", "group")
+    for _ in range(2):
+        _change(shop)
+        shop.step()
+    _no_scan(monkeypatch)
+    for number in range(6):
+        _change(shop)
+        step(shop.bench, shop.views["inner"])
+        shop.check("inner")
+        if number % 3 == 2:
+            shop.step()
+            shop.check()
+
+
+def test_with_lookups_off_a_batch_reads_tables(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = _filled(bench, "inner")
+    shop.bench.config.spark.__dict__["lookups"] = False  # a frozen model, which all views of the bench share
+    shop.commit(shop.model.fill(2))
+    with monkeypatch.context() as patched:
+        _no_scan(patched)
+        with pytest.raises(AssertionError, match="a whole table is read"):
+            shop.step()
+    shop.step()
+    shop.check()
+
+
+def _lose(shop: Shop) -> None:
+    shop.bench.shared.known.close()
+    for folder in _topics(shop):
+        shutil.rmtree(folder)
+
+
+def _cut_off(shop: Shop) -> None:
+    shop.bench.shared.known.close()
+    for file in (file for folder in _topics(shop) for file in folder.iterdir() if file.is_file()):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _lose_at_work(shop: Shop) -> None:
+    """Delete the files while they are open."""
+    for folder in _topics(shop):
+        shutil.rmtree(folder)
+
+
+def _go_back(shop: Shop) -> None:
+    """Put back the files of some batches ago, as a restored backup does."""
+    known = shop.bench.shared.known
+    known.close()
+    for folder in _topics(shop):
+        shutil.copytree(folder, folder.with_name(f"{folder.name}.old"))
+    for _ in range(2):
+        _change(shop)
+        shop.step()
+    known.close()
+    for folder in _topics(shop):
+        if not folder.name.endswith(".old"):
+            shutil.rmtree(folder)
+            folder.with_name(f"{folder.name}.old").rename(folder)
+
+
+def test_lost_rows_cost_only_time(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = _filled(bench, "inner", "group")
+    shop.commit(shop.model.fill(2))
+    shop.step()
+    for damage in (_lose, _cut_off, _go_back, _lose_at_work):
+        damage(shop)
+        for _ in range(2):
+            _change(shop)
+            shop.step()
+            shop.check()
+        shop.bench.shared.known.close()
+        for _ in range(2):
+            _change(shop)
+            shop.step()
+        _change(shop)
+        with monkeypatch.context() as patched:
+            _no_scan(patched)
+            shop.step()
+        shop.check()
+
+
+def test_rows_that_another_process_has_are_not_used(bench: Make) -> None:
+    shop = _filled(bench, "inner")
+    _change(shop)
+    shop.step()
+    known = shop.bench.shared.known
+    forms = {topic: rows.form for topic, rows in known._tables.items()}  # noqa: SLF001
+    known.close()
+    assert shop.bench.pipeline.cut is not None
+    log = Log.of(shop.bench.pipeline.cut)
+    others = [TableRows(_folder(shop) / topic, form) for topic, form in forms.items()]
+    try:
+        for other in others:
+            other.fill([], (0,), log, 0)
+        for _ in range(2):
+            _change(shop)
+            shop.step()
+            shop.check()
+    finally:
+        for other in others:
+            other.close()
+    _change(shop)
+    shop.step()
+    shop.check()
+
+
+@pytest.mark.parametrize("shown", ["o.tags", "o.n"])
+def test_a_query_of_a_nested_column_reads_its_tables(bench: Make, monkeypatch: pytest.MonkeyPatch, shown: str) -> None:
+    """Other queries of the same table look up rows, which have all other columns."""
+    query = f"SELECT o.id, {shown} AS shown, c.name FROM public.o o JOIN public.c c ON c.id = o.c_id"
+    name = f"nested_{shown[2:]}"
+    made = bench({name: View(query=query, key=["id"])})
+    made.pipeline.table(
+        "o", [column("id", "int4"), column("c_id", "int4"), column("tags", "_text"), column("n", "int4")], ("id",)
+    )
+    made.pipeline.table("c", [column("id", "int4"), column("name", "text")], ("id",))
+    view = made.kept(name)
+    for number in range(3):
+        with made.pipeline.transaction() as tx:
+            tx.put("c", {"id": 1, "name": f"c{number}"})
+            tx.put("o", {"id": number, "c_id": 1, "tags": [f"t{number}", None], "n": number})
+        with monkeypatch.context() as patched:
+            if number and shown == "o.n":
+                _no_scan(patched)
+            step(made, view)
+    rows = sorted((row["id"], row["shown"], row["name"]) for row in made.rows(name))
+    assert rows == [(n, [f"t{n}", None] if shown == "o.tags" else n, "c2") for n in range(3)]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_values_come_back_to_spark_as_they_were(spark: SparkSession, zone: str) -> None:
+    """Whatever the session's time zone; Spark prints both sides."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
+    values = {
+        "at": "timestamp'2026-03-08 02:30:00.123456Z'",
+        "before_zones": "timestamp'1883-11-18 12:03:58Z'",
+        "first": "timestamp'0001-01-01 00:00:00Z'",
+        "last": "timestamp'294247-01-10 04:00:54.775807Z'",
+        "local": "timestamp_ntz'2026-03-08 02:30:00'",
+        "julian": "date'1500-02-28'",
+        "number": "cast('1.50' AS decimal(38, 10))",
+        "bytes": "X'00FF'",
+        "yes": "true",
+        "double": "double('NaN')",
+        "single": "float('-0.0')",
+        "small": "cast(3 AS smallint)",
+        "tiny": "cast(4 AS tinyint)",
+        "text": "'x'",
+    }
+    given = ", ".join(f"{value} AS {name}" for name, value in values.items())
+    nulls = ", ".join("NULL" for _ in values)
+    rows = session.sql(f"SELECT 1L AS id, {given} UNION ALL SELECT 2L, {nulls}")
+    form = RowForm({field.name: to_arrow_type(field.dataType) for field in rows.schema}, ("id",))
+    back = session.createDataFrame(form.decode(form.encode(form.aligned(rows.toArrow()))), rows.schema)
+    printed = [
+        *("id", *(f"unix_micros({name})" for name in ("at", "before_zones", "first", "last"))),
+        *("hex(bytes)", *(f"cast({name} AS string)" for name in values if name != "bytes")),
+    ]
+    mine, its = (sorted(map(tuple, each.selectExpr(*printed).collect())) for each in (rows, back))
+    assert mine == its
+
+
+def test_rows_of_other_columns_are_not_used(bench: Make) -> None:
+    known = KnownTables()
+    shop = _filled(bench, "inner")
+    shapes = shop.bench.shared.records.shapes(shop.bench.pipeline.tables["orders"].topic)
+    first = known.of(shop.bench.config.warehouse, "t", shapes)
+    assert known.of(shop.bench.config.warehouse, "t", shapes) is first
+    other = shop.bench.shared.records.shapes(shop.bench.pipeline.tables["customer"].topic)
+    assert known.of(shop.bench.config.warehouse, "t", other) is not first
+    known.close()

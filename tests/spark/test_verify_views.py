@@ -1,0 +1,152 @@
+"""Views of queries, histories and logs are compared with their content, recomputed from the topics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.schemas.config.model import View
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.opensearch.bulk import connect
+from tailrace.spark_jobs.jobs.verify import verify
+from tailrace.spark_jobs.maintain.kept_view import KeptView
+from tests.spark.conftest import Bench, step
+from tests.spark.pipeline import column
+from tests.spark.shop import Shop
+
+Make = Callable[..., Bench]
+
+
+def found(bench: Bench, view: KeptView) -> dict[str | None, dict[str, Any]]:
+    """Return the comparison of each base table of a view, by table, and that of the view itself under None."""
+    return {each["table"]: each for each in verify(bench.shared, view, 20)}
+
+
+def differing(results: dict[str | None, dict[str, Any]]) -> dict[str | None, int]:
+    counts = {table: result["comparisons"][0]["differing"] for table, result in results.items()}
+    assert [result["equal"] for result in results.values()] == [not count for count in counts.values()]
+    return counts
+
+
+def table_of(view: KeptView) -> str:
+    target = view.batch.target
+    assert isinstance(target, IcebergTarget)
+    return target.table()
+
+
+def test_a_spoiled_row_of_a_query_view_or_of_its_base_table_is_named(bench: Make, spark: SparkSession) -> None:
+    shop = Shop(bench, ["group", "left"], seed=3)
+    for _ in range(3):
+        shop.commit(shop.model.fill())
+        shop.step()
+    # changes that only the topics have are no differences
+    shop.commit(shop.model.change(9))
+    group, left = shop.views["group"], shop.views["left"]
+    results = found(shop.bench, left)
+    assert differing(results) == {"public.orders": 0, "public.customer": 0, None: 0}
+    rows = [result["comparisons"][0]["right_rows"] for result in results.values()]
+    assert min(rows) > 0
+    assert differing(found(shop.bench, group))[None] == 0
+
+    row = spark.table(table_of(left)).first()
+    assert row is not None
+    spark.sql(f"UPDATE {table_of(left)} SET country = 'spoiled' WHERE id = {row.id}")
+    results = found(shop.bench, left)
+    assert differing(results) == {"public.orders": 0, "public.customer": 0, None: 1}
+    (difference,) = results[None]["comparisons"][0]["differences"]
+    place = results[None]["columns"].index("country")
+    assert (difference["key"], difference["left"][place], difference["right"][place]) == (
+        [row.id],
+        row.country,
+        "spoiled",
+    )
+
+    # a lost row of a base table: the query over it would agree with a view that has lost it, too
+    base = left.batch.inputs.base(left.declared.topic_of["public.orders"]).target.table()  # type: ignore[attr-defined]
+    spark.sql(f"DELETE FROM {base} WHERE id = {row.id}")
+    counts = differing(found(shop.bench, left))
+    assert counts["public.orders"] == 1
+    assert counts["public.customer"] == 0
+
+
+def test_a_spoiled_document_of_a_query_is_named(bench: Make, search_url: str) -> None:
+    shop = Shop(bench, ["document@search"], search_url, seed=5)
+    (view,) = shop.views.values()
+    for _ in range(3):
+        shop.commit(shop.model.fill())
+        shop.step()
+    results = found(shop.bench, view)
+    assert set(differing(results).values()) == {0}
+    (result,) = (each["comparisons"][0] for table, each in results.items() if table is None)
+    assert result["left_rows"] == result["right_rows"] > 3
+    assert shop.bench.config.search is not None
+    index = f"{shop.bench.config.search.index_prefix}{view.declared.name}"
+    with connect(shop.bench.config.search) as client:
+        hits = client.search(index=index, body={"size": 1000})["hits"]["hits"]
+        hit = next(
+            each for each in hits if any(isinstance(value, list) and value for value in each["_source"].values())
+        )
+        items = next(name for name, value in hit["_source"].items() if isinstance(value, list))
+        changed = {items: hit["_source"][items][1:]}
+        client.update(index=index, id=hit["_id"], body={"doc": changed}, params={"refresh": "true"})
+        other = next(each["_id"] for each in hits if each["_id"] != hit["_id"])
+        client.delete(index=index, id=other, params={"refresh": "true"})
+    result = found(shop.bench, view)[None]
+    assert result["comparisons"][0]["differing"] == 2
+    differences = {each["key"][0]: each for each in result["comparisons"][0]["differences"]}
+    assert differences.keys() == {hit["_id"], other}
+    assert differences[other]["right"] is None
+    place = result["columns"].index(items)
+    assert differences[hit["_id"]]["left"][place] == hit["_source"][items]
+    assert differences[hit["_id"]]["right"][place] == changed[items]
+
+
+def test_a_view_over_a_view_is_compared_over_the_view_below(bench: Make, spark: SparkSession) -> None:
+    below, above = (f"{name}_{uuid.uuid4().hex[:8]}" for name in ("below", "above"))
+    made = bench(
+        {
+            below: View(query="SELECT n, count(*) AS many FROM public.t GROUP BY n", key=["n"]),
+            above: View(query=f"SELECT many, count(*) AS times FROM {below} GROUP BY many", key=["many"]),
+        }
+    )
+    made.pipeline.table("t", [column("id", "int4"), column("n", "int8")], ("id",))
+    put(made, range(30))
+    views = {name: made.kept(name) for name in (above, below)}
+    step(made, views[above])
+    put(made, range(5))
+    assert differing(found(made, views[above])) == {None: 0}
+    spark.sql(f"UPDATE {table_of(views[above])} SET times = times + 1")
+    assert differing(found(made, views[above])) == {None: 1}
+    assert differing(found(made, views[below])) == {"public.t": 0, None: 0}
+
+
+def put(made: Bench, ids: range, more: int = 0) -> None:
+    with made.pipeline.transaction() as tx:
+        for number in ids:
+            tx.put("t", {"id": number, "n": number % 3 + more})
+
+
+@pytest.mark.parametrize("shape", ["history", "log"])
+def test_a_spoiled_version_or_change_is_named(bench: Make, spark: SparkSession, shape: Any) -> None:
+    name = f"{shape}_{uuid.uuid4().hex[:8]}"
+    made = bench({name: View(table="public.t", shape=shape)})
+    made.pipeline.table("t", [column("id", "int4"), column("n", "int8")], ("id",))
+    view = made.kept(name)
+    for number, ids in enumerate((range(10), range(5), range(3))):
+        put(made, ids, number * 10)
+        step(made, view)
+    put(made, range(9), 30)
+    results = found(made, view)
+    assert differing(results) == {None: 0}
+    rows = results[None]["comparisons"][0]["right_rows"]
+    assert rows == 18
+    spark.sql(f"UPDATE {table_of(view)} SET n = 99 WHERE id = 2 AND n = 22")
+    assert differing(found(made, view)) == {None: 1}
+    spark.sql(f"DELETE FROM {table_of(view)} WHERE id = 4 AND n = 11")
+    result = found(made, view)[None]["comparisons"][0]
+    assert result["right_rows"] == rows - 1
+    assert any(each["right"] is None for each in result["differences"])
