@@ -1,4 +1,4 @@
-"""Write the reference pages that come from the code: configuration, commands, metrics and error codes.
+"""Write the reference pages that come from the code: configuration, commands, metrics, error codes and types.
 
 python docs/generate.py           writes them
 python docs/generate.py --check   exits with 1 and names the pages that are stale
@@ -23,6 +23,8 @@ from tailrace.cdc.cli.main import app
 from tailrace.cdc.daemon.metrics import DESCRIPTIONS
 from tailrace.schemas.config.model import Config, Section
 from tailrace.schemas.error_codes import CODES
+from tailrace.schemas.types import Column, TypeInfo, value_type
+from tailrace.sinks.opensearch.documents import mapping
 
 _FOLDER = Path(__file__).parent / "reference"
 
@@ -129,6 +131,51 @@ later after up to 300 s, and other views continue. `tailrace views resume VIEW` 
 {% endfor %}
 {% endfor %}
 """
+
+_TYPES = """\
+<!-- Made by docs/generate.py from schemas/types.py. Do not edit. -->
+# Types of values
+
+How a column of a PostgreSQL type appears on its topic (Avro; every column may be null), in a warehouse view (Spark and
+Iceberg) and in a search view (OpenSearch). A domain appears as the type that it is made of. A value is exact, or its
+table is parked (TR-220); nothing is rounded. `source.as_text` gives single columns as the text that PostgreSQL prints.
+
+| PostgreSQL | topic | warehouse | search | notes |
+|---|---|---|---|---|
+{% for row in rows %}
+| {{ row.name }} | `{{ row.topic }}` | `{{ row.warehouse }}` | `{{ row.search }}` | {{ row.notes }} |
+{% endfor %}
+
+Text is compared as text: in a view's query, `max()`, `ORDER BY` and `<` on a column of type `interval`, `money`, `inet`
+or of a range have another order than in PostgreSQL ('99 years' is after '499 years'). If a query compares such values,
+give the table a column that has the order, such as the seconds of an interval.
+
+Names: on a topic, a character that Avro forbids is written `_xHH`, its code in hexadecimal; the property `column` of
+the field has the original name. In a search view, a dot is written `_x2E`.
+"""
+
+_TYPE_ROWS: Final[tuple[tuple[str, str, int, str], ...]] = (
+    ("`boolean`", "bool", -1, ""),
+    ("`smallint`, `integer`, `serial`", "int4", -1, ""),
+    ("`bigint`, `bigserial`, `oid`", "int8", -1, ""),
+    ("`real`", "float4", -1, ""),
+    ("`double precision`", "float8", -1, ""),
+    ("`numeric(p,s)`, p up to 38", "numeric", (12 << 16 | 2) + 4, "NaN and infinity are refused"),
+    ("`numeric` without a precision, or of over 38 digits", "numeric", -1, ""),
+    ("`date`", "date", -1, "days since 1970; infinity is 2147483647, -infinity -2147483648"),
+    ("`time`", "time", -1, "microseconds since midnight; 24:00 is 86400000000"),
+    ("`timestamp`", "timestamp", -1, "since 1970; infinity is 9223372036854775807, -infinity -9223372036854775808"),
+    ("`timestamptz`", "timestamptz", -1, "as `timestamp`"),
+    ("`text`, `varchar`, `char(n)`, enums", "text", -1, "`char(n)` with its blanks"),
+    ("`uuid`", "uuid", -1, ""),
+    ("`bytea`; PostGIS `geometry`, `geography` (EWKB)", "bytea", -1, "base64 in search"),
+    ("`hstore`", "hstore", -1, "not searchable"),
+    ("pgvector's `vector`", "vector", -1, ""),
+    ("arrays of the above", "_int4", -1, "of one dimension, from index 1; others are refused"),
+    ("all others: `json`, `jsonb`, `xml`, `interval`, `timetz`, `money`, `inet`, `macaddr`, `bit`, `tsvector`, ranges,"
+     " composites", "interval", -1, "the text that PostgreSQL prints"),
+)  # fmt: skip
+"""PostgreSQL's names, the name in `pg_type` of an example, its typmod, notes."""
 
 _HUNDREDS: Final = {
     "0": "TR-0xx: command line",
@@ -241,11 +288,49 @@ def errors() -> str:
     return _TEMPLATES.from_string(_ERRORS).render(sections=sections)
 
 
+def types() -> str:
+    """Return the page of all types."""
+    known = {
+        name.removeprefix("_"): TypeInfo(number, name.removeprefix("_"), "b")
+        for number, (_, name, _, _) in enumerate(_TYPE_ROWS, 1)
+    }
+    oids = {each.oid: each for each in known.values()}
+    array = TypeInfo(1000, "_int4", "b", element_oid=known["int4"].oid)
+    rows = []
+    for label, name, typmod, notes in _TYPE_ROWS:
+        found = array if name == array.name else known[name]
+        value = value_type(Column("c", found.oid, typmod), {**oids, array.oid: array})
+        field = mapping({"c": value.spark}, [])["properties"]["c"]
+        below = "".join(f", c.{each}: {of['type']}" for each, of in field.get("fields", {}).items())
+        rows.append(
+            {
+                "name": label,
+                "topic": _avro_text(value.avro),
+                "warehouse": value.spark,
+                "search": field["type"] + below,
+                "notes": notes,
+            }
+        )
+    return _TEMPLATES.from_string(_TYPES).render(rows=rows)
+
+
+def _avro_text(avro: Any) -> str:
+    """Return an Avro schema in words."""
+    if isinstance(avro, list):
+        return _avro_text(avro[-1])
+    if not isinstance(avro, dict):
+        return str(avro)
+    if avro["type"] in ("array", "map"):
+        return f"{avro['type']} of {_avro_text(avro.get('items') or avro['values'])}"
+    return f"{avro['type']} ({avro['logicalType']})"
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "configuration.md": configuration,
     "commands.md": commands,
     "metrics.md": metrics,
     "errors.md": errors,
+    "types.md": types,
 }
 
 

@@ -123,16 +123,27 @@ def read_to(
             if messages:
                 deadline = time.monotonic() + idle_s
             elif time.monotonic() > deadline:
-                raise SinkError(
-                    "TR-333",
-                    f'no record arrived from topic "{topic}" for {idle_s:.0f} s',
-                    detail=f"{len(missing)} of {len(ends)} partitions have not been read up to the cut.",
-                    hint="kcat -b HOST:PORT -L  # do the brokers of kafka.bootstrap run? Has each partition a leader?",
-                )
+                raise _nothing_arrives(consumer, topic, f"{len(missing)} of {len(ends)}", idle_s)
     except KafkaException as error:
         raise _unreadable(topic, error.args[0]) from None
     finally:
         consumer.close()
+
+
+def _nothing_arrives(consumer: Consumer, topic: str, missing: str, idle_s: float) -> SinkError:
+    """Return the error of a topic that was read in vain; it says so if the topic was deleted."""
+    found = consumer.list_topics(topic, timeout=idle_s).topics[topic]
+    is_there = found.error is None
+    return SinkError(
+        "TR-333",
+        f'no record arrived from topic "{topic}" for {idle_s:.0f} s',
+        detail=f"{missing} partitions have not been read up to the cut."
+        if is_there
+        else f"{found.error.str()}: the topic was deleted.",
+        hint="kcat -b HOST:PORT -L  # do the brokers of kafka.bootstrap run? Has each partition a leader?"
+        if is_there
+        else "tailrace table list  # how to continue (TR-424), once `tailrace run` has noticed it",
+    )
 
 
 def _taken(message: Message, missing: dict[int, int]) -> Record | None:

@@ -8,6 +8,10 @@ not see, the chunk is void and read again. The same applies if the table was tru
 On a read-only server, a window is open from before the read until the stream has passed the end of the WAL as of after
 the read. A standby streams only replayed WAL, so no change is streamed before it is visible.
 
+A table without a key is read whole: between two marks of its own the reader takes a snapshot, from which all chunks are
+then read. The stream waits at the low mark until it knows the snapshot, and drops the table's changes of transactions
+that the snapshot sees, because the chunks have their rows. So each row is sent once: by a chunk or by the stream.
+
 A table is first planned: its layout and its chunks are determined under a lock that blocks ALTER TABLE. Each chunk is
 read under such a lock, too, and reports if the table's layout is no longer the planned one.
 """
@@ -87,7 +91,7 @@ class Plan:
     """A table's plan for `run`, with all changes committed before `lsn`; `layout` None: it does not exist.
 
     `where` is the condition that a user has requested. `denied` are statements that would let the role read the table,
-    `refused` is the error of a table that cannot be captured as it is.
+    `refused` is the error of a table that cannot be captured as it is. `whole`: its chunks are read from one snapshot.
     """
 
     table: str
@@ -99,6 +103,7 @@ class Plan:
     where: str | None = None
     denied: tuple[str, ...] = ()
     refused: TailraceError | None = None
+    whole: bool = False
 
 
 class Outcome(Enum):
@@ -146,18 +151,20 @@ class WindowState(Enum):
 class Window:
     """A chunk between its marks, owned by the stream's thread.
 
+    Without a `chunk`, the snapshot of a table that is read whole is taken in it; `is_void` if it cannot be used.
     `keys` are those that the stream changed in it, `inside` the transactions that it delivered in it, and `before`
     those that it had delivered when the read was requested. `truncated`: the stream has truncated the table in it.
     """
 
     plan: Plan
-    chunk: Chunk
+    chunk: Chunk | None
     n: int
     before: frozenset[int] = frozenset()
     state: WindowState = WindowState.SCHEDULED
     keys: set[bytes] = field(default_factory=set)
     inside: set[int] = field(default_factory=set)
     truncated: bool = False
+    is_void: bool = False
     read: ChunkRead | None = None
 
 

@@ -12,11 +12,15 @@ import orjson
 from tailrace.schemas.relation import Relation
 from tailrace.snapshot.plan import Chunk
 from tailrace.snapshot.window import ChunkRead, Look, Outcome, Plan, VisibleXids, Window, WindowState
-from tailrace.snapshot.window_reader import Inspection, LookRequest, ReadRequest
+from tailrace.snapshot.window_reader import EndRequest, Inspection, LookRequest, ReadRequest
 
 _LOOK_S: Final = 5.0
 _REST: Final = 50
 """With nothing to read, the catalog is inspected every `_LOOK_S`, with at most a fiftieth of the time."""
+
+
+_SNAPSHOT_S: Final = 10.0
+"""Maximum wait of the stream, in seconds, for a snapshot that takes a roundtrip; without it, the window is void."""
 
 
 class Step(Enum):
@@ -43,9 +47,9 @@ class Reader(Protocol):
     def marks(self) -> str:
         """The id of this process's marks."""
 
-    def request(self, wanted: Plan | ReadRequest | LookRequest) -> None: ...
+    def request(self, wanted: Plan | ReadRequest | LookRequest | EndRequest) -> None: ...
 
-    def reply(self) -> Plan | ChunkRead | Inspection | None: ...
+    def reply(self, wait_s: float = 0.0) -> Plan | ChunkRead | Inspection | None: ...
 
     def close(self) -> None: ...
 
@@ -86,8 +90,19 @@ class WindowProtocol:
         self._step = Step.PLANNING
         self._reader.request(Plan(relation.qualified_name, run, relation, where=where))
 
+    def take_snapshot(self, plan: Plan) -> None:
+        """Request the snapshot of a table that is read whole; the window lasts until `finish`."""
+        self._begin(plan, None)
+
+    def end_snapshot(self, table: str) -> None:
+        """Release the snapshot of a table, if there is one."""
+        self._reader.request(EndRequest(table))
+
     def read(self, plan: Plan, chunk: Chunk) -> None:
         """Request a chunk of a planned table; the window lasts until `finish`."""
+        self._begin(plan, chunk)
+
+    def _begin(self, plan: Plan, chunk: Chunk | None) -> None:
         self._step = Step.READING
         self._windows += 1
         self._window = Window(plan, chunk, self._windows)
@@ -129,7 +144,7 @@ class WindowProtocol:
         if marks != self._reader.marks or window is None or n != window.n:
             return None
         if kind == "low":
-            window.state = WindowState.OPEN
+            self._open(window)
             return None
         return self._close(window)
 
@@ -142,8 +157,9 @@ class WindowProtocol:
         if not self._reader.read_only or window is None:
             return None
         if window.state is WindowState.SCHEDULED:
-            window.state = WindowState.OPEN
             self._request(window)
+            self._open(window)
+            return None
         if window.read is None or window.read.until is None or flushed_lsn < window.read.until:
             return None
         return self._close(window)
@@ -159,14 +175,28 @@ class WindowProtocol:
     def touch(self, table: str, key: bytes) -> None:
         """Record a key that the stream has changed."""
         window = self.opened
-        if window is not None and window.chunk.table == table:
+        if window is not None and window.plan.table == table:
             window.keys.add(key)
 
     def truncated(self, table: str) -> None:
         """Record that the stream has truncated the table; this voids its open window."""
         window = self.opened
-        if window is not None and window.chunk.table == table:
+        if window is not None and window.plan.table == table:
             window.truncated = True
+
+    def is_in_snapshot(self, table: str, xid: int) -> bool:
+        """Whether the rows of a transaction in the stream are in the snapshot that a table is read from.
+
+        The caller asks until the window in which the snapshot is taken is closed; later transactions are not in it.
+        """
+        window = self.opened
+        if window is None or window.chunk is not None or window.plan.table != table:
+            return True
+        visible = _visible(window.read)
+        if visible is None:
+            # a standby does not say which transactions a snapshot sees
+            window.is_void = True
+        return window.is_void or visible is None or visible.sees(xid)
 
     def finish(self) -> None:
         """End the window: its rows have been processed, so the next request may follow."""
@@ -176,6 +206,20 @@ class WindowProtocol:
     def close(self) -> None:
         """End the reader."""
         self._reader.close()
+
+    def _open(self, window: Window) -> None:
+        window.state = WindowState.OPEN
+        if window.chunk is not None:
+            return
+        if window.read is None:
+            reply = self._reader.reply(_SNAPSHOT_S)
+            assert reply is None or isinstance(reply, ChunkRead)
+            window.read = reply
+        window.is_void = window.read is None or self._lacks_delivered(_visible(window.read))
+
+    def _lacks_delivered(self, visible: VisibleXids | None) -> bool:
+        """Whether a read lacks a transaction that the stream had delivered before its window."""
+        return visible is not None and not all(visible.sees(xid) for xid in self._delivered)
 
     def _request(self, window: Window) -> None:
         window.before = frozenset(self._delivered)
@@ -192,9 +236,11 @@ class WindowProtocol:
         read = window.read
         assert read is not None
         window.state = WindowState.CLOSED
-        visible = read.seen.visible if read.seen is not None else None
-        lacks = visible is not None and not all(visible.sees(xid) for xid in self._delivered)
-        if read.outcome is Outcome.ROWS and (lacks or window.truncated):
+        visible = _visible(read)
+        # what the snapshot of a table does not see, the stream has sent or sends
+        is_copied = window.plan.whole and window.chunk is not None
+        void = window.is_void or window.truncated or self._lacks_delivered(visible)
+        if read.outcome is Outcome.ROWS and void and not is_copied:
             window.read = replace(read, outcome=Outcome.VOID, lines=[])
         if visible is not None:
             self._forget(visible)
@@ -208,3 +254,7 @@ class WindowProtocol:
     def _forget(self, visible: VisibleXids) -> None:
         """Remove visible transactions: later reads see them, too."""
         self._delivered = {xid for xid in self._delivered if not visible.sees(xid)}
+
+
+def _visible(read: ChunkRead | None) -> VisibleXids | None:
+    return read.seen.visible if read is not None and read.seen is not None else None

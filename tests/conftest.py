@@ -18,7 +18,7 @@ from tailrace.cdc.launch import java
 from tailrace.schemas.errors import ConfigError
 from tests.support import apicurio
 from tests.support.servers import fresh_database
-from tests.support.spread import Spread
+from tests.support.spread import Spread, rank
 
 if TYPE_CHECKING:
     from tests.containers.servers import Servers as ContainerServers
@@ -51,6 +51,12 @@ def pytest_configure() -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
     """Let `--dist loadfile` keep the files that share a Spark session on one worker."""
     return Spread(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let several workers begin with the longest files, so that none is left alone at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,7 @@ the present state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 import psycopg
 import structlog
@@ -18,6 +18,7 @@ from tailrace.schemas.errors import StateError, TailraceError
 from tailrace.schemas.records.layout import Asked, TableStatus
 from tailrace.schemas.records.requests import Outcome, Request, RequestRecord
 from tailrace.schemas.relation import Relation
+from tailrace.schemas.table_names import known_name
 from tailrace.sinks.control.requests import RequestTail
 from tailrace.snapshot.plan import check_condition
 
@@ -57,17 +58,21 @@ class SnapshotRequests:
             relations = {relation.qualified_name: relation for relation in self._catalog.relations()}
             return [
                 self._start(relations[name], request) if name in relations else self._not_captured(name)
-                for name in request.tables or relations
+                for name in _meant(request.tables, relations) or relations
             ]
         if request.action in ("park", "unpark", "leave out"):
             relations = {relation.qualified_name: relation for relation in self._catalog.relations()}
             do = {"park": self._park, "unpark": self._unpark, "leave out": self._leave_out}[request.action]
-            return [do(relations[name]) if name in relations else self._not_captured(name) for name in request.tables]
+            return [
+                do(relations[name]) if name in relations else self._not_captured(name)
+                for name in _meant(request.tables, relations)
+            ]
         states = self._registry.states
         reading = [name for name in states if self._is_read(name)]
         act = {"pause": self._pause, "resume": self._resume, "cancel": self._cancel}[request.action]
         return [
-            act(name) if self._is_read(name) else Outcome(name, "not being read") for name in request.tables or reading
+            act(name) if self._is_read(name) else Outcome(name, "not being read")
+            for name in _meant(request.tables, states) or reading
         ]
 
     def _park(self, relation: Relation) -> Outcome:
@@ -75,8 +80,6 @@ class SnapshotRequests:
         if self._registry.is_parked(relation):
             return Outcome(name, "parked already")
         error = StateError("TR-430", f'table "{name}" was parked by a command', hint=f"tailrace table resume {name}")
-        if name in self._registry.keyless:
-            return _refused(name, "without a key: it could not be read again on resume")
         self._set_aside(relation, error)
         return Outcome(name, "parked")
 
@@ -84,11 +87,12 @@ class SnapshotRequests:
         name = relation.qualified_name
         if not self._registry.is_parked(relation):
             return Outcome(name, "not parked")
+        if name in self._registry.lost:
+            return _refused(name, "its topic has lost records: `tailrace table list` shows what repairs it")
         self._catalog.keys.ask_again(relation.oid)
         self._registry.resume(relation)
-        if name in self._registry.keyless:
-            return Outcome(name, "resumed without a key: its topic lacks the changes since it was parked")
-        return Outcome(name, "resumed: it is read again", self._registry.states[name].run)
+        how = "its topic is emptied and all rows are read" if name in self._registry.keyless else "it is read again"
+        return Outcome(name, f"resumed: {how}", self._registry.states[name].run)
 
     def _leave_out(self, relation: Relation) -> Outcome:
         name = relation.qualified_name
@@ -111,14 +115,13 @@ class SnapshotRequests:
     def _start(self, relation: Relation, request: Request) -> Outcome:
         name = relation.qualified_name
         if self._registry.is_parked(relation):
-            return _refused(name, f"parked: tailrace table resume {name}")
-        if name in self._registry.keyless:
-            refused = bool(request.tables)
-            return Outcome(name, "without a key: only the first snapshot can read it", refused=refused)
+            return _refused(name, "parked", hint=f"tailrace table resume {name}")
         state = self._registry.states.get(name)
         if state is not None and state.status is TableStatus.UNPUBLISHED:
-            return _refused(name, f"not wholly published: {state.remedy}")
+            return _refused(name, "not wholly published", hint=state.remedy)
         asked = state.asked or Asked() if state is not None and self._is_read(name) else None
+        if name in self._registry.keyless:
+            return self._start_log(relation, request, asked)
         if state is not None and asked is not None:
             less = (request.reconcile and asked.since is None) or (asked.where not in (None, request.where))
             if not less and (asked.where == request.where or not asked.whole):
@@ -131,6 +134,19 @@ class SnapshotRequests:
             since = self._registry.ends(relation)
         where = request.where if whole else None
         return Outcome(name, "started", self._registry.ask(relation, Asked(whole, where, request.rate, since=since)))
+
+    def _start_log(self, relation: Relation, request: Request, asked: Asked | None) -> Outcome:
+        """Read a table without a key into an emptied topic, if the request names the table."""
+        name = relation.qualified_name
+        if asked is not None:
+            return Outcome(name, "being read already", self._registry.states[name].run)
+        if not request.tables:
+            return Outcome(name, "without a key: read only if it is named, because its topic is emptied first")
+        if request.where is not None:
+            why = "without a key: its topic is emptied, so all rows are read"
+            return _refused(name, why, hint=f"tailrace snapshot start {name}")
+        run = self._registry.ask(relation, Asked(whole=False, rate=request.rate))
+        return Outcome(name, "started: its topic is emptied first", run)
 
     def _error_in(self, relation: Relation, where: str) -> str:
         """Return the server's error message for a condition, empty if the condition is valid."""
@@ -150,6 +166,8 @@ class SnapshotRequests:
 
     def _set_paused(self, name: str, paused: bool, outcome: str) -> Outcome:
         state = self._registry.states[name]
+        if paused and name in self._registry.keyless:
+            return _refused(name, "without a key: its read holds one snapshot and cannot be paused", state.run)
         if (state.asked is not None and state.asked.paused) == paused:
             return Outcome(name, "paused already" if paused else "not paused", state.run)
         self._registry.pause(name, paused=paused)
@@ -158,10 +176,16 @@ class SnapshotRequests:
     def _cancel(self, name: str) -> Outcome:
         state = self._registry.states[name]
         if state.asked is None or not state.asked.whole:
-            return _refused(name, "its topic lacks rows until the read ends; pause it instead", state.run)
+            instead = "" if name in self._registry.keyless else "; pause it instead"
+            return _refused(name, f"its topic lacks rows until the read ends{instead}", state.run)
         self._registry.cancel(name)
         return Outcome(name, "cancelled", state.run)
 
 
-def _refused(name: str, why: str, run: int | None = None) -> Outcome:
-    return Outcome(name, why, run, refused=True)
+def _meant(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Return the tables that a request means: `a.b` is also the table "a.b" of public."""
+    return [known_name(name, known) for name in names]
+
+
+def _refused(name: str, why: str, run: int | None = None, hint: str = "") -> Outcome:
+    return Outcome(name, why, run, refused=True, hint=hint)

@@ -3,7 +3,8 @@
 Used for the rest of a first snapshot or, if so configured, all of it; for a new table; for a table whose rows read
 differently; and for a table that a person wants read. The keys that the stream changes during a window are noted; the
 other rows are sent at the commit of the high mark. Where marks cannot be written, they are sent after the last record
-of the stream.
+of the stream. A table without a key is read from one snapshot, and the stream's changes that the snapshot has are
+dropped.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 import psycopg
@@ -61,7 +63,9 @@ _ASK_S: Final = 0.05
 class TableRead:
     """A table that is being read; `plan` is None until its read is planned.
 
-    `ready_at` is the earliest monotonic time for the next step, because of the rate limit or after a failed attempt.
+    `ready_at` is the earliest monotonic time for the next step, because of the rate limit or after a failed attempt. Of
+    a table without a key: `has_snapshot` if the stream has passed the snapshot that its chunks are read from,
+    `truncated` if the stream has truncated the table since.
     """
 
     def __init__(self, relation: Relation, run: int) -> None:
@@ -71,6 +75,13 @@ class TableRead:
         self.left: list[Chunk] = []
         self.reconcile: Reconcile | None = None
         self.ready_at = 0.0
+        self.has_snapshot = False
+        self.truncated = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the table has no key, so that it is read from one snapshot."""
+        return self.plan is not None and self.plan.whole
 
 
 class Windows:
@@ -118,6 +129,7 @@ class Windows:
         )
         self._protocol = WindowProtocol(reader)
         assembler.rows.on_commit = self._commit
+        tables.is_copied_later = self._is_copied_later
 
     def resume(self, relation: Relation, chunks: Iterable[Chunk]) -> None:
         """Resume a table's read with its remaining chunks; without a layout the read has not begun."""
@@ -156,6 +168,8 @@ class Windows:
             for read in list(self.reads.values()):
                 if read.reconcile is not None:
                     self._reconcile(read, read.reconcile)
+                elif read.truncated and read.has_snapshot:
+                    self._copied(read)  # its other rows have been deleted
         self._next()
 
     def _begin(self, relation: Relation) -> TableRead:
@@ -181,6 +195,9 @@ class Windows:
                 continue
             if read.plan is None:
                 self._protocol.plan(read.relation, read.run, asked.where)
+                return
+            if read.is_whole and not read.has_snapshot:
+                self._protocol.take_snapshot(read.plan)
                 return
             if read.left:
                 self._protocol.read(read.plan, read.left[0])
@@ -210,19 +227,18 @@ class Windows:
             return
         try:
             has_key = self._tables.has_key(plan.relation)
+            self._registry.check_hidden(plan.relation, plan.layout)
         except TailraceError as error:
             self._refused(read, error)
             return
-        if not has_key:
-            self._registry.cannot_be_read(plan.table)
-            self._done(plan.table)
-            return
+        plan = replace(plan, whole=not has_key)
         self._registry.forget_chunks(plan.table)
         for chunk in plan.chunks:
             self._registry.note_chunk(chunk, plan.run, done=False)
         # after the chunks: without Kafka transactions, only the first of these records may exist at the next start
         past = self._tables.past(plan.relation.schema, plan.relation.name)
-        self._registry.planned(plan.relation, plan.layout, plan.lsn, past)
+        assert plan.layout is not None
+        self._registry.planned(plan.relation, plan.layout, plan.lsn, past, has_key=has_key)
         log.info("table read started", table=plan.table, run=plan.run, chunks=len(plan.chunks))
         read.plan = plan
         read.left = list(plan.chunks)
@@ -233,6 +249,8 @@ class Windows:
         read = self.reads.pop(table)
         if read.reconcile is not None:
             read.reconcile.close()
+        if read.is_whole:
+            self._protocol.end_snapshot(table)
         if not self.reads:
             self._assembler.on_message = None
             self._assembler.rows.on_key = None
@@ -244,13 +262,18 @@ class Windows:
 
     def _message(self, message: pgoutput.Message) -> None:
         """Process a logical message of the stream."""
-        self._closed = self._protocol.mark(message.prefix, message.content) or self._closed
+        try:
+            self._closed = self._protocol.mark(message.prefix, message.content) or self._closed
+        except psycopg.Error as error:
+            raise cannot_read(error) from None
         self._opened = self._protocol.opened
 
     def _touch(self, table: CapturedTable, key: bytes) -> None:
         read = self.reads.get(table.name)
         reconcile = read.reconcile if read is not None else None
-        if key == TRUNCATE_KEY:
+        if read is not None and read.is_whole:
+            read.truncated |= key == TRUNCATE_KEY
+        elif key == TRUNCATE_KEY:
             self._protocol.truncated(table.name)
             if reconcile is not None:
                 reconcile.truncated()
@@ -273,7 +296,10 @@ class Windows:
 
     def _between(self) -> None:
         """Open and close windows without marks, between transactions."""
-        window = self._protocol.between(self._assembler.rows.flushed_lsn)
+        try:
+            window = self._protocol.between(self._assembler.rows.flushed_lsn)
+        except psycopg.Error as error:
+            raise cannot_read(error) from None
         if window is None and self._protocol.opened is not None:
             self._begin_empty(self._protocol.opened, self._assembler.behind)
         if window is not None:
@@ -283,7 +309,13 @@ class Windows:
         """Handle the result of a window; its rows get the positions after `position`."""
         read, found = self._current(window.plan), window.read
         assert found is not None  # it is closed
-        if read is not None:
+        if read is not None and window.chunk is None:
+            read.has_snapshot = found.outcome is Outcome.ROWS
+            if read.has_snapshot:
+                self._when_copied(read)
+            else:
+                read.ready_at = time.monotonic() + _AGAIN_S
+        elif read is not None:
             if found.outcome is Outcome.DENIED:
                 self._denied(read, found.denied)
             elif found.refused is not None:
@@ -295,7 +327,7 @@ class Windows:
                 read.ready_at = time.monotonic() + _PLAN_AGAIN_S
                 self._watch.want_look()
             elif found.outcome is Outcome.MOVED or self._is_outdated(window, found, read):
-                log.info("table altered during its read", table=window.chunk.table)
+                log.info("table altered during its read", table=window.plan.table)
                 past = self._tables.past(found.relation.schema, found.relation.name)
                 self._registry.altered(found.relation, found.layout, past)
             elif found.outcome is Outcome.VOID:
@@ -313,14 +345,24 @@ class Windows:
         read = self._current(plan)
         if read is None or not self._registry.begins_empty(plan.table) or self._has_left(plan.relation, plan.lsn):
             return
+        if window.is_void:
+            return
         seen = self._tables.seen(plan.relation.oid)
         if seen is None or (seen[1] <= plan.lsn and _shape(seen[0]) != _shape(plan.relation)):
             self._tables.see(plan.relation, plan.lsn)
-        table = self._tables.captured(plan.relation.oid)
+        table = self._tables.for_rows(plan.relation.oid)
         if table is not None and self._current(plan) is not None:
             self._assembler.empty(table, position)
             self._assembler.sent(position)
             self._registry.emptied(plan.table)
+            read.truncated = False
+
+    def _is_copied_later(self, name: str) -> bool:
+        """Whether the present transaction's changes of a table without a key come with its rows."""
+        read, xid = self.reads.get(name), self._assembler.open_xid
+        if read is not None and read.has_snapshot:
+            return False
+        return xid is None or self._protocol.is_in_snapshot(name, xid)
 
     def _denied(self, read: TableRead, statements: tuple[str, ...]) -> None:
         """Retry a table later that the role may not read; it stays incomplete until it has been read."""
@@ -336,7 +378,7 @@ class Windows:
             raise error
 
     def _failed(self, window: Window, error: str) -> None:
-        table = window.chunk.table
+        table = window.plan.table
         log.error("table read failed: cannot select rows", table=table, where=window.plan.where, error=error)
         self._registry.cancel(table, "failed")
 
@@ -369,8 +411,8 @@ class Windows:
         """Send a window's rows that the stream has not changed meanwhile, after `position`."""
         self._assembler.sent(position)
         # the shape may be new to the topic, and invalidate the rows read so far
-        destined = self._tables.captured(found.relation.oid)
-        if destined is None or self._current(window.plan) is None:
+        destined = self._tables.for_rows(found.relation.oid)
+        if destined is None or self._current(window.plan) is None or window.chunk is None or read.truncated:
             return
         behind = self._assembler.behind
         run = window.plan.run
@@ -387,7 +429,7 @@ class Windows:
         self._assembler.sent(sender.position)
         self._pace.read(copied)
         read.left.remove(window.chunk)
-        rate = self._asked(window.chunk.table).rate
+        rate = self._asked(window.plan.table).rate
         if rate:
             rows = sender.position.ordinal - position.ordinal
             read.ready_at = time.monotonic() + rows / rate
@@ -398,7 +440,7 @@ class Windows:
 
         A partitioned table without partitions has no chunks at all.
         """
-        if read.plan is None or read.left or read.reconcile is not None:
+        if read.plan is None or read.left or read.reconcile is not None or (read.is_whole and not read.has_snapshot):
             return
         since = self._asked(read.plan.table).since
         if since is None:
@@ -419,7 +461,7 @@ class Windows:
             seen = self._tables.seen(relation.oid)
             if seen is None or _shape(seen[0]) != _shape(relation):
                 self._tables.see(relation, read.plan.lsn)
-            table = self._tables.captured(relation.oid)
+            table = self._tables.for_rows(relation.oid)
             if table is not None and self._current(read.plan) is not None:
                 deletes = Deletes(self._delivery.sink.outbox, table, self._tables.key_schema(table), read.run)
                 self._assembler.sent(deletes.send(keys, self._assembler.behind))

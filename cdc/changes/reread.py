@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import orjson
 import psycopg
 from psycopg import pq, sql
 
@@ -16,6 +17,12 @@ from tailrace.schemas.lsn import WAL_END, parse_lsn
 from tailrace.schemas.relation import Relation
 
 Texts = Sequence[bytes | bool | None]
+
+# read with the lock that the query takes on the table, so these are the names that the query used
+_NAMES = sql.SQL(
+    "(SELECT json_agg(attname ORDER BY attnum) FROM pg_catalog.pg_attribute"
+    " WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped)"
+)
 
 
 class Reread:
@@ -39,6 +46,7 @@ class Reread:
         result = self._query(relation, key_columns, missing, [_text(texts[i]) for i in key_columns])
         fields: list[bytes | None] | None = None
         if result is not None and result.ntuples:
+            _check_names(relation, result.get_value(0, len(missing)))
             fetched = {i: result.get_value(0, n) for n, i in enumerate(missing)}
             fields = [fetched[i] if text is False else _bytes(text) for i, text in enumerate(texts)]
         else:
@@ -60,13 +68,21 @@ class Reread:
             return None
         columns = [_quoted(relation.columns[i].name) for i in missing]
         keys = [sql.SQL("{} = %s").format(_quoted(relation.columns[i].name)) for i in key_columns]
-        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(
-            sql.SQL(", ").join(columns), _quoted(*named), sql.SQL(" AND ").join(keys)
+        query = sql.SQL("SELECT {}, {} FROM {} WHERE {}").format(
+            sql.SQL(", ").join(columns), _NAMES.format(relation.oid), _quoted(*named), sql.SQL(" AND ").join(keys)
         )
         try:
             return self._connection.execute(query, key).pgresult
         except psycopg.errors.UndefinedTable:
             return self._query(relation, key_columns, missing, key)
+
+
+def _check_names(relation: Relation, names: bytes | None) -> None:
+    """Raise UndefinedColumn if columns have exchanged names: then a name may be that of a hidden column."""
+    shown = [column.name for column in relation.columns]
+    now = orjson.loads(names or b"[]")
+    if [name for name in now if name in set(shown)] != shown:
+        raise psycopg.errors.UndefinedColumn("columns have been renamed")
 
 
 def _quoted(*names: str) -> sql.Identifier:

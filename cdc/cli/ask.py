@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -25,6 +25,9 @@ Timeout = Annotated[
 ]
 TIMEOUT_S = 15.0
 
+_WORDS: Final = {"unpark": "resume", "leave out": "leave-out"}
+"""The commands whose actions have other names in requests."""
+
 
 def ask(request: Request, timeout: float, config: Path | None, json: bool) -> None:
     """Send a request and print its outcome. Raises ConfigError TR-130 if it is refused for a table.
@@ -32,10 +35,13 @@ def ask(request: Request, timeout: float, config: Path | None, json: bool) -> No
     No answer is no error: a request may be sent while no daemon runs, as for the recovery of a lost slot.
     """
     with Display("waiting for the daemon's answer", json=json):
+        from tailrace.cdc.operations.snapshots import refuse_recovery
         from tailrace.schemas.config.file import load
         from tailrace.sinks.control.requests import Ask
 
         loaded = load(config)
+        if request.is_recovery:
+            refuse_recovery(loaded)
         with Ask(loaded.kafka, loaded.source.slot) as asked:
             asked.send(request)
             answer = asked.wait(timeout)
@@ -59,17 +65,20 @@ def _refuse(refused: list[Outcome], request: Request) -> None:
     if refused:
         hints = dict.fromkeys(each.hint for each in refused if each.hint)
         about_reads = request.action in ("start", "pause", "resume", "cancel")
+        word = _WORDS.get(request.action, request.action)
         raise ConfigError(
             "TR-130",
-            f'request "{request.action}" refused for {", ".join(each.table for each in refused)}',
+            f'request "{word}" refused for {", ".join(each.table for each in refused)}',
             detail="; ".join(f"{each.table}: {each.outcome}" for each in refused) + ".",
             hint="\n       ".join(hints) or ("tailrace snapshot status" if about_reads else "tailrace table list"),
         )
 
 
 def table_names(tables: list[str] | None) -> tuple[str, ...]:
-    """Return distinct names with their schema; the default schema is public."""
-    return tuple(dict.fromkeys(name if "." in name else f"public.{name}" for name in tables or ()))
+    """Return distinct names with their schema and without quotes; the default schema is public."""
+    from tailrace.schemas.table_names import qualified
+
+    return tuple(dict.fromkeys(map(qualified, tables or ())))
 
 
 def _dict(outcome: Outcome) -> dict[str, object]:

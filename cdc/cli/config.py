@@ -22,7 +22,7 @@ def show(config: ConfigFile = None, json: Json = False) -> None:
         return
     output.line(f"# {loaded.path or 'no file, environment only'}")
     rows = [(key, _literal(value), loaded.origins.get(key, "default")) for key, value in _flat("", values)]
-    output.table(("key", "value", "from"), rows)
+    output.table(("key", "value", "from"), rows, breaks_words=True)
 
 
 @app.command()

@@ -110,4 +110,4 @@ def status(json: Json = False, state_dir: StateDir = STATE_DIR) -> None:
         )
         for each in found
     ]
-    output.table(("name", "state", "pid", "ports", "memory", "log"), rows)
+    output.table(("name", "state", "pid", "ports", "memory", "log"), rows, breaks_words=True)

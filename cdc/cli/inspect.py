@@ -1,4 +1,4 @@
-"""Commands `status`, `tail`, `verify` and `wait`: inspect a pipeline without changing it."""
+"""Commands `status`, `tail` and `wait`: inspect a pipeline without changing it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import typer
 
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.display import Display
-from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.options import TABLE_HELP, ConfigFile, Json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tailrace.schemas.config.model import Config
 
 
@@ -23,7 +21,9 @@ def status(
 ) -> None:
     """Show daemon, slot, positions, lag and views, also while servers are down.
 
-    Exit code 7: a table is parked, or no table is captured.
+    Exit code 0: all is well. 4: PostgreSQL cannot be reached. 5: Kafka cannot be reached. 7: a person is needed,
+    because the daemon failed or was killed, the slot is lost or missing, a table is parked, no table is captured, or
+    a view has stopped. A daemon that was stopped with a signal is no error.
     """
     with Display("asking PostgreSQL and Kafka", json=json) as display:
         from tailrace.cdc.cli.status_page import status_lines
@@ -39,8 +39,8 @@ def status(
     else:
         for text in status_lines(found, output.width()):
             output.line(text)
-    if any(found.topics.parked_tables.values()) or not found.source.captures_any:
-        raise typer.Exit(7)
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
 
 
 def watch_status(config: Config, *, as_json: bool, display: Display) -> NoReturn:
@@ -68,7 +68,7 @@ def watch_status(config: Config, *, as_json: bool, display: Display) -> NoReturn
 
 
 def tail(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help='"schema.table"; "table" means public.table.')],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help=TABLE_HELP)],
     config: ConfigFile = None,
     json: Json = False,
     from_start: Annotated[bool, typer.Option("--from-start", help="Start at the oldest record on the topic.")] = False,
@@ -88,76 +88,6 @@ def tail(
                 output.json(change.to_dict())
             else:
                 output.line(str(change))
-
-
-def verify(
-    views: Annotated[
-        list[str] | None, typer.Argument(metavar="VIEW...", help="Default: all views of one table.")
-    ] = None,
-    config: ConfigFile = None,
-    json: Json = False,
-    timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Maximum wait for a transaction or a view.")
-    ] = 120,
-    limit: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Maximum differing keys, or findings, to print per comparison.")
-    ] = 20,
-    log: Annotated[
-        bool, typer.Option("--log", help="Compare the topics with their position records; do not read the source.")
-    ] = False,
-) -> None:
-    """Compare source, topics and views at one LSN, row by row; exit code 7 if they differ."""
-    if log:
-        if views:
-            raise typer.BadParameter("--log checks the topics of all tables; do not name views.")
-        _verify_log(config, json, limit)
-        return
-    results = []
-    with Display("asking Kafka for schemas", json=json) as display:
-        from tailrace.cdc.cli.verify_report import lines, summary
-        from tailrace.cdc.operations.verify import verify as compare
-        from tailrace.schemas.config.file import load
-        from tailrace.schemas.errors import TailraceError, all_of
-
-        loaded = load(config)
-
-        def told(what: str, done: int, total: int | None) -> None:
-            display.step(what, done, total, "rows")
-
-        late: list[TailraceError] = []
-        try:
-            for result in compare(loaded, views or [], timeout_s=timeout, limit=limit, say=display.note, told=told):
-                results.append(result)
-                for text in [output.json_text(result.to_dict())] if json else lines(result):
-                    display.line(text)
-        except TailraceError as error:
-            late.append(error)
-    failure = summary(results)
-    if failure is not None or late:
-        # the exit code is that of a difference, if there is one
-        raise all_of([failure, *late] if failure is not None else late)
-
-
-def _verify_log(config: Path | None, json: bool, limit: int) -> None:
-    with Display("asking Kafka", json=json) as display:
-        from tailrace.cdc.cli.log_report import lines, summary
-        from tailrace.cdc.operations.verify_log import verify_log
-        from tailrace.schemas.config.file import load
-
-        loaded = load(config)
-
-        def told(what: str, done: int, total: int | None) -> None:
-            display.step(what, done, total, "records")
-
-        proof = verify_log(loaded, limit=limit, told=told)
-    if json:
-        output.json(proof.to_dict())
-    else:
-        for text in lines(proof):
-            output.line(text)
-    failure = summary(proof)
-    if failure is not None:
-        raise failure
 
 
 def wait(

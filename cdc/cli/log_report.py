@@ -33,10 +33,13 @@ def summary(proof: LogProof) -> FoundError | None:
     """Return the error that ends the command if there are findings, else None."""
     if proof.holds:
         return None
+    deleted = [finding.topic for finding in proof.tally.findings if finding.kind == "deleted"]
     return FoundError(
         "TR-701",
         f'the topics of slot "{proof.slot}" do not match their position records',
-        detail=f"Findings: {proof.tally.found}.",
-        hint="tailrace verify  # compares tables with the source. Check whether another program writes to the topics"
+        detail=f"Findings: {proof.tally.found}." + f" Deleted topics: {', '.join(deleted)}." * bool(deleted),
+        hint="tailrace table list  # how to continue (TR-424), once `tailrace run` has noticed it"
+        if deleted
+        else "tailrace verify  # compares tables with the source. Check whether another program writes to the topics"
         " or deletes records.",
     )

@@ -9,7 +9,7 @@ import typer
 from tailrace.cdc.cli import output, snapshot_plan
 from tailrace.cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
 from tailrace.cdc.cli.display import Display
-from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.options import TABLE_HELP, ConfigFile, Json
 from tailrace.cdc.cli.tree import App
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ app = App(help="Read tables again while streaming; show, pause, resume and cance
 
 app.command()(snapshot_plan.plan)
 
-Tables = Annotated[
-    list[str] | None, typer.Argument(metavar="TABLE...", help='"schema.table"; "table" means public.table.')
-]
+Tables = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help=TABLE_HELP)]
 Reads = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help="Default: all tables being read.")]
 
 

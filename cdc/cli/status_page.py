@@ -11,7 +11,6 @@ from tailrace.cdc.operations.status import DaemonStatus, SourceStatus, Status, T
 from tailrace.cdc.operations.table_waits import sentence
 from tailrace.cdc.postgres.membership import shown
 from tailrace.schemas.lsn import format_lsn
-from tailrace.sinks.control.views_topic import WAITS_FOR_TABLE
 
 _INDENT: Final = " " * 9
 _LEAST_WIDTH: Final = 40
@@ -21,7 +20,7 @@ def status_lines(status: Status, width: int = 80) -> Iterator[str]:
     """Yield the lines of the status: daemon, source, topics, views. Wraps at spaces, at `width`."""
     for text in (
         *_daemon(status.slot_name, status),
-        *_source(status.slot_name, status.source, status.seconds_to_full),
+        *_source(status),
         *_topics(status.topics),
     ):
         # SQL statements are not wrapped, so that they can be pasted
@@ -81,7 +80,7 @@ def _daemon(slot_name: str, status: Status) -> Iterator[str]:
     if daemon.state == "failed":
         yield f"daemon   does not run: it failed at {_time(daemon.since)}{where}"
         yield f"{_INDENT}{_error(daemon)}"
-    elif slot is None:
+    elif slot is None and not status.lacks_slot:
         yield f'daemon   has not run yet: slot "{slot_name}" does not exist; start it: tailrace run'
     elif daemon.state == "stopped":
         yield f"daemon   does not run: it was stopped at {_time(daemon.since)}{where}"
@@ -109,15 +108,21 @@ def _error(daemon: DaemonStatus) -> str:
     return " ".join(each for each in (daemon.code, daemon.message) if each) or "no error is known"
 
 
-def _source(slot_name: str, source: SourceStatus, seconds_to_full: float | None) -> Iterator[str]:
+def _source(status: Status) -> Iterator[str]:
+    source, slot_name, seconds_to_full = status.source, status.slot_name, status.seconds_to_full
     if source.error:
         yield f"source   down: {source.error}"
         return
     yield f"source   WAL at {_lsn(source.wal_lsn)}"
     yield from _missing(source)
     slot = source.slot
+    if status.lacks_slot:
+        yield f'slot     "{slot_name}" is MISSING, but the topics have a position; what to do: tailrace explain TR-402'
+        return
     if slot is None:
-        yield f'slot     "{slot_name}" does not exist yet; `tailrace run` creates it'
+        may_be_lost = status.topics.error or status.daemon.code == "TR-402"
+        what = "; if it did, what to do: tailrace explain TR-402" if may_be_lost else " yet; `tailrace run` creates it"
+        yield f'slot     "{slot_name}" does not exist{what}'
         return
     owner = f"read by server process {slot.active_pid}" if slot.active_pid else "not read by any process"
     yield f'slot     "{slot_name}", {owner}'
@@ -138,7 +143,12 @@ def _missing(source: SourceStatus) -> Iterator[str]:
     missing = source.missing_tables
     if missing:
         names = ", ".join(shown(missing))
-        yield f"missing  {len(missing)} tables match source.tables and are in no publication: {names}"
+        match = (
+            "1 table matches source.tables and is"
+            if len(missing) == 1
+            else f"{len(missing)} tables match source.tables and are"
+        )
+        yield f"missing  {match} in no publication: {names}"
         for statement in source.missing_statements:
             yield f"         {statement}"
 
@@ -177,8 +187,7 @@ def _view(view: ViewStatus) -> tuple[str, str, str, str]:
         return view.name, view.target, "-", "unknown"  # the topic with the views' states cannot be read
     waits = [sentence(view.waits_for)] if view.waits_for and not view.error else []
     if view.flushed_lsn is None:
-        waiting = view.error is not None and WAITS_FOR_TABLE in _first_line(view.error)
-        state = ["nothing applied yet"] if not view.error or waiting else []
+        state = ["nothing applied yet"] if not view.error or view.only_waits else []
     else:
         state = [lag_text(view.lag_bytes, view.lag_seconds)]
     begins = [] if view.history_from_lsn is None else [f"from {_lsn(view.history_from_lsn)}"]

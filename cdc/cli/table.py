@@ -9,7 +9,7 @@ import typer
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.ask import TIMEOUT_S, Timeout, ask, table_names
 from tailrace.cdc.cli.display import Display
-from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.options import TABLE_HELP, ConfigFile, Json
 from tailrace.cdc.cli.tree import App
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = App(help="Captured tables: list, add, remove, park, resume.")
 
-Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help='"schema.table"; "table" means public.table.')]
+Tables = Annotated[list[str], typer.Argument(metavar="TABLE...", help=TABLE_HELP)]
 
 
 @app.command("list")
@@ -45,7 +45,7 @@ def list_tables(config: ConfigFile = None, json: Json = False) -> None:
             output.line(f"\n{each.table}: {each.code} {each.error}")
             resume = f"tailrace table resume {each.table}"
             lines = (each.hint or "").split("\n       ")
-            for line in lines if resume in lines else [*lines, resume]:
+            for line in lines if resume in lines or each.code == "TR-424" else [*lines, resume]:
                 output.line(f"    {line}")
         elif each.hint and not each.code:
             output.line(f"\n{each.table}: its changes are not published; once they are, it is read again")
@@ -93,7 +93,7 @@ def park(tables: Tables, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None
 def resume(tables: Tables, timeout: Timeout = TIMEOUT_S, config: ConfigFile = None, json: Json = False) -> None:
     """Read parked tables again, delete keys that they no longer have, and stream their changes again.
 
-    A table without a key is only streamed again: its topic lacks the changes since it was parked.
+    The topic of a table without a key is emptied instead, and then all its rows are written.
     """
     _ask("unpark", tables, timeout, config, json)
 

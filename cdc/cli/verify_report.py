@@ -19,8 +19,12 @@ _CONTEXT: Final = 20
 def lines(result: Result) -> Iterator[str]:
     """Yield the verdict, the row counts and the differences of a view."""
     verdict = "equal" if result.equal else "DIFFERENT"
-    cut = format_lsn(result.cut.flushed_lsn)
-    yield f"{result.view}: {verdict}  (X {format_lsn(result.x)}, C {cut}, {result.seconds:.1f} s)"
+    at = f"C {format_lsn(result.cut)}, {result.seconds:.1f} s"
+    if result.x is None:
+        name = f"{result.view}, base table of {result.table}" if result.table else result.view
+        yield f"{name}: {verdict}  ({at})"
+    else:
+        yield f"{result.view}: {verdict}  (X {format_lsn(result.x)}, {at})"
     for outcome in result.outcomes:
         yield from _outcome(result, outcome)
     if result.late and not result.equal:
@@ -29,13 +33,14 @@ def lines(result: Result) -> Iterator[str]:
 
 def summary(results: Sequence[Result]) -> FoundError | None:
     """Return the error that ends the command if views differ, else None; it names views, never values."""
-    different = [result.view for result in results if not result.equal]
+    different = list(dict.fromkeys(result.view for result in results if not result.equal))
     if not different:
         return None
+    views = len({result.view for result in results})
     keys = sum(outcome.differing for result in results for outcome in result.outcomes)
     return FoundError(
         "TR-700",
-        f"{len(different)} of {len(results)} views differ: {', '.join(different)}",
+        f"{len(different)} of {views} views differ: {', '.join(different)}",
         detail=f"Differing keys in all comparisons: {keys}.",
         hint=f"tailrace views rebuild {different[0]}  # rebuilds the view from its topic",
     )

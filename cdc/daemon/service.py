@@ -31,7 +31,10 @@ _SAY_AGAIN_S = 60.0
 
 
 class Service:
-    """The daemon of one slot. `run` returns when `stop` is set, at a transaction boundary."""
+    """The daemon of one slot. `run` returns when `stop` is set, at a transaction boundary.
+
+    A server that does not answer is tried again: before this process has streamed, for `delivery.start_timeout_s`.
+    """
 
     def __init__(self, config: Config, stop: threading.Event, health: Health) -> None:
         self._config = config
@@ -39,10 +42,12 @@ class Service:
         self._health = health
         self._streamed = False
         self._waiting = False
+        self._gives_up_at = 0.0
 
     def run(self) -> None:
         """Stream until `stop` is set. Raises TailraceError for errors that need an operator."""
         settle()
+        self._gives_up_at = time.monotonic() + self._config.delivery.start_timeout_s
         for attempt in Retrying(
             retry=retry_if_exception(self._passes),
             wait=wait_random_exponential(multiplier=0.2, max=5),
@@ -108,7 +113,10 @@ class Service:
         if not isinstance(error, TailraceError):
             return False
         rule = retry_of(error.code)
-        return rule is Retry.LOCKED or (self._streamed and rule in (Retry.RESTART, Retry.OUTAGE))
+        if rule in (Retry.RESTART, Retry.OUTAGE):
+            # at a start, the cause may also be a wrong address, which an operator has to mend
+            return self._streamed or time.monotonic() < self._gives_up_at
+        return rule is Retry.LOCKED
 
 
 class _Retries:

@@ -12,7 +12,14 @@ from typing import Final
 
 import psycopg
 import structlog
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from tailrace.cdc.backfill.exported_snapshot import ExportedSnapshot
 from tailrace.cdc.daemon.outage import KafkaOutage, RegistryOutage
@@ -24,7 +31,7 @@ from tailrace.cdc.postgres.connect import connect
 from tailrace.cdc.postgres.lock_policy import tables_locked
 from tailrace.cdc.startup import recovery
 from tailrace.cdc.startup.captured import Captured, capture
-from tailrace.cdc.startup.cut_topics import check_cut
+from tailrace.cdc.startup.cut_topics import lost_topics
 from tailrace.cdc.startup.decide import EPOCH, Found, Start, decide
 from tailrace.cdc.startup.observe import look
 from tailrace.cdc.tables.position import before_slot, new_origin, origin_behind_gap
@@ -108,13 +115,14 @@ class Session:
         assert start.origin is not None
         _log_notes(start)
         reads = stored_reads(self._config)
-        captured = capture(self._config, self._connection, found, reads.states)
+        captured = capture(self._config, self._connection, found, reads.states, start.lost)
         return self._open(captured, start.origin, reads)
 
     def _decide(self, *, owned: bool) -> tuple[Found, Start]:
         """Inspect slot and topics and decide how to start. StateError if the start has to be refused.
 
-        With several brokers, the inconsistency must last: a broker that has just returned may not know all topics yet.
+        With several brokers, the inconsistency, or the loss of a table's topic, must last: a broker that has just
+        returned may not know all topics yet.
         """
         seen: list[Found] = []
 
@@ -125,7 +133,17 @@ class Session:
             seen[:] = [look(self._config, self._connection, owned=owned)]
             return seen[-1], decide(seen[-1])
 
-        again = Retrying(retry=retry_if_exception_type(StateError), stop=settled, wait=wait_fixed(0.5), reraise=True)
+        def last(state: RetryCallState) -> tuple[Found, Start]:
+            assert state.outcome is not None
+            found: tuple[Found, Start] = state.outcome.result()
+            return found
+
+        def loses(result: tuple[Found, Start]) -> bool:
+            found, start = result
+            return found.stored is not None and bool(start.lost.keys() - found.stored.parked.keys())
+
+        unsettled = retry_if_exception_type(StateError) | retry_if_result(loses)
+        again = Retrying(retry=unsettled, stop=settled, wait=wait_fixed(0.5), retry_error_callback=last)
         return again(look_and_decide)
 
     def _first_start(self, found: Found) -> Pipeline:
@@ -169,10 +187,11 @@ class Session:
         found = look(config, connection, owned=False)
         slot.end_start(connection, config.source.slot)
         slot.begin_start(connection, config.source.slot)
+        lost: dict[str, StateError] = {}
         if found.stored is not None:
             hint = recovery.copy_anew(found.prefix, found.slot_name if found.slot else None)
-            check_cut(found.stored.here, Topics(found.prefix), found.tables, found.topics, hint)
-        captured = capture(config, connection, found, stored_reads(config).states)
+            lost = lost_topics(found.stored.here, Topics(found.prefix), found.tables, found.topics, hint)
+        captured = capture(config, connection, found, stored_reads(config).states, lost)
         recovery.drop(connection, config.source.slot)
         keyless = captured.without_key
         refilled = [relation for relation in captured.relations if relation.qualified_name in keyless]

@@ -23,7 +23,7 @@ from tailrace.cdc.daemon.topic_watch import TopicWatch
 from tailrace.cdc.health.forecast import Alarm, Growth, Level, level_of, seconds_to_full
 from tailrace.cdc.health.health import Health, Stall
 from tailrace.cdc.health.source_state import SourceState, source_state
-from tailrace.cdc.health.stall import Standstill, cause_of
+from tailrace.cdc.health.stall import Recovery, Standstill, cause_of
 from tailrace.cdc.postgres.connect import connect
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import TailraceError
@@ -35,6 +35,7 @@ _EVERY_S: Final = 5.0
 _ANSWER_S: Final = 5.0
 _PING_S: Final = 3.0
 _STALL_AGAIN_S: Final = 600.0
+_RESUMES: Final = "the outage is over, and the stream resumes"
 
 _HEARTBEAT_BYTES: Final = 65_536
 """Minimum unconfirmed WAL for a heartbeat, which writes WAL itself: an idle server stays idle."""
@@ -51,6 +52,7 @@ class SlotWatch:
         self._growth = Growth()
         self._alarm = Alarm()
         self._standstill = Standstill(config.health.stall_s)
+        self._recovery = Recovery()
         self._stall_said: tuple[str, float] | None = None
         self._quiet = Standstill(config.source.heartbeat_s) if config.source.heartbeat_s else None
         self._beat_lsn = 0
@@ -178,10 +180,16 @@ class SlotWatch:
         # no answer: there may be WAL; no record: the start takes long
         behind = source is None or record is None or source.wal_lsn > record.here.flushed_lsn
         stood_s = self._standstill.look(time.monotonic(), position, behind=behind)
+        recovers = self._recovery.look(time.monotonic(), health, source)
         if stood_s is None:
             if health.stall is not None:
                 log.info("stall ended", lasted_s=round(time.time() - health.stall.since))
             health.stall = self._stall_said = None
+            return
+        if recovers:
+            # a cause is only logged if the position does not follow
+            if health.stall is not None:
+                health.stall = Stall(health.stall.since, _RESUMES)
             return
         cause = cause_of(health, source, before)
         health.stall = Stall(health.stall.since if health.stall else time.time() - stood_s, cause)

@@ -1,6 +1,6 @@
 """Find topics that lose records while the daemon runs: deleted by a script, or by another retention for a while.
 
-The start refuses such topics (TR-424). A running daemon would not notice: it only appends.
+The start parks such tables (TR-424). A running daemon would not notice: it only appends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.records.position import PositionRecord
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.table_names import candidates
 from tailrace.sinks.kafka.offsets import loss, topic_bounds
 
 log = structlog.get_logger()
@@ -36,7 +37,12 @@ class TopicWatch:
         if time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + _EVERY_S
-        offsets = {topic: ends for topic, ends in record.here.offsets.items() if topic not in self._topics.beside}
+        parked = {self._topics.table(*names) for table in record.parked for names in candidates(table)}
+        offsets = {
+            topic: ends
+            for topic, ends in record.here.offsets.items()
+            if topic not in self._topics.beside and topic not in parked
+        }
         try:
             found = topic_bounds(self._kafka, offsets).topics
         except TailraceError:

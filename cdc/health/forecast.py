@@ -53,6 +53,10 @@ _LEVELS: Final = ((Level.DANGER, 0.9, 3600.0), (Level.WARNING, 0.75, 4 * 3600.0)
 """For each level, the minimum used fraction of the limit and the maximum seconds until the limit."""
 
 
+_LEAST_PART: Final = 0.1
+"""Minimum used fraction of the limit for a forecast: below it, a single burst of changes would be an alarm."""
+
+
 def level_of(slot: Slot, retained: int, left_s: float | None) -> Level:
     """Return the level of a slot from its retained WAL and the forecast; without a limit it is never lost."""
     if slot.wal_status in ("unreserved", "lost"):
@@ -62,7 +66,7 @@ def level_of(slot: Slot, retained: int, left_s: float | None) -> Level:
     limit = retained + max(0, slot.safe_wal_size)
     part = retained / limit if limit else 1.0
     for level, least_part, most_s in _LEVELS:
-        if part >= least_part or (left_s is not None and left_s < most_s):
+        if part >= least_part or (part >= _LEAST_PART and left_s is not None and left_s < most_s):
             return level
     return Level.SAFE
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 from tailrace.cdc.health.lag import LagMeter
 from tailrace.cdc.health.source_state import SourceState
 from tailrace.cdc.postgres.membership import Missing
-from tailrace.schemas.errors import TailraceError
+from tailrace.schemas.errors import SourceError, TailraceError
 from tailrace.schemas.records.layout import Parked
 from tailrace.schemas.records.position import PositionRecord
 from tailrace.sinks.kafka.producer import KafkaSink
@@ -100,8 +100,14 @@ class Health:
         self.sink = self.committing_since = None
 
     def lag_seconds(self) -> float | None:
-        """Return the lag of the topics as `cdc.health.lag` defines it; None while unknown or in standby."""
-        return None if self.state == "standby" else self.lag.seconds(time.time())
+        """Return the lag of the topics as `cdc.health.lag` defines it; None while unknown or in standby.
+
+        While the source does not answer or refuses us, nobody sees its commits, so that 0 would be a guess.
+        """
+        lag_s = self.lag.seconds(time.time())
+        refused = self.state == "retrying" and isinstance(self.error, SourceError)
+        unseen = self.source_error is not None or refused
+        return None if self.state == "standby" or (lag_s == 0 and unseen) else lag_s
 
     def live(self) -> tuple[bool, dict[str, Any]]:
         """Return whether the loop runs (if not, a restart helps), and the response body; outages do not count."""

@@ -12,6 +12,7 @@ from tailrace.cdc.health.source_state import SourceState
 _IDLE_WAITS: Final = ("walsenderwaitforwal", "walsendermain")
 _SEND_WAIT: Final = "walsenderwritedata"
 _LONG_CALL_S: Final = 5.0
+_RECOVERY_S: Final = 30.0
 
 
 class Standstill:
@@ -28,6 +29,26 @@ class Standstill:
             self._position, self._moved_at = position, now
         stood = now - self._moved_at
         return stood if stood >= self._patience_s else None
+
+
+class Recovery:
+    """Tells whether an outage has just ended: the position of a stream that resumes need not have moved yet."""
+
+    def __init__(self) -> None:
+        self._outage_at: float | None = None
+
+    def look(self, now: float, health: Health, source: SourceState | None) -> bool:
+        """Return whether there is no outage now, but was one less than 30 s ago; `now` is in seconds."""
+        began = health.committing_since
+        if (
+            source is None
+            or health.kafka_error is not None
+            or health.state in ("starting", "retrying")
+            or (began is not None and time.time() - began > _LONG_CALL_S)
+        ):
+            self._outage_at = now
+            return False
+        return self._outage_at is not None and now - self._outage_at < _RECOVERY_S
 
 
 def cause_of(health: Health, source: SourceState | None, before: SourceState | None) -> str:
@@ -58,5 +79,5 @@ def cause_of(health: Health, source: SourceState | None, before: SourceState | N
     if wait == _SEND_WAIT:
         return "the walsender waits for this process to read"
     if wait in _IDLE_WAITS:
-        return "all WAL has been sent to this process"
+        return "all WAL has been sent to this process, which has committed nothing to Kafka since"
     return f"a large transaction is being decoded by the walsender (process {source.slot.active_pid})"

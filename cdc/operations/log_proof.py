@@ -20,7 +20,7 @@ from tailrace.sinks.kafka.producer import TRANSACTION_TIMEOUT_MS
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A violation. `kind` is missing, unaccounted, order, misplaced, torn or cut.
+    """A violation. `kind` is deleted (the topic), missing, unaccounted, order, misplaced, torn or cut.
 
     `partition` None means all partitions.
     """
@@ -115,17 +115,25 @@ class Block:
         return {topic for record in self.records for topic in record.counts}
 
 
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The last record of a partition."""
+
+    position: Position
+    is_truncate: bool
+
+
 class TopicCheck:
     """Check of one topic's records against a block.
 
-    `newest` is the last position of each partition, for all blocks.
+    `newest` has the last record of each partition, for all blocks.
     """
 
     def __init__(
         self,
         topic: str,
         block: Block,
-        newest: dict[tuple[str, int], Position],
+        newest: dict[tuple[str, int], Newest],
         tally: Tally,
         horizon_ms: Callable[[], int],
     ) -> None:
@@ -143,10 +151,12 @@ class TopicCheck:
         index = min(bisect_right(self._ends[partition], offset), len(self._counts) - 1)
         self._counts[index] += 1
         self._tally.records += 1
-        newest = self._newest.get((self._topic, partition))
-        if newest is not None and position <= newest:
-            self._add("order", partition, offset, f"{position} comes after {newest}")
-        self._newest[self._topic, partition] = position
+        newest, is_truncate = self._newest.get((self._topic, partition)), key == TRUNCATE_KEY
+        # two alterations before the first record of a transaction: the topic is emptied for each, at one position
+        again = is_truncate and newest == Newest(position, is_truncate=True)
+        if newest is not None and position <= newest.position and not again:
+            self._add("order", partition, offset, f"{position} comes after {newest.position}")
+        self._newest[self._topic, partition] = Newest(position, is_truncate)
         self._place(index, partition, offset, key, position)
         self._ended(partition, upto=index)
         self._last[partition] = index, offset

@@ -7,12 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tailrace.cdc.operations.read_status import read_stored
+from tailrace.cdc.startup.recovery import copy_anew
 from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.model import Config
+from tailrace.schemas.error_codes import CODES
+from tailrace.schemas.errors import ConfigError, StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.layout import Asked, TableState, TableStatus
 from tailrace.schemas.records.requests import Request
 from tailrace.sinks.control.requests import RequestTail
+from tailrace.sinks.kafka.offsets import RECORDS_LOST
 from tailrace.snapshot.progress import TableProgress, seconds_left
 
 
@@ -66,6 +70,20 @@ def read_snapshots(config: Config) -> Snapshots:
     ]
     with RequestTail(config.kafka, config.source.slot) as tail:
         return Snapshots(tuple(found), tail.waiting)
+
+
+def refuse_recovery(config: Config) -> None:
+    """Raise ConfigError (TR-130) if the daemon has ended with an error that reading all tables does not repair."""
+    daemon = stored_reads(config).daemon
+    entry = CODES.get(daemon.code or "") if daemon is not None and daemon.state == "failed" else None
+    if daemon is not None and entry is not None and entry.error is StateError and not entry.refill:
+        raise ConfigError(
+            "TR-130",
+            f'request "start" refused: reading all tables again does not repair {daemon.code}',
+            detail=f"The daemon has ended with {daemon.code}: {daemon.message}. Once that is repaired, `tailrace run`"
+            " accepts the request.",
+            hint=copy_anew(config.kafka.prefix, config.source.slot) if daemon.code == RECORDS_LOST else "tailrace run",
+        )
 
 
 def _snapshot(name: str, state: TableState, read: TableProgress | None, *, incomplete: bool) -> TableSnapshot:

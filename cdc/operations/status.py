@@ -17,10 +17,12 @@ from tailrace.cdc.health.lag import age
 from tailrace.cdc.operations.table_waits import TableWait, incomplete_tables, waited_for
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.schemas.config.model import Config, View
+from tailrace.schemas.errors import FoundError, SinkError, SourceError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.daemon import DaemonRecord
 from tailrace.schemas.records.position import Cut, PositionRecord
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.table_names import split_name
 from tailrace.sinks.control.views_topic import WAITS_FOR_TABLE, ViewRecord
 
 _PRESENT_S = 60.0
@@ -71,6 +73,7 @@ class DaemonStatus:
 class TopicsStatus:
     """State of the topics: Kafka holds all changes committed before `flushed_lsn`.
 
+    `is_begun`: changes have been read from the slot; before that, the position is only that of the first start.
     `diverted` of them are dead letters. `lag_bytes` is 0 when no change is missing. `unread_bytes` is all WAL past
     `flushed_lsn`, most of which may contain no captured change. `stored_seconds` is the age of the newest position in
     Kafka. `reads` has the progress of each of the `incomplete_tables`. `parked_tables` has the error code of each
@@ -81,6 +84,7 @@ class TopicsStatus:
     error: str | None = None
     position: str | None = None
     flushed_lsn: int | None = None
+    is_begun: bool = False
     incomplete_tables: tuple[str, ...] = ()
     open_transaction: int | None = None
     lag_bytes: int | None = None
@@ -111,6 +115,11 @@ class ViewStatus:
     history_from_lsn: int | None = None
     waits_for: tuple[TableWait, ...] = ()
 
+    @property
+    def only_waits(self) -> bool:
+        """Whether the error says that the view waits for tables that are still being read."""
+        return WAITS_FOR_TABLE in (self.error or "").partition("\n")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -133,6 +142,36 @@ class Status:
         if topics.unread_bytes is not None and (topics.stored_seconds or 0.0) >= _PRESENT_S:
             rate = topics.unread_bytes / (topics.stored_seconds or _PRESENT_S)
         return None if found is None else seconds_to_full(found.safe_wal_size, rate)
+
+    @property
+    def lacks_slot(self) -> bool:
+        """Whether the slot is missing although changes have been read from it: those since then may be lost."""
+        return self.source.error is None and self.source.slot is None and self.topics.is_begun
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all is well, 4 if PostgreSQL cannot be reached, 5 if Kafka cannot, 7 if a person is needed.
+
+        A server that is down comes first: it may be the cause of the rest, or hide it.
+        """
+        if self.source.error is not None:
+            return SourceError.exit_code
+        if self.topics.error is not None:
+            return SinkError.exit_code
+        return FoundError.exit_code if self._needs_a_person else 0
+
+    @property
+    def _needs_a_person(self) -> bool:
+        """Whether something will not pass by itself. A daemon that a person has stopped is no such thing."""
+        slot = self.source.slot
+        return (
+            (self.daemon.running is False and self.daemon.state in ("failed", "killed"))
+            or (slot is not None and slot.is_lost)
+            or self.lacks_slot
+            or not self.source.captures_any
+            or any(self.topics.parked_tables.values())
+            or any(view.error and not view.only_waits for view in self.views)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: LSNs in PostgreSQL's notation, sizes in bytes, times in seconds."""
@@ -182,6 +221,7 @@ def assemble(
         error=kafka_error,
         position=str(record.here.position) if record else None,
         flushed_lsn=flushed,
+        is_begun=record is not None and record.is_begun,
         incomplete_tables=incomplete,
         parked_tables=record.parked if record else {},
         open_transaction=record.open if record else None,
@@ -264,8 +304,7 @@ def _topic_of(config: Config, view: View) -> tuple[str, ...]:
     """Return the topic of a single-table view; the topics of a query view are in its cut."""
     if view.table is None:
         return ()
-    schema, _, table = view.table.partition(".")
-    return (Topics(config.kafka.prefix).table(schema, table),)
+    return (Topics(config.kafka.prefix).table(*split_name(view.table)),)
 
 
 def _view_lag(

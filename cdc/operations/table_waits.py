@@ -9,6 +9,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import PositionRecord
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.table_names import candidates, parts_of, qualified
 from tailrace.sinks.control.views_topic import ViewRecord
 
 
@@ -63,8 +64,14 @@ def waited_for(
     """
     topics, view = Topics(config.kafka.prefix), config.views[name]
     read = set(record.cut.offsets) if record is not None and record.cut is not None else set()
-    declared = (view.table or "", (view.queries or "").rpartition(".")[0])
-    return tuple(each for each in tables if each.table in declared or topics.table(*each.table.split(".", 1)) in read)
+    declared = [qualified(view.table)] if view.table else []
+    if view.queries:
+        declared.append(".".join(parts_of(view.queries)[:-1]))
+    return tuple(
+        each
+        for each in tables
+        if each.table in declared or any(topics.table(*names) in read for names in candidates(each.table))
+    )
 
 
 def sentence(tables: tuple[TableWait, ...]) -> str:

@@ -17,6 +17,7 @@ from tailrace.cdc.postgres.publication import Publications
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError, SourceError
 from tailrace.schemas.relation import quoted
+from tailrace.schemas.table_names import known_name, split_name
 
 _LOCK_TIMEOUT: Final = "SET lock_timeout = '5s'"
 
@@ -49,10 +50,13 @@ def add(config: Config, names: Sequence[str]) -> list[Change]:
     with _connected(config) as connection:
         found, capture_set = _publications(connection, config), CaptureSet(config.source.tables)
         missing = {each.name: each for each in missing_tables(connection, found, capture_set)}
-        there = {f"{schema}.{table}" for schema, table in permanent_tables(connection)}
+        there = [f"{schema}.{table}" for schema, table in permanent_tables(connection)]
+        names = [known_name(name, there) for name in names]
         refused: list[_Refusal] = []
         for name in names:
-            if name not in there or not capture_set.captures(*name.split(".", 1)):
+            if there.count(name) > 1:
+                refused.append(_Refusal(name, "two tables have this name, with the dot between schema and table moved"))
+            elif name not in there or not capture_set.captures(*split_name(name)):
                 answer = explain(connection, found, capture_set, name)
                 refused.append(_Refusal(name, answer.reason, answer.hint))
             elif name in missing and (missing[name].by_leaf or missing[name].publication is None):
@@ -81,6 +85,7 @@ def remove(config: Config, names: Sequence[str]) -> list[Change]:
         found = _publications(connection, config)
         members = _members(connection, found)
         published = {f"{schema}.{table}" for schema, table in publication.published(connection, found)}
+        names = [known_name(name, published | members.keys()) for name in names]
         _refuse(
             "remove",
             [

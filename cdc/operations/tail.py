@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,13 +18,18 @@ from tailrace.schemas.envelope import TRUNCATE_KEY
 from tailrace.schemas.errors import ConfigError, SinkError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.table_names import candidates
 from tailrace.sinks.control.positions import TIMEOUT, read_schemas
 from tailrace.sinks.kafka.options import client_options
 from tailrace.snapshot.topic import PASSING, Decoder, Record, open_consumer, record_of
 from tailrace.snapshot.verify.canonical import Canon, row_of
-from tailrace.snapshot.verify.value_kinds import key_fields, row_fields
+from tailrace.snapshot.verify.value_kinds import Form, Kind, key_fields, row_fields
 
 _WIDTH: Final = 40
+
+_REAL_DIGITS: Final = 6
+_DOUBLE_DIGITS: Final = 15
+"""The decimal exponents from which on PostgreSQL prints a real and a double with an exponent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +88,17 @@ def tail(config: Config, table: str, *, from_start: bool) -> Iterator[Line]:
     Raises ConfigError TR-111 if the table has no topic, SinkError TR-330 if Kafka cannot be read.
     """
     topics = Topics(config.kafka.prefix)
-    candidates = _topics(topics, table)
-    topic = candidates[0]
+    possible = [topics.table(*each) for each in candidates(table)]
+    topic = possible[0]
     decoder = Decoder(lambda: {stored.id: stored.schema for stored in read_schemas(config.kafka, topics)})
     consumer = open_consumer(client_options(config.kafka))
     try:
-        for topic in candidates:
+        for topic in possible:
             found = consumer.list_topics(topic, timeout=TIMEOUT).topics[topic]
             if found.error is None and found.partitions:
                 break
         else:
-            raise _no_topic(table, candidates[0])
+            raise _no_topic(table, possible[0])
         start = OFFSET_BEGINNING if from_start else OFFSET_END
         consumer.assign([TopicPartition(topic, partition, start) for partition in found.partitions])
         while True:
@@ -110,13 +119,6 @@ def tail(config: Config, table: str, *, from_start: bool) -> Iterator[Line]:
         ) from None
     finally:
         consumer.close()
-
-
-def _topics(topics: Topics, table: str) -> list[str]:
-    """Return the candidate topics: names of schemas and of tables may contain dots, too."""
-    dots = [n for n, character in enumerate(table) if character == "."]
-    names = [(table[:dot], table[dot + 1 :]) for dot in dots if 0 < dot < len(table) - 1]
-    return [topics.table(schema, name) for schema, name in [*names, ("public", table)]]
 
 
 def change(table: str, decoder: Decoder, record: Record) -> Line | None:
@@ -150,7 +152,52 @@ def _key(decoder: Decoder, raw: bytes) -> dict[str, Canon]:
 def _row(fields: Sequence[Any], values: dict[str, Any] | None) -> dict[str, Canon] | None:
     if values is None:
         return None
-    return {field.column: value for field, value in zip(fields, row_of(fields, values), strict=True)}
+    shown = zip(fields, row_of(fields, values), strict=True)
+    return {field.column: _as_printed(field.form, value) for field, value in shown}
+
+
+def _as_printed(form: Form, value: Canon) -> Canon:
+    """Return a canonical value with floats as PostgreSQL prints them: 1.2 for a real, NaN, 1e+20."""
+    if isinstance(value, list) and form.item is not None:
+        return [_as_printed(form.item, item) for item in value]
+    if isinstance(value, str) and form.kind in (Kind.FLOAT, Kind.DOUBLE):
+        return float_text(float(value), single=form.kind is Kind.FLOAT)
+    return value
+
+
+def float_text(value: float, *, single: bool) -> str:
+    """Return the shortest text that identifies a float, a real if `single`, in PostgreSQL's form."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0" if math.copysign(1, value) < 0 else "0"
+    number = _shortest(value, *("fI" if single else "dQ")).normalize()
+    exponent = number.adjusted()
+    if -4 <= exponent < (_REAL_DIGITS if single else _DOUBLE_DIGITS):
+        return f"{number:f}"
+    mantissa = number.scaleb(-exponent)
+    return f"{mantissa:f}e{exponent:+03d}"
+
+
+def _shortest(value: float, form: str, bits_form: str) -> Decimal:
+    """Return the shortest decimal strictly between the middles to the next floats, as PostgreSQL does."""
+    (bits,) = struct.unpack(bits_form, struct.pack(form, abs(value)))
+    (below,) = struct.unpack(form, struct.pack(bits_form, bits - 1))
+    exact = Fraction(abs(value))
+    low = (exact + Fraction(below)) / 2
+    try:
+        (above,) = struct.unpack(form, struct.pack(bits_form, bits + 1))
+        high = (exact + Fraction(above)) / 2
+    except OverflowError:  # the largest float; the next one is infinity
+        high = exact + (exact - low)
+    # repr has the fewest digits for a double; a real needs at most nine, usually fewer
+    least = len(Decimal(repr(value)).as_tuple().digits) if form == "d" else 1
+    for digits in range(least, 18):
+        near = (Context(prec=digits, rounding=way).create_decimal(value) for way in (ROUND_FLOOR, ROUND_CEILING))
+        inside = [each for each in near if low < abs(Fraction(each)) < high]
+        if inside:
+            return min(inside, key=lambda each: (abs(abs(Fraction(each)) - exact), each.as_tuple().digits[-1] % 2))
+    raise AssertionError(value)
 
 
 def _words(values: dict[str, Canon]) -> str:

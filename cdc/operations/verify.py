@@ -26,6 +26,7 @@ from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.types import ValueType
+from tailrace.sinks.control.named_tables import with_found_tables
 from tailrace.sinks.control.positions import read_schemas
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.control.views_topic import read_views
@@ -58,12 +59,8 @@ def verify(
             detail="With this setting, updates, deletes and truncates of the source are not on the topics.",
             hint="tailrace verify --log  # proves from the topics that no insert is missing, added or torn",
         )
-    logs = [] if names else [name for name, view in config.views.items() if view.table and not holds_rows(view)]
-    queries = [] if names else [name for name, view in config.views.items() if view.table is None]
-    for kind, left_out in (("queries", queries), ("logs", logs)):
-        if left_out:
-            say(f"not compared, because they are {kind}: {', '.join(left_out)}")
-    chosen = names or [name for name in config.views if name not in (*queries, *logs)]
+    config = with_found_tables(config)
+    chosen = names or [name for name, view in config.views.items() if holds_rows(view)]
     if config.views and not chosen:
         return
     asked = {name: table_of(name, view) for name, view in named(config, chosen).items()}
@@ -114,7 +111,7 @@ def verify(
                 tuple(form.columns),
                 form.key,
                 x,
-                cut,
+                cut.flushed_lsn,
                 tuple(side.outcome(compared, limit) for compared in COMPARED),
                 time.monotonic() - began,
                 late=(time.monotonic() - read_at) * 1000 > config.kafka.min_compaction_lag_ms,

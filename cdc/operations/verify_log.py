@@ -13,13 +13,16 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from tailrace.cdc.operations.log_proof import Block, Finding, Tally, Timed, TopicCheck
+from tailrace.cdc.operations.log_proof import Block, Finding, Newest, Tally, Timed, TopicCheck
 from tailrace.cdc.operations.told import Told, nobody
+from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError, SinkError
-from tailrace.schemas.lsn import Position, format_lsn
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.layout import TableStatus
 from tailrace.schemas.records.position import PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.table_names import candidates
 from tailrace.sinks.control.positions import TIMEOUT, Reader
 from tailrace.sinks.kafka.admin import kafka_error
 from tailrace.sinks.kafka.options import client_options
@@ -110,10 +113,13 @@ class _Proof:
     told: Told
     before: Timed | None = None
     first: int = 0
-    newest: dict[tuple[str, int], Position] = field(default_factory=dict)
+    newest: dict[tuple[str, int], Newest] = field(default_factory=dict)
+    existing: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
 
     def run(self) -> None:
         kafka = self.config.kafka
+        self.existing = set(self._ends())
         with Reader(kafka, Topics(kafka.prefix).progress) as reader:
             bounds = reader.bounds()
             if bounds is None:
@@ -125,6 +131,7 @@ class _Proof:
             self.told("records after the last position record", 0, None)
             if self.before is not None:
                 self._tail(reader)
+                self._report_deleted(self.before.record)
 
     def _shown(self, messages: Iterator[Message], low: int, high: int) -> Iterator[Message]:
         for message in messages:
@@ -145,12 +152,32 @@ class _Proof:
         block.check_cuts(self.tally)
         moved = block.moved()
         for topic in sorted(moved.keys() | block.counted()):
+            if topic not in self.existing:
+                self.deleted.add(topic)
+                continue
             check = TopicCheck(topic, block, self.newest, self.tally, self._horizon_ms)
             starts, ends = moved.get(topic, ([], []))
             for record in self._read(topic, ends, starts):
                 check.take(record.partition, record.offset, record.key, record.position)
             check.finish()
         self.before = timed[-1]
+
+    def _report_deleted(self, last: PositionRecord) -> None:
+        """Report the topics that do not exist any more, except those of tables that are no longer captured."""
+        if not self.deleted:
+            return
+        topics = Topics(self.config.kafka.prefix)
+        left = {
+            topics.table(*names)
+            for table, state in stored_reads(self.config).states.items()
+            if state.status in (TableStatus.GONE, TableStatus.UNPUBLISHED)
+            or (state.parked is not None and state.parked.left_out)
+            for names in candidates(table)
+        }
+        for topic in sorted(self.deleted - left):
+            ends = last.here.offsets.get(topic, [])
+            detail = f"the topic does not exist; the last cut has {sum(ends)} offsets of it"
+            self.tally.add(Finding("deleted", topic, detail))
 
     def _horizon_ms(self) -> int:
         return round(time.time() * 1000) - self.config.kafka.min_compaction_lag_ms

@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
-from tailrace.schemas.lsn import format_lsn
-from tailrace.schemas.records.position import Cut
-from tailrace.snapshot.verify.comparison import Outcome
+from tailrace.schemas.lsn import format_lsn, parse_lsn
+from tailrace.snapshot.verify.comparison import Difference, Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """Result for one view; `outcomes` are in the order of `COMPARED`.
 
+    Of a view whose content was recomputed, `x` is None, and `table` is set for a base table that its query reads.
     `late`: the comparison took longer than the minimum compaction lag, so the topic may have lost its state at X. Equal
     is still a proof, but a difference may be caused by compaction.
     """
 
     view: str
-    table: str
+    table: str | None
     columns: tuple[str, ...]
     key: tuple[int, ...]
-    x: int
-    cut: Cut
+    x: int | None
+    cut: int
     outcomes: tuple[Outcome, ...]
     seconds: float
     late: bool = False
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """Return a result from its JSON form."""
+        columns = tuple(value["columns"])
+        return cls(
+            view=value["view"],
+            table=value["table"],
+            columns=columns,
+            key=tuple(columns.index(name) for name in value["key"]),
+            x=None if value["x"] is None else parse_lsn(value["x"]),
+            cut=parse_lsn(value["cut"]),
+            outcomes=tuple(map(_outcome, value["comparisons"])),
+            seconds=value["seconds"],
+            late=value["late"],
+        )
 
     @property
     def equal(self) -> bool:
@@ -40,11 +57,12 @@ class Result:
             "view": self.view,
             "table": self.table,
             "equal": self.equal,
-            "x": format_lsn(self.x),
-            "cut": format_lsn(self.cut.flushed_lsn),
+            "x": None if self.x is None else format_lsn(self.x),
+            "cut": format_lsn(self.cut),
             "seconds": round(self.seconds, 3),
             "late": self.late,
             "columns": self.columns,
+            "key": [self.columns[index] for index in self.key],
             "comparisons": [
                 {
                     "compared": outcome.compared,
@@ -65,6 +83,24 @@ class Result:
                 for outcome in self.outcomes
             ],
         }
+
+
+def _outcome(value: Mapping[str, Any]) -> Outcome:
+    differences = tuple(
+        Difference(
+            orjson.dumps(each["key"]),
+            _bytes(each["left"]),
+            _bytes(each["right"]),
+            each["left_copies"],
+            each["right_copies"],
+        )
+        for each in value["differences"]
+    )
+    return Outcome(value["compared"], value["left_rows"], value["right_rows"], value["differing"], differences)
+
+
+def _bytes(row: Any) -> bytes | None:
+    return None if row is None else orjson.dumps(row)
 
 
 def _row(raw: bytes | None) -> Any:

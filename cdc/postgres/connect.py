@@ -16,6 +16,11 @@ _WHOLE_TABLES = {
     "row_security": "off",
 }
 
+_ALWAYS_OPEN = {
+    # a session that waits for its next query is not abandoned
+    "idle_session_timeout": "0",
+}
+
 _REPLICATION_SETTINGS = {
     # a standby daemon waits for the slot: the server must detect soon that we have disconnected
     "wal_sender_timeout": "6s",
@@ -43,7 +48,7 @@ def conninfo_for(dsn: str, *, replication: bool = False, application_name: str =
 
     Either end detects within 10 s that the other host has failed.
     """
-    settings = RENDERING | _WHOLE_TABLES | _SERVER_KEEPALIVES
+    settings = RENDERING | _WHOLE_TABLES | _ALWAYS_OPEN | _SERVER_KEEPALIVES
     del settings["client_encoding"]
     if replication:
         settings |= _REPLICATION_SETTINGS
@@ -77,7 +82,7 @@ def connect_to_read(dsn: str, *, application_name: str) -> psycopg.Connection:
     connection = connect(dsn, application_name=application_name)
     connection.execute(
         "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout',"
-        " 'transaction_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout')"
+        " 'transaction_timeout', 'idle_in_transaction_session_timeout')"
     )
     return connection
 

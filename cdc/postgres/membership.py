@@ -5,6 +5,7 @@ The catalog queries take no table locks, so running DDL never blocks them.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, LiteralString
@@ -12,6 +13,7 @@ from typing import Final, LiteralString
 import psycopg
 
 from tailrace.cdc.postgres.capture_set import CaptureSet, deciding
+from tailrace.cdc.postgres.catalog import permanent_tables
 from tailrace.cdc.postgres.publication import Publications
 from tailrace.schemas.relation import quoted
 
@@ -191,7 +193,9 @@ def explain(
     if missing:
         reason = "it is published under its partitions' names" if missing[0].by_leaf else "it is in no publication"
         return NotCaptured(reason, "\n       ".join(statements(missing, publications.names)))
-    return NotCaptured("it does not exist")
+    names = [f"{schema}.{table}" for schema, table in permanent_tables(connection)]
+    close = difflib.get_close_matches(name, names, n=3)
+    return NotCaptured("it does not exist", f"Did you mean {' or '.join(close)}?" if close else "")
 
 
 def shown(names: Sequence[str]) -> list[str]:

@@ -73,10 +73,18 @@ def check_same(found: Publications | None, name: str, stored: tuple[int, int], h
                 f'publication "{each}" {what}',
                 detail=f"Its oid was {then} and is now {now} (0: missing). Changes committed in the meantime, or rows"
                 " that its tables had before, are not on the topics.",
-                hint=hint,
+                hint=hint if now else _to_create(each, hint, is_first=each == name),
             )
     assert found is not None
     return found
+
+
+def _to_create(name: str, hint: str, *, is_first: bool) -> str:
+    """Return the hint for a missing publication; a start creates the first one, with its second."""
+    if is_first:
+        return f"{hint}  # creates the publication again; TR-207 has the statement if the role may not"
+    events = ", ".join(_EVENTS)
+    return f"CREATE PUBLICATION {quoted(name)} FOR TABLE ... WITH (publish = '{events}');  -- its tables\n       {hint}"
 
 
 def publish_all(name: str, changes: Iterable[str] = _CHANGES) -> str:
@@ -256,7 +264,7 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
             f'cannot create publication "{name}"',
             detail=(error.diag.message_primary or str(error)) + ".",
             hint="Have the owner of the tables run (skip what exists already):\n"
-            + "\n".join(f"       {statement}" for statement in (*recipe.grants(), *recipe.publications())),
+            + "\n".join(f"       {statement}" for statement in recipe.statements()[1:]),
         ) from None
 
 

@@ -39,9 +39,7 @@ class Recipe:
         for schema in schemas:
             lines.append(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(self.role)};")
             lines.append(f"GRANT SELECT ON ALL TABLES IN SCHEMA {quoted(schema)} TO {quoted(self.role)};")
-        lines += default_privileges(self.role, self.owners)
-        lines.append(f"GRANT pg_monitor TO {quoted(self.role)};  -- optional: shows whose transaction holds the slot")
-        return lines
+        return [*lines, *default_privileges(self.role, self.owners)]
 
     def publications(self) -> list[str]:
         """Return the statements that create both publications.
@@ -59,9 +57,16 @@ class Recipe:
             _publication(self.nokey, self.keyless, ["publish = 'insert, truncate'", *options]),
         ]
 
+    def monitor(self) -> str:
+        """Return the optional statement, which the owner of the tables may not run."""
+        return (
+            f"GRANT pg_monitor TO {quoted(self.role)};"
+            "  -- optional, as a superuser: shows whose transaction holds the slot"
+        )
+
     def statements(self) -> list[str]:
-        """Return all statements in order."""
-        return [self.create_role(), *self.grants(), *self.publications()]
+        """Return all statements in order; the optional one is last, so that an error in it prevents none."""
+        return [self.create_role(), *self.grants(), *self.publications(), self.monitor()]
 
 
 def default_privileges(role: str, owners: Iterable[tuple[str, str]]) -> list[str]:

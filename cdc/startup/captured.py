@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import psycopg
 import structlog
@@ -66,12 +67,17 @@ class Captured:
 
 
 def capture(
-    config: Config, connection: psycopg.Connection, found: Found, states: Mapping[str, TableState] | None
+    config: Config,
+    connection: psycopg.Connection,
+    found: Found,
+    states: Mapping[str, TableState] | None,
+    cut_short: Mapping[str, StateError] = MappingProxyType({}),
 ) -> Captured:
     """Create missing publications and topics. TailraceError if the configured capture is impossible.
 
     `states` are the stored table states; None at a first start, when the topics are still empty. Later, patterns whose
-    tables are missing do not stop a pipeline, and a table that the database has made impossible is only `refused`.
+    tables are missing do not stop a pipeline, and a table that the database has made impossible is only `refused`, as
+    are those of `cut_short`, whose topics have lost records.
     """
     source = config.source
     first = states is None
@@ -85,6 +91,9 @@ def capture(
     refusals = Refusals(source, columns, None if states is None else Before(states, topic_keys))
     for error in partial_keys:
         refusals.add(error.relation, error)
+    for relation in published:
+        if relation.qualified_name in cut_short:
+            refusals.add(relation, cut_short[relation.qualified_name])
     refusals.check()
     if first and not captured:
         raise nothing_captured(connection, publications, capture_set)

@@ -1,4 +1,8 @@
-"""Compare the topics with the stored cut: they must exist and contain all of its offsets."""
+"""Compare the topics with the stored cut: they must exist and contain all of its offsets.
+
+A table whose topic has lost records is parked. It cannot be resumed: its views have read offsets of the topic, which a
+new topic of the same name uses for other records.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +14,41 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.kafka.offsets import Bounds, loss, records_lost
 
 
-def check_cut(
+def lost_topics(
     cut: Cut, own: Topics, tables: Mapping[str, str], topics: Mapping[str, Sequence[Bounds]], hint: str
-) -> None:
-    """Raise StateError (TR-424) if topics have lost records.
+) -> dict[str, StateError]:
+    """Return the error (TR-424) of each table whose topic has lost records; raise it for a topic of all tables.
 
-    `tables` are the captured tables by topic; topics of other tables may have been deleted. `topics` are the existing
-    topics. Compaction moves neither the first nor the end offset of a partition.
+    It is also raised if no other table is left. `tables` are the captured tables by topic; topics of other tables may
+    have been deleted. `topics` are the existing topics. Compaction moves neither the first nor the end offset of a
+    partition.
     """
     filled = any(offset for offsets in cut.offsets.values() for offset in offsets)
     for topic in (own.schemas, own.tables):
         if topic not in topics or (filled and not topics[topic][0].end) or topics[topic][0].first:
             raise records_lost(topic, "The topics of the tables cannot be read without it.", hint)
+    lost: dict[str, StateError] = {}
     for topic, offsets in cut.offsets.items():
-        found = topics.get(topic)
-        if topic not in tables and topic not in own.beside:
+        detail = _lost(topics.get(topic), offsets, whole=topic in tables)
+        if detail is None or (topic not in tables and topic not in own.beside):
             continue
-        if found is None:
-            raise records_lost(
-                topic, f"It is missing; it had {sum(offsets)} offsets in {len(offsets)} partitions.", hint
-            )
-        if len(found) != len(offsets):
-            raise records_lost(
-                topic,
-                f"It has {len(found)} partitions, the cut {len(offsets)}: a key would be in two partitions.",
-                hint,
-            )
-        if detail := loss(found, offsets, whole=topic in tables):
+        if topic not in tables:
             raise records_lost(topic, detail, hint)
+        table = tables[topic]
+        without = f"tailrace table leave-out {table}  # continues without it; or stop the daemon, and copy all tables:"
+        lost[table] = records_lost(topic, detail, f"{without}\n       {hint}")
+    if len(lost) == len(tables):
+        for topic, table in tables.items():
+            raise records_lost(topic, lost[table].detail, hint)
+    return lost
+
+
+def _lost(found: Sequence[Bounds] | None, offsets: Sequence[int], *, whole: bool) -> str | None:
+    if found is None:
+        return f"It is missing; it had {sum(offsets)} offsets in {len(offsets)} partitions."
+    if len(found) != len(offsets):
+        return f"It has {len(found)} partitions, the cut {len(offsets)}: a key would be in two partitions."
+    return loss(found, offsets, whole=whole)
 
 
 def check_unused(own: Topics, tables: Iterable[str], topics: Mapping[str, Sequence[Bounds]], bootstrap: str) -> None:

@@ -30,7 +30,7 @@ automatically.
       slot confirmed past the position                                      TR-401   exit 6
       publication missing, recreated, or created later than the slot        TR-404   exit 6
       publication that leaves out an operation                              TR-426   exit 6
-      topic of the cut missing, shorter, truncated, other partition count   TR-424   exit 6
+      topic of the cut missing, shorter, truncated, other partition count   TR-424   exit 6; parks one of several tables
       topic settings that break a promise (`sinks.kafka.admin`, checked last)     TR-302   exit 5
       slot at or before the position                                        continue after the position
         newer timeline that has all WAL of the topics                       ... on that timeline
@@ -41,7 +41,7 @@ automatically.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tailrace.cdc.postgres import publication
 from tailrace.cdc.postgres import slot as slots
@@ -49,7 +49,7 @@ from tailrace.cdc.postgres.catalog import Server
 from tailrace.cdc.postgres.publication import Publications
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.cdc.postgres.timeline import Identity
-from tailrace.cdc.startup.cut_topics import check_cut, check_unused
+from tailrace.cdc.startup.cut_topics import check_unused, lost_topics
 from tailrace.cdc.startup.recovery import copy_anew
 from tailrace.cdc.tables.position import new_origin
 from tailrace.schemas.config.model import Publish
@@ -98,10 +98,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Continue from `origin`; if None, the slot must be created or acquired. `notes` are for the log."""
+    """Continue from `origin`; if None, the slot must be created or acquired. `notes` are for the log.
+
+    `lost` has the error of each table whose topic has lost records.
+    """
 
     origin: PositionRecord | None
     notes: tuple[str, ...] = ()
+    lost: Mapping[str, StateError] = field(default_factory=dict)
 
 
 def decide(found: Found) -> Start:
@@ -162,7 +166,7 @@ def _go_on(found: Found, stored: PositionRecord, hint: str) -> Start:
         found.publications, found.publication_name, (stored.publication_oid, stored.nokey_oid), REFILL
     )
     publication.check_publishes(publications, found.publish, begun=True, hint=hint)
-    check_cut(here, Topics(found.prefix), found.tables, found.topics, hint)
+    lost = lost_topics(here, Topics(found.prefix), found.tables, found.topics, hint)
     notes = []
     if promoted := now.promoted(here.timeline):
         notes.append(f"{promoted} It has all changes that are on the topics.")
@@ -171,7 +175,7 @@ def _go_on(found: Found, stored: PositionRecord, hint: str) -> Start:
             "slot without failover: a promoted standby will not have it; on a replication connection:"
             f' ALTER_REPLICATION_SLOT "{slot.name}" (FAILOVER true)'
         )
-    return Start(replace(stored, here=replace(here, timeline=now.timeline)), tuple(notes))
+    return Start(replace(stored, here=replace(here, timeline=now.timeline)), tuple(notes), lost)
 
 
 def _why_missing(found: Found, timeline: int) -> str:
@@ -215,6 +219,7 @@ def _unknown(found: Found, slot: Slot) -> StateError:
         detail=f"The slot is confirmed up to {format_lsn(slot.confirmed_flush_lsn)}; {written} of {len(found.tables)}"
         " topics of its tables have been written to. Either the progress topic was deleted, or the slot belongs to"
         " a pipeline with another kafka.prefix, which would lose the changes that this pipeline reads.",
-        hint='slot = "tailrace_2"  # under [source]; or, if no other pipeline needs the slot:\n       '
-        + copy_anew(found.prefix, slot.name),
+        hint=copy_anew(found.prefix, slot.name)
+        if written
+        else f'slot = "{slot.name}_2"  # under [source]: a slot of its own; then: tailrace run',
     )

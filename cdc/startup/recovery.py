@@ -29,7 +29,11 @@ from tailrace.sinks.kafka.outbox import Outbox
 def copy_anew(prefix: str, slot: str | None) -> str:
     """Return the hint to copy all tables to other topics if these are beyond repair, dropping `slot`."""
     lines = [f"SELECT pg_drop_replication_slot('{slot}');"] if slot else []
-    lines.append(f'prefix = "{prefix}_2"  # under [kafka]; all tables are copied again')
+    lines += [
+        f'prefix = "{prefix}_2"  # under [kafka]; all tables are copied again by:',
+        "tailrace run",
+        "tailrace views rebuild VIEW  # each view, once the tables are copied",
+    ]
     return "\n       ".join(lines)
 
 

@@ -181,7 +181,7 @@ class CatalogWatch:
         """Update the set of unsettled tables."""
         unsettled = self._held(self._locked)
         for look in self._pending:
-            unsettled |= self._registry.moved(look) | self._registry.unpublished(look)
+            unsettled |= self._registry.moved(look) | self._registry.dropped(look) | self._registry.unpublished(look)
             unsettled |= {found.name for found in look.found if self._is_open(look, found)}
         if self._is_blind:
             # A table is locked, perhaps by a session that is idle, and something has been altered: it may be any table.

@@ -20,6 +20,8 @@ Pure functions; each row of this table is one of their return statements:
     columns or their layout changed, but all rows read as before     NOTE
     no difference, or the table is to be read in any case            NONE
 
+For a table without a key, the rows from "the table is unknown" to "another publication entry" apply; otherwise NONE.
+
 The WAL gives the shape of a change. Other catalog facts may be later than that change, or briefly earlier. No decision
 depends on the two being simultaneous: in doubt the table is read again, and that read comes after both.
 """
@@ -115,6 +117,16 @@ def on_look(state: TableState | None, now: Layout, columns: tuple[str, ...], pas
     if state.layout is None:
         return Action.NONE
     return _not_twice(state, _at_rest(state, state.layout, now, columns, past))
+
+
+def on_events(state: TableState | None, oid: int, now: Layout | None, past: TopicPast) -> Action:
+    """Return the action for a table without a key, seen in the stream or by a catalog inspection.
+
+    Its topic holds events, each in the shape of its time. So it is read only if rows or changes may be missing.
+    """
+    if state is not None and state.status in (TableStatus.PARKED, TableStatus.UNPUBLISHED):
+        return Action.NONE
+    return _replaced(state, oid, now, past) or Action.NONE
 
 
 def _not_twice(state: TableState, action: Action) -> Action:

@@ -128,7 +128,9 @@ def new_origin(
         timeline=timeline,
     )
     oid, nokey_oid = publication_oids
-    return PositionRecord(here=cut, publication_oid=oid, nokey_oid=nokey_oid, incomplete_tables=tuple(sorted(tables)))
+    return PositionRecord(
+        here=cut, publication_oid=oid, nokey_oid=nokey_oid, incomplete_tables=tuple(sorted(tables)), recorded=False
+    )
 
 
 def before_slot(origin: PositionRecord) -> PositionRecord:
@@ -136,4 +138,6 @@ def before_slot(origin: PositionRecord) -> PositionRecord:
 
     If later only this record and a slot are found, the slot is ours.
     """
-    return replace(origin, here=replace(origin.here, position=Position(origin.here.position.epoch, 0, 0)))
+    return replace(
+        origin, here=replace(origin.here, position=Position(origin.here.position.epoch, 0, 0)), recorded=True
+    )

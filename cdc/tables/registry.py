@@ -15,15 +15,15 @@ from types import MappingProxyType
 import orjson
 import structlog
 
-from tailrace.cdc.tables.decision import OPTION, Action, TopicPast, on_look, on_record
+from tailrace.cdc.tables.decision import OPTION, Action, TopicPast, on_events, on_look, on_record
+from tailrace.cdc.tables.hidden import check_hidden, hidden_in
 from tailrace.cdc.tables.position import Progress
 from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Source
 from tailrace.schemas.errors import ConfigError, StateError, TailraceError
-from tailrace.schemas.evolution import Break, breaks, key_breaks
-from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.evolution import Break, breaks, key_breaks, key_column_names
 from tailrace.schemas.records.layout import FIRST_RUN as FIRST_RUN
-from tailrace.schemas.records.layout import Asked, Ended, Layout, Parked, TableState, TableStatus
+from tailrace.schemas.records.layout import Asked, Ended, HiddenColumn, Layout, Parked, TableState, TableStatus
 from tailrace.schemas.records.position import chunk_key, table_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation, ReplicaIdentity
@@ -35,7 +35,7 @@ from tailrace.snapshot.window import Found, Look
 log = structlog.get_logger()
 
 _BEING_READ = (TableStatus.WANTED, TableStatus.READING)
-_UNPUBLISHED_STAY = (TableStatus.UNPUBLISHED, TableStatus.PARKED, TableStatus.KEYLESS)
+_UNPUBLISHED_STAY = (TableStatus.UNPUBLISHED, TableStatus.PARKED)
 """The statuses that do not change if a table is not published."""
 
 _ROWS_STAY = (Action.REFILL, Action.RECONCILE)
@@ -73,6 +73,8 @@ class TableRegistry:
         self.reads = ReadProgress()
         self.unsettled: frozenset[str] = frozenset()
         self.keyless: set[str] = set()
+        self.lost: frozenset[str] = frozenset()
+        """Parked tables whose topics have lost records, as of the start: they cannot be resumed."""
         self._source = source
         self._topics = topics
         self._options = options
@@ -82,8 +84,11 @@ class TableRegistry:
         self._states = {name: _with_status(state, name in named or name in unread) for name, state in states.items()}
         for name in named - states.keys():
             self._states[name] = TableState(0, 0, status=TableStatus.NEW)
+        self._hidden = {name: _hidden(name, state, options) for name, state in self._states.items()}
         self._incomplete = {name for name, state in self._states.items() if _is_incomplete(state)}
         self._relations: dict[str, Relation] = {}
+        self._missing: Set[str] = frozenset()
+        """Tables that the last catalog inspection to be applied did not find."""
         self._changed_at: dict[str, float] = {}  # monotonic; earlier catalog inspections do not apply
 
     @property
@@ -124,6 +129,29 @@ class TableRegistry:
         """Note that the topic was emptied for the read of its table."""
         self._store(name, replace(self._states[name], empty=False, refill=False))
 
+    def check_hidden(self, relation: Relation, now: Layout | None) -> None:
+        """Note the hidden columns of a table's new shape; call it before a record of that shape is sent.
+
+        StateError (TR-432) if a column was hidden and would appear in plain, because it or its table was renamed.
+        """
+        name = relation.qualified_name
+        state = self._states.get(name)
+        layout = state.layout if state is not None else None
+        of_this = layout.attributes if layout is not None and layout.oid == relation.oid else ()
+        known = {each.name: each.number for each in of_this}
+        there = self._hidden.get(name, ())
+        elsewhere = [each for other, found in self._hidden.items() if other != name for each in found]
+        stored = (*there, *(each for each in elsewhere if each.oid == relation.oid))
+        hidden = check_hidden(relation, now, known, stored, self._options)
+        if hidden == there:
+            return
+        dropped = {each.full_name for each in stored if each.oid == relation.oid} - {each.full_name for each in hidden}
+        if dropped:
+            log.warning("hidden columns dropped or renamed", table=name, columns=sorted(dropped))
+        self._hidden[name] = hidden
+        if state is not None:
+            self._store(name, state)
+
     def adopt(
         self,
         relation: Relation,
@@ -140,7 +168,13 @@ class TableRegistry:
         """
         name = relation.qualified_name
         state = self._states.get(name)
-        found = key_breaks(old.key, new.key) + breaks(old.value, new.value) if old is not None else []
+        found: list[Break] = []
+        gained = old is not None and not old.key
+        if old is not None:
+            found = [gained_key(new.key)] if gained else key_breaks(old.key, new.key) + breaks(old.value, new.value)
+        if gained and state is not None and state.refill and not state.empty and state.oid == relation.oid:
+            found = []  # its read will empty the topic
+        self.keyless.discard(name)
         left = [each for each in found if not self._has_option(name, each)]
         columns = self._captured(relation)
         action = on_record(state, relation, commit_lsn, now, columns, past, left, chosen=bool(found))
@@ -169,31 +203,49 @@ class TableRegistry:
                 return True
         return False
 
-    def adopt_events(self, relation: Relation, old: Subjects | None, new: Subjects) -> None:
+    def adopt_events(
+        self, relation: Relation, now: Layout | None, old: Subjects | None, new: Subjects, past: TopicPast
+    ) -> None:
         """Apply a new shape of a table without a key, whose topic holds events, each in the shape of its time.
 
-        So nothing is read again, nor could it be; but readers must be able to follow. StateError if they cannot:
-        TR-431, which parks the table, or TR-407 if the configuration says to stop.
+        So it is read only if it is new to its topic, or if changes may be missing. Readers must be able to follow, and
+        StateError if they cannot: TR-431, which parks the table, or TR-407 if the configuration says to stop.
         """
         name = relation.qualified_name
-        found = breaks(old.value, new.value) if old else []
+        state = self._states.get(name)
+        action = on_events(state, relation.oid, now, past)
+        emptied = action is not Action.NONE or (state is not None and state.refill)
+        found = breaks(old.value, new.value) if old and not emptied else []
         left = [each for each in found if not self._has_option(name, each)]
         if left:
             stops = self._source.on_schema_change == "stop"
             raise _stop(name, left, may_begin_again=False) if stops else _incompatible_events(name, left)
         self._left_behind(relation)
         self.keyless.add(name)
-        if self.status(name) in (TableStatus.GONE, TableStatus.STREAMING):
-            state = self._states.get(name) or TableState(0, relation.oid)
-            self._store(name, replace(state, oid=relation.oid, status=TableStatus.KEYLESS))
+        if action is not Action.NONE:
+            self._want(action, relation, now)
+        elif state is not None and state.status is TableStatus.STREAMING:
+            self._store(name, replace(state, status=TableStatus.KEYLESS))
+
+    def is_read_whole(self, name: str) -> bool:
+        """Whether a table without a key is being read, so that some of its changes come with its rows."""
+        return name in self.keyless and self.status(name) in _BEING_READ
+
+    def refill(self, relation: Relation) -> None:
+        """→ WANTED: schedule a read of a table whose topic is emptied first."""
+        self._want(Action.REFILL, relation, None)
 
     def judge(self, look: Look, found: Found, past: TopicPast) -> Action | None:
         """Return the action for a table found by a catalog inspection; None if its state has changed since."""
-        if found.name in self.keyless or self.status(found.name) is TableStatus.PARKED:
+        if self.status(found.name) is TableStatus.PARKED:
             return Action.NONE
         if look.began < self._changed_at.get(found.name, 0.0):
             return None
         state, now = self._states.get(found.name), found.layout
+        if found.name in self.keyless and self.status(found.name) is TableStatus.UNPUBLISHED:
+            return Action.REFILL
+        if found.name in self.keyless:
+            return on_events(state, now.oid, now, past)
         if self.is_published(now):
             now = replace(now, publishes_all=True)
         return on_look(state, now, _with_options(self._options, found.name, found.columns), past)
@@ -214,12 +266,24 @@ class TableRegistry:
             or (state.oid and (state.oid in elsewhere or self.status(name) in _BEING_READ))
         }
 
+    def dropped(self, look: Look) -> set[str]:
+        """Return the tables that a catalog inspection no longer found, though an earlier one had.
+
+        They may have been altered before they were dropped, which only an inspection in between would have shown.
+        """
+        here = {each.name for each in look.found} | look.unpublished
+        return {
+            name
+            for name in self._states.keys() - here - self._missing
+            if self.status(name) is TableStatus.STREAMING and look.began >= self._changed_at.get(name, 0.0)
+        }
+
     def unpublished(self, look: Look) -> set[str]:
         """Return the tables that a catalog inspection found in no publication, though their topics are to be current.
 
         It includes another table that has taken the name of a topic.
         """
-        found = look.unpublished & self._states.keys() - self.keyless
+        found = look.unpublished & self._states.keys()
         return {name for name in found if self.status(name) not in _UNPUBLISHED_STAY}
 
     def settle(
@@ -231,6 +295,7 @@ class TableRegistry:
         stream. `remedies` are the statements that publish each unpublished table.
         """
         actions = [(each, self.judge(look, each, pasts[each.name])) for each in look.found]
+        self._missing = self._states.keys() - {each.name for each in look.found}
         for name in self.moved(look):
             self.gone(name)
         elsewhere = {each.layout.oid for each in look.found}
@@ -260,6 +325,7 @@ class TableRegistry:
         """NEW → READING: begin the table's first copy, which includes everything committed before `lsn`."""
         state = TableState(FIRST_RUN, layout.oid, layout, lsn, self._captured(relation), layout.member)
         self._store(relation.qualified_name, replace(state, status=TableStatus.READING))
+        self._relations.pop(relation.qualified_name, None)
 
     def want(self, relation: Relation) -> None:
         """→ WANTED: schedule a full read of a table; until it is done, no cut is a state of it."""
@@ -283,7 +349,8 @@ class TableRegistry:
             asked = replace(asked, whole=False, where=None, layout=None, lsn=0, columns=())
         if action is Action.REFILL:
             asked = replace(asked, since=None) if asked is not None else None
-        elif action is Action.RECONCILE and (asked is None or asked.since is None):
+        elif action is Action.RECONCILE:
+            # Also in place of a requested run that reconciles: rows may have been sent since it began, and be gone.
             asked = replace(asked or Asked(), since=self.ends(relation))
         self._store(
             name,
@@ -317,7 +384,10 @@ class TableRegistry:
         name = relation.qualified_name
         state = self._states.get(name) or TableState(0, relation.oid)
         run = state.run + 1
-        if asked.whole:
+        if name in self.keyless:
+            wanted = replace(state, run=run, oid=state.oid or relation.oid, status=TableStatus.WANTED, refill=True)
+            self._store(name, replace(wanted, asked=replace(asked, whole=False, where=None, since=None), ended=None))
+        elif asked.whole:
             self._store(name, replace(state, run=run, asked=asked, ended=None))
         else:
             wanted = replace(state, run=run, oid=state.oid or relation.oid, status=TableStatus.WANTED)
@@ -346,17 +416,23 @@ class TableRegistry:
         """
         state = self._states[relation.qualified_name]
         action = Action.READ
-        if layout is not None and state.layout is not None:
+        if relation.qualified_name in self.keyless:
+            action = Action.REFILL
+        elif layout is not None and state.layout is not None:
             action = on_look(state, layout, self._captured(relation), past)
         self._want(Action.REFILL if action in _ROWS_STAY else Action.READ, relation, layout)
 
-    def planned(self, relation: Relation, layout: Layout, lsn: int, past: TopicPast) -> None:
+    def planned(self, relation: Relation, layout: Layout, lsn: int, past: TopicPast, *, has_key: bool = True) -> None:
         """WANTED → READING: note the layout of a read that includes everything committed before `lsn`.
 
         If the read would leave outdated records on the topic, the topic is emptied first.
         """
         name, columns = relation.qualified_name, self._captured(relation)
         state = self._states[name]
+        if not has_key:
+            self._planned_events(name, replace(state, layout=layout, lsn=lsn, columns=columns), layout.member)
+            return
+        self.keyless.discard(name)
         if state.asked is not None and state.asked.whole:
             # stored rows keep their layout until the run is done, and it may not read all of them
             self._store(name, replace(state, asked=replace(state.asked, layout=layout, lsn=lsn, columns=columns)))
@@ -364,9 +440,18 @@ class TableRegistry:
             # judge it as READING: for a WANTED table the decision would suppress READ and RECONCILE
             reading = replace(state, status=TableStatus.READING)
             stay = state.layout is not None and on_look(reading, layout, columns, past) in _ROWS_STAY
+            stay |= past.used and not past.key  # the topic has records without a key
             member = state.member or layout.member
             now = replace(state, layout=layout, lsn=lsn, columns=columns, member=member, status=TableStatus.READING)
             self._store(name, replace(now, empty=state.empty or stay, refill=state.refill or stay))
+
+    def _planned_events(self, name: str, state: TableState, member: int) -> None:
+        """WANTED → READING for a table without a key: all rows are read, and no key is deleted."""
+        self.keyless.add(name)
+        asked = replace(state.asked, since=None) if state.asked is not None else None
+        refill = state.refill or state.empty or state.status is not TableStatus.WANTED or asked != state.asked
+        state = replace(state, member=state.member or member, asked=asked, empty=False, refill=refill)
+        self._store(name, replace(state, status=TableStatus.READING))
 
     def copied(self, name: str) -> None:
         """READING → STREAMING (or KEYLESS): the run is complete."""
@@ -396,12 +481,6 @@ class TableRegistry:
         run = TableState(state.run + 1, oid, member=state.member, empty=state.empty, refill=state.refill)
         self._store(name, replace(run, status=TableStatus.UNPUBLISHED, remedy=remedy))
         self._relations.pop(name, None)
-
-    def cannot_be_read(self, name: str) -> None:
-        """→ KEYLESS: give up reading a table whose rows cannot be told from those in the stream."""
-        log.warning("table without a key: rows that precede its publication are not on its topic", table=name)
-        self.keyless.add(name)
-        self._store(name, replace(self._states[name], asked=None, status=TableStatus.KEYLESS))
 
     def left(self, relation: Relation) -> None:
         """→ GONE: a table has a change under a name outside the capture set, and its topic lacks this change.
@@ -433,16 +512,12 @@ class TableRegistry:
     def resume(self, relation: Relation) -> None:
         """PARKED → WANTED: reconcile a table, that is, read it again and delete the keys that were not found.
 
-        PARKED → KEYLESS for a table without a key: its log continues and lacks the changes since it was parked.
+        The topic of a table without a key is emptied instead.
         """
         name = relation.qualified_name
-        if name not in self.keyless:
-            self._want(Action.RECONCILE, relation, None)
-            return
-        state = self._states[name]
-        since = format_lsn(state.parked.lsn) if state.parked is not None else None
-        log.warning("table without a key resumed, its log has a gap", table=name, since=since)
-        self._store(name, replace(state, oid=relation.oid, status=TableStatus.KEYLESS, parked=None))
+        # a person has seen that the table was created again without a hidden column
+        self._hidden[name] = tuple(each for each in self._hidden.get(name, ()) if each.oid == relation.oid)
+        self._want(Action.REFILL if name in self.keyless else Action.RECONCILE, relation, None)
 
     def leave_out(self, name: str) -> None:
         """Keep a table parked without reminders; still no cut is a state of it."""
@@ -493,6 +568,7 @@ class TableRegistry:
 
     def _store(self, name: str, state: TableState) -> None:
         was = self._states.get(name)
+        state = replace(state, hidden=self._hidden.get(name, ()))
         if was is None or was.status is not state.status:
             log.debug("table state", table=name, status=str(state.status), was=was and str(was.status))
         self._states[name] = state
@@ -521,6 +597,18 @@ def states_before_slot(look: Look, options: ColumnOptions) -> dict[str, TableSta
         )
         for each in look.found
     }
+
+
+def _hidden(name: str, state: TableState, options: ColumnOptions) -> tuple[HiddenColumn, ...]:
+    """Return the hidden columns of a stored table, and those of its layout.
+
+    Older versions stored only the layout, and an option may be new.
+    """
+    if state.layout is None:
+        return state.hidden
+    stored = {(each.oid, each.number) for each in state.hidden}
+    added = hidden_in(state.layout, name, options)
+    return (*state.hidden, *(each for each in added if (each.oid, each.number) not in stored))
 
 
 def _with_options(options: ColumnOptions, table: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -593,6 +681,11 @@ def _words(option: ValueType | None) -> str:
     return f"{OPTION}{option.kind.name} {option.keep} {hashlib.sha256(option.salt).hexdigest()[:16]}"
 
 
+def gained_key(key: str) -> Break:
+    """Return the difference of a topic whose records get the key schema `key` and had no key."""
+    return Break("", "none", ", ".join(key_column_names(key)))
+
+
 def is_full(relation: Relation) -> bool:
     return relation.replica_identity is ReplicaIdentity.FULL
 
@@ -609,9 +702,9 @@ def _incompatible_events(name: str, found: Sequence[Break]) -> StateError:
     return StateError(
         "TR-431",
         f'table "{name}" has no key and has changed in a way that readers of its topic cannot follow',
-        detail=f"{'; '.join(map(str, found))}. Its topic is a log of events, so its rows cannot be read again, and"
-        " changes until it is resumed are not on it.",
-        hint="\n       ".join(_as_text(name, found)),
+        detail=f"{'; '.join(map(str, found))}. Its topic is a log of events. `table resume` empties it and"
+        " reads all rows again.",
+        hint="\n       ".join([*_as_text(name, found), f"tailrace table resume {name}"]),
     )
 
 

@@ -110,7 +110,8 @@ class CapturedTable:
 class Tables:
     """All captured tables by oid. Memory is bounded by the number of tables in the publication.
 
-    `on_emptied` is called with a table whose topic must be emptied before the next record.
+    `on_emptied` is called with a table whose topic must be emptied before the next record. `is_copied_later` says of a
+    table without a key that is being read whether its rows will include the changes of the present transaction.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Tables:
         self._by_oid: dict[int, CapturedTable] = {}
         self._outside: set[int] = set()  # oids not captured under the name in their newest Relation message
         self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
+        self.is_copied_later: Callable[[str], bool] = lambda name: True
 
     def for_record(self, oid: int) -> CapturedTable:
         """Return the table for a record that is about to be sent. Raises the errors of `adopt`."""
@@ -149,6 +151,13 @@ class Tables:
 
         A table whose shape cannot be adopted is parked, as of the commit at `lsn`, if the configuration says so.
         """
+        table = self.for_rows(oid, lsn)
+        if table is None or table.key_columns or not self.registry.is_read_whole(table.name):
+            return table
+        return None if self.is_copied_later(table.name) else table
+
+    def for_rows(self, oid: int, lsn: int = 0) -> CapturedTable | None:
+        """Return the table of rows that are read; otherwise like `captured`."""
         if self.is_ignored(oid):
             if oid in self._outside:
                 # the topic of its captured name lacks this change
@@ -239,6 +248,7 @@ class Tables:
         now = when_visible(partial(self._catalog.layout, oid), relation)
         keys = self._key_of(relation, commit_lsn, now, old)
         self._check_generation(relation, topic, keys, old)
+        self.registry.check_hidden(relation, now)
         self.destinations.ensure(relation)
         typed = self._options.applied(relation, keys)
         new = Subjects(
@@ -246,11 +256,11 @@ class Tables:
             value_schema(typed, self._catalog.types, topic),
         )
         emptied = False
+        past = self.past(relation.schema, relation.name)
         if keys:
-            past = self.past(relation.schema, relation.name)
             emptied = self.registry.adopt(relation, commit_lsn, now, old, new, past)
         else:
-            self.registry.adopt_events(relation, old, new)
+            self.registry.adopt_events(relation, now, old, new, past)
         key_id, value_id = self._ids(relation, topic, new)
         table = CapturedTable(
             relation,
@@ -303,15 +313,14 @@ class Tables:
         return self._catalog.keys.of(relation)
 
     def _check_generation(self, relation: Relation, topic: str, keys: Sequence[int], old: Subjects | None) -> None:
-        """Raise StateError (TR-406) if the table has gained or lost its key: a topic cannot hold both forms."""
-        if old is not None and bool(old.key) != bool(keys):
+        """Raise StateError (TR-406) if the table has lost its key: its topic is compacted by key."""
+        if old is not None and old.key and not keys:
             raise StateError(
                 "TR-406",
-                f'table "{relation.qualified_name}" has {"gained" if keys else "lost"} its key',
-                detail=f'The records of its topic "{topic}" {"have no key" if keys else "have a key"}, and a topic'
-                " cannot hold both forms.",
-                hint=("" if keys else "Give it a key of the same columns again. Or, instead:\n       ")
-                + f'prefix = "{self._kafka.prefix}_2"  # under [kafka], with another slot: copies all tables again\n'
+                f'table "{relation.qualified_name}" has lost its key',
+                detail=f'The records of its topic "{topic}" have a key, and it cannot hold records without one.',
+                hint="Give it a key of the same columns again. Or, instead:\n       "
+                f'prefix = "{self._kafka.prefix}_2"  # under [kafka], with another slot: copies all tables again\n'
                 f"       tailrace table leave-out {relation.qualified_name}  # or continue without it",
             )
 

@@ -8,7 +8,6 @@ also on lesser occasions, so the catalog is queried to tell these apart (`ToastS
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,6 +24,7 @@ from tailrace.schemas.envelope import FRAMING_SIZE, TRUNCATE_KEY
 from tailrace.schemas.records.position import Cut, PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation
+from tailrace.schemas.state_folder import state_folder
 from tailrace.schemas.types import Column
 from tailrace.sinks.kafka.admin import topic_id
 from tailrace.sinks.kafka.options import client_options
@@ -93,12 +93,11 @@ def _folder(config: Config) -> Path | None:
     """Return the file's folder, the same at each start and not temporary; None without a home folder."""
     if config.source.toast_cache_dir:
         return Path(config.source.toast_cache_dir)
-    state = os.environ.get("STATE_DIRECTORY") or os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    try:
-        return Path(state).expanduser() / "tailrace" / f"{config.kafka.prefix}-{config.source.slot}"
-    except RuntimeError:
+    folder = state_folder()
+    if folder is None:
         log.warning("toast cache disabled: no home folder", hint="Set source.toast_cache_dir.")
         return None
+    return folder / f"{config.kafka.prefix}-{config.source.slot}"
 
 
 def _catch_up(cache: ToastCache, kafka: Kafka, record: PositionRecord, origin: str) -> None:

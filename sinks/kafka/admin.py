@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -20,6 +20,9 @@ from tailrace.sinks.kafka.options import client_options
 _TIMEOUT_S = 15.0
 _AT_A_TIME = 100
 """Topics per request; Kafka answers when all of them exist."""
+
+_FOREVER: Final = (("retention.ms", "-1"), ("retention.bytes", "-1"))
+"""The settings of a topic that loses no record although it is not compacted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class TopicSpec:
 def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
     """Check the existing topics, create the missing ones, and return each topic's number of partitions.
 
-    SinkError (TR-302) names the first topic whose settings would break a guarantee, and the command that repairs it.
+    A topic of a table that had no key until now becomes compacted. SinkError (TR-302) names the first topic whose
+    settings would break a guarantee, and the command that repairs it.
     """
     admin = AdminClient({**client_options(kafka), "log_level": 0})
     try:
@@ -90,26 +94,39 @@ def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
         for resource, future in admin.describe_configs(resources[i : i + _AT_A_TIME]).items()
     }
     for spec in specs:
+        settings = {name: entry.value for name, entry in described[spec.name].items()}
+        if _was_log(settings) and spec.settings.get("cleanup.policy") == "compact" and _compact(admin, spec):
+            continue
         for name, wanted in spec.settings.items():
-            entry = described[spec.name].get(name)
-            found = entry.value if entry else None
+            found = settings.get(name)
             if not _holds(found, wanted):
                 raise SinkError(
                     "TR-302",
                     f'topic "{spec.name}" has {name} = {found}, not {wanted}',
                     detail="With this setting the state of a key or of a cut could be lost.",
                     hint=f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
-                    f" --entity-name {spec.name} --add-config {name}={wanted}{_not_if_keyless(name, wanted)}",
+                    f" --entity-name {spec.name} --add-config {name}={wanted}",
                 )
 
 
-def _not_if_keyless(name: str, wanted: str) -> str:
-    if (name, wanted) != ("cleanup.policy", "compact"):
-        return ""
-    return (
-        "\n       Do not run it if the table had no key until now, because its records have none. Instead:"
-        '\n       prefix = "NEW"  # under [kafka], and another slot under [source]'
-    )
+def _was_log(settings: Mapping[str, str | None]) -> bool:
+    """Whether a topic has the settings of a table without a key: it has lost no record."""
+    return settings.get("cleanup.policy") == "delete" and all(settings.get(name) == value for name, value in _FOREVER)
+
+
+def _compact(admin: AdminClient, spec: TopicSpec) -> bool:
+    """Give a topic the settings of a compacted one; False if Kafka refuses.
+
+    Its records without a key are outdated: they precede a truncate.
+    """
+    resource = ConfigResource(ResourceType.TOPIC, spec.name)
+    for name, value in spec.settings.items():
+        resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+    try:
+        _result(admin.incremental_alter_configs([resource])[resource])
+    except KafkaException:
+        return False
+    return True
 
 
 def _result(future: Future[Any]) -> Any:

@@ -16,6 +16,8 @@ from tailrace.sinks.control.positions import TIMEOUT
 from tailrace.sinks.kafka.admin import kafka_error
 from tailrace.sinks.kafka.options import client_options
 
+RECORDS_LOST = "TR-424"
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -41,7 +43,7 @@ def loss(found: Sequence[Bounds], offsets: Sequence[int], *, whole: bool = True)
 def records_lost(topic: str, detail: str, hint: str) -> StateError:
     """Return the error (TR-424) for a topic that has lost records."""
     return StateError(
-        "TR-424",
+        RECORDS_LOST,
         f'topic "{topic}" has lost records (deleted, recreated or truncated)',
         detail=detail,
         hint=hint,

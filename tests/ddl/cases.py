@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +47,9 @@ _MOST_CASES = 40
 """Maximum number of cases with one daemon."""
 
 _MOST_DAEMONS = 8
+
+_STARTING = threading.Semaphore(2)
+"""Daemons that start at once: each creates the topics of its cases, and a broker that creates hundreds answers late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ def stage(
     """Create a database with a publication of all tables or others, and a configuration for it."""
     prefix = f"t{uuid.uuid4().hex[:10]}"
     with fresh_database(servers.dsn) as dsn, tempfile.TemporaryDirectory() as folder:
-        more = f"[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 50\n{more}"
+        more = f"[snapshot]\nchunk_bytes = 8192\n[delivery]\nmax_transaction_ms = 50\nstart_timeout_s = 300\n{more}"
         path = write_config(Path(folder), dsn, servers.bootstrap, prefix, more, f'tables = ["*.*"]\n{source}')
         ledger = Ledger(dsn, prefix)
         ledger.connection.execute(
@@ -139,9 +143,11 @@ def play(servers: Servers, cases: Mapping[str, Case], mode: str, publication: st
         config = load(path)
         outcome = Outcome(config.kafka.prefix)
         create(ledger, cases)
-        daemon = Daemon(path)
+        daemon = None
         try:
-            wait_for_state(config, ledger.connection, _FIRST_STATE_S)
+            with _STARTING:
+                daemon = Daemon(path)
+                wait_for_state(config, ledger.connection, _FIRST_STATE_S)
             if mode in ("stopped", "killed"):
                 stop(daemon) if mode == "stopped" else daemon.kill()
             patience = _STATE_S
@@ -162,7 +168,8 @@ def play(servers: Servers, cases: Mapping[str, Case], mode: str, publication: st
         except AssertionError as error:
             outcome.stopped = f"{str(error)[:300]}\n{said(path)}"
         finally:
-            daemon.kill()
+            if daemon is not None:
+                daemon.kill()
         outcome.states = state_differences(ledger, config)
         return outcome
 

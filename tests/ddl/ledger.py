@@ -63,6 +63,7 @@ class Ledger:
         self._topics = Topics(prefix)
         self._publications = list(publications)
         self._left: dict[str, frozenset[Key]] = {}
+        self._truncated: dict[str, frozenset[Key]] = {}
         self._prefix = prefix
         self._within: str | None = None
         self.entries: list[Entry] = []
@@ -102,6 +103,19 @@ class Ledger:
         """
         self._within = schema
 
+    def truncate(self, table: str, part: str) -> None:
+        """Note the present rows of `part`, a partition of `table`, before a TRUNCATE.
+
+        If it is then detached, before the daemon has seen either, its rows may stay on the topic (`leave`).
+        """
+        contents = self.entries[-1].tables.get(self._topics.table(*table.split(".")))
+        if contents is not None:
+            self._truncated[part] = self._truncated.get(part, frozenset()) | self._keys(contents, part)
+
+    def seen(self) -> None:
+        """Promise that the daemon has seen the catalog as it is now."""
+        self._truncated.clear()
+
     def leave(self, table: str, part: str) -> None:
         """Allow present rows of `part` to stay on the topic of `table` ("schema.name") from the next entry on.
 
@@ -111,10 +125,12 @@ class Ledger:
         contents = self.entries[-1].tables.get(topic)
         if contents is None or not contents.published:
             return
-        key = contents.key
-        names = ", ".join(f'"{name}"' for name in key)
-        gone = frozenset(self._texts(f"SELECT {names} FROM {part}"))
+        gone = self._keys(contents, part) | self._truncated.get(part, frozenset())
         self._left[topic] = self._left.get(topic, frozenset()) | gone
+
+    def _keys(self, contents: Contents, part: str) -> frozenset[Key]:
+        names = ", ".join(f'"{name}"' for name in contents.key)
+        return frozenset(self._texts(f"SELECT {names} FROM {part}"))
 
     def now(self) -> dict[str, Contents]:
         """Return the newest contents."""
@@ -136,6 +152,10 @@ class Ledger:
             columns = ", ".join(f'"{name}"' for name in names)
             where = f" WHERE {row_filter}" if row_filter else ""
             rows = self._texts(f'SELECT {columns} FROM "{schema}"."{table}"{where}')
+            if not set(key) <= set(names):
+                # the publication's column list lacks a new key: the source refuses updates and deletes
+                found[topic] = Contents(tuple(names), (), {}, frozenset(), oid, published=False)
+                continue
             places = [names.index(name) for name in key]
             contents = Contents(
                 tuple(names),

@@ -20,7 +20,7 @@ from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import PositionRecord
 from tests.ddl.cases import STOP_TIMED_OUT, is_state, newest_differences, said, stop
 from tests.ddl.ledger import Ledger
-from tests.ddl.statements import KINDS, LISTED, SETUP, Generator, leaves
+from tests.ddl.statements import KINDS, LISTED, SETUP, Generator, leaves, truncates
 from tests.ddl.states import States
 from tests.support.daemon import Daemon, wait_for, wait_for_state, write_config
 from tests.support.servers import fresh_database
@@ -181,7 +181,7 @@ class _Play:
 
     def _leave(self, statement: str) -> None:
         """Allow the present rows of a partition that a statement takes away to stay on the topic."""
-        part = leaves(statement)
+        part = leaves(statement) or truncates(statement)
         if part is None:
             return
         row = self._ledger.connection.execute(
@@ -190,8 +190,10 @@ class _Play:
             " WHERE NOT c.relispartition",
             [part],
         ).fetchone()
-        if row is not None:
+        if row is not None and leaves(statement):
             self._ledger.leave(row[0], part)
+        elif row is not None:
+            self._ledger.truncate(row[0], part)
 
     def _note(self, what: str) -> None:
         self._result.steps.append(what)
@@ -205,6 +207,7 @@ class _Play:
         while time.monotonic() < deadline and not self._stopped():
             try:
                 wait_for(self._config, lambda p: self._is_state(p) and p.here.flushed_lsn >= int(row[0]), 1.0)
+                self._ledger.seen()
                 return
             except AssertionError:
                 continue

@@ -559,6 +559,11 @@ _KINDS: dict[str, tuple[Callable[[Generator], Statements], ...]] = {
 KINDS = tuple(_KINDS)
 
 
+def truncates(statement: str) -> str | None:
+    """Return the partition that a statement truncates."""
+    return statement.split()[-1] if statement.startswith("TRUNCATE part_") else None
+
+
 def leaves(statement: str) -> str | None:
     """Return the partition whose rows a statement may leave on the topic of its table."""
     words = statement.split()

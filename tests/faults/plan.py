@@ -54,7 +54,7 @@ class Plan:
 
     With `early` the faults begin at the daemon's first start, in its first copy; otherwise after its first state.
     `toast` is `source.toast`: with "reread" the table of large values is incomplete at many cuts. With `poisoned` there
-    is one more table, for values that cannot be stored.
+    are the tables of `tests.faults.poison`, too.
     """
 
     seed: int

@@ -26,6 +26,7 @@ from tests.faults.evidence import Evidence
 from tests.faults.machine import Clock, SmallDisk
 from tests.faults.nemesis import Nemesis
 from tests.faults.plan import Plan
+from tests.faults.poison import LIMIT, POISONS, SETTINGS
 from tests.faults.source import Pair, Postgres, come_true
 from tests.faults.supervisor import Supervisor
 from tests.faults.workload import TABLES, create_tables
@@ -77,8 +78,9 @@ class Stage:
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             create_tables(connection)
             if plan.poisoned:
-                connection.execute("CREATE TABLE poison (id int PRIMARY KEY, price numeric(10,2))")
-                connection.execute("INSERT INTO poison SELECT g, g FROM generate_series(1, 50) g")
+                for each in POISONS:
+                    connection.execute(each.create.encode())
+                    connection.execute(f"INSERT INTO {each.table} SELECT g, g FROM generate_series(1, 50) g".encode())
         self.path = _write_config(folder, plan, name, site)
         config = load(self.path)
         # for a reader that faults of the links do not reach
@@ -166,10 +168,14 @@ def _site(world: World, kinds: Collection[str], name: str) -> Iterator[Site]:
 
 
 def _write_config(folder: Path, plan: Plan, name: str, site: Site) -> Path:
-    tables = ", ".join(f'"public.{table}"' for table in (*TABLES, *["poison"] * plan.poisoned))
+    poisons = POISONS if plan.poisoned else ()
+    tables = ", ".join(f'"public.{table}"' for table in (*TABLES, *(each.table for each in poisons)))
     source = f"tables = [{tables}]\nstreaming = {str(plan.streaming).lower()}\n"
     source += f'spool_dir = "{folder / "spool"}"\ntoast = "{plan.toast}"\n'
-    more = f"[delivery]\nmax_transaction_bytes = {plan.max_transaction_bytes}\n"
+    more = ""
+    if plan.poisoned:
+        source, more = source + SETTINGS, LIMIT
+    more += f"[delivery]\nmax_transaction_bytes = {plan.max_transaction_bytes}\n"
     more += f"max_transaction_ms = {plan.max_transaction_ms}\n[snapshot]\nchunk_bytes = 8192\n"
     return write_config(folder, site.daemon_dsn, site.daemon_bootstrap, name, more, source)
 

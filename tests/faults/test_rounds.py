@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,12 +13,13 @@ import pytest
 from tests.faults.checker import check
 from tests.faults.daemon import POINTS
 from tests.faults.plan import KINDS, plan
+from tests.faults.poison import POISONS
 from tests.faults.rounds import play, run_round
 from tests.faults.source import come_true
 from tests.faults.stage import Stage
 from tests.faults.world import World, why_not
 from tests.support.daemon import tailrace, wait_for
-from tests.support.topics import read_topic
+from tests.support.topics import latest, read_topic
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +54,8 @@ def test_other_tables_have_states_while_large_values_are_reread(world: World) ->
     assert ahead > 5
 
 
-def test_a_poisoned_table_is_parked_and_others_lose_nothing(world: World) -> None:
-    """Parked while the daemon is killed, then repaired and resumed, its topic equals the table."""
+def test_poisoned_tables_are_parked_and_others_lose_nothing(world: World) -> None:
+    """One for each reason; parked while the daemon is killed, repaired and resumed, their topics equal the tables."""
     settings = replace(plan(1, kind="kill at random"), early=False, poisoned=True)
     folder = world.folder / "poisoned"
     folder.mkdir()
@@ -62,21 +64,26 @@ def test_a_poisoned_table_is_parked_and_others_lose_nothing(world: World) -> Non
         stage.wait_for_load(1)
         stage.wait_for_first_state()
         with psycopg.connect(stage.site.dsn, autocommit=True) as source:
-            source.execute("UPDATE poison SET price = 'NaN' WHERE id = 3; DELETE FROM poison WHERE id = 4")
-            wait_for(stage.config, lambda record: record.parked == {"public.poison": "TR-220"})
+            for each in POISONS:
+                source.execute(f"{each.strike}; DELETE FROM {each.table} WHERE id = 4".encode())
+            parked = {f"public.{each.table}": each.code for each in POISONS}
+            wait_for(stage.config, lambda record: record.parked == parked)
             stage.nemesis.work(settings.steps)
             stage.wait_for_load(500)
-            source.execute("DELETE FROM poison WHERE id < 3; INSERT INTO poison VALUES (51, 51)")
-            source.execute("UPDATE poison SET price = 0 WHERE id = 3")
-            resumed = tailrace("table", "resume", "poison", "--config", str(stage.path), "--timeout", "50")
+            for each in POISONS:
+                more = f"DELETE FROM {each.table} WHERE id < 3; INSERT INTO {each.table} VALUES (51, 51)"
+                source.execute(f"{each.mend}; {more}".encode())
+            resumed = tailrace("table", "resume", *parked, "--config", str(stage.path), "--timeout", "50")
             assert resumed.returncode == 0, resumed.stderr
             stage.come_to_rest()
-            rows = {(key,): price for key, price in source.execute("SELECT id, price FROM poison")}
-        latest = {}
-        for record in read_topic(stage.site.bootstrap, folder.name, "public.poison"):
-            latest[record.key] = record.value["after"] if record.value else None
+            tables: dict[str, dict[int, Any]] = {
+                each.table: dict(source.execute(f"SELECT id, v FROM {each.table}".encode()).fetchall())
+                for each in POISONS
+            }
+        for table, rows in tables.items():
+            found = latest(read_topic(stage.site.bootstrap, folder.name, f"public.{table}"))
+            assert {key: row["v"] for (key,), row in found.items()} == rows, table
         played = stage.finish()
-    assert {key: row["price"] for key, row in latest.items() if row is not None} == rows
     assert played.broken == ()
     assert check(played.evidence) == []
 

@@ -19,7 +19,7 @@ from tailrace.cdc.dev import postgres
 from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.support.daemon import running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.daemon import AT_ONCE, running, tailrace, wait_for, wait_for_state, write_config
 from tests.support.topics import latest, read_topic
 
 
@@ -59,7 +59,7 @@ def free_port() -> int:
 
 def test_an_unreachable_database_server_is_refused(tmp_path: Path, servers: Servers, prefix: str) -> None:
     port = free_port()
-    config = write_config(tmp_path, f"postgresql://u:s3cret@127.0.0.1:{port}/d", servers.bootstrap, prefix)
+    config = write_config(tmp_path, f"postgresql://u:s3cret@127.0.0.1:{port}/d", servers.bootstrap, prefix, AT_ONCE)
     assert_refused(config, "TR-201", 4, f"127.0.0.1:{port}")
     assert "s3cret" not in tailrace("run", "--config", str(config)).stderr
 
@@ -81,7 +81,7 @@ def test_an_unreachable_broker_is_refused_without_a_slot(
     tmp_path: Path, config: Path, database: str, prefix: str
 ) -> None:
     port = free_port()
-    write_config(tmp_path, database, f"127.0.0.1:{port}", prefix)
+    write_config(tmp_path, database, f"127.0.0.1:{port}", prefix, AT_ONCE)
     assert_refused(config, "TR-330", 5, f"127.0.0.1:{port}")
     assert slots(database, prefix) == 0
 

@@ -103,6 +103,7 @@ def test_unchanged_catalogs_are_not_inspected_again(watched: _Watched) -> None:
         ("ALTER TABLE t RENAME n TO m", "public.t", TableStatus.WANTED),
         ("ALTER TABLE t RENAME TO was", "public.t", TableStatus.GONE),
         ("ALTER TABLE t SET SCHEMA shop", "public.t", TableStatus.GONE),
+        ("ALTER TABLE t ALTER id TYPE int USING -id; DROP TABLE t", "public.t", TableStatus.STREAMING),
         ("ALTER SCHEMA shop RENAME TO store", "shop.item", TableStatus.GONE),
         ("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'", "public.typed", TableStatus.WANTED),
         ("ALTER TYPE pair ADD ATTRIBUTE c int", "public.typed", TableStatus.WANTED),
@@ -124,6 +125,18 @@ def test_an_altered_table_is_unsettled_until_the_stream_has_passed(
     watched.watch.passed(watched.lsn())
     assert watched.registry.unsettled == frozenset()
     assert watched.registry.status(table) is status
+
+
+def test_a_table_that_is_known_to_be_dropped_does_not_become_unsettled_again(watched: _Watched) -> None:
+    watched.source.execute("DROP TABLE t")
+    assert watched.unsettled() == {"public.t"}
+    watched.watch.passed(watched.lsn())
+    watched.source.execute("ALTER TABLE typed ADD m int")
+    assert watched.unsettled() == set()
+    assert watched.watch.waits
+    watched.source.execute("CREATE TABLE t (id int PRIMARY KEY, n int); ALTER PUBLICATION tailrace ADD TABLE t")
+    watched.watch.want_look()
+    assert watched.unsettled() == {"public.t"}
 
 
 def test_an_alteration_that_leaves_all_rows_as_they_are_is_only_noted(watched: _Watched) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.support.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.support.topics import latest, read_raw, read_topic, schemas
 from tests.support.verified import differing_keys
 
@@ -118,6 +118,95 @@ def _nothing_leaks(servers: Servers, prefix: str, daemon: Daemon) -> None:
     assert not any("secret" in str(schema) for schema in schemas(servers.bootstrap, prefix).values())
     log = daemon.log.read_bytes()
     assert not any(secret in log for secret in (*_SECRETS, b"pe'pper"))
+
+
+_RENAMED = """
+CREATE TABLE moving (id int PRIMARY KEY, phone text);
+CREATE TABLE resting (secret text, id int PRIMARY KEY, n int);
+CREATE TABLE absent (id int PRIMARY KEY, email text);
+CREATE TABLE events (email text);
+INSERT INTO moving SELECT g, 'TOPSECRET' || g FROM generate_series(1, 3) g;
+INSERT INTO resting SELECT 'TOPSECRET' || g, g, g FROM generate_series(1, 3) g;
+INSERT INTO absent SELECT g, 'TOPSECRET' || g FROM generate_series(1, 3) g;
+INSERT INTO events SELECT 'TOPSECRET' || g FROM generate_series(1, 3) g;
+CREATE TABLE swapped (id int PRIMARY KEY, n int, email text, note text);
+ALTER TABLE swapped ALTER email SET STORAGE EXTERNAL, ALTER note SET STORAGE EXTERNAL;
+INSERT INTO swapped VALUES (1, 1, repeat('TOPSECRET', 1000), repeat('note', 1000))
+"""
+
+
+# the stream shows the update of `swapped` with the old names; its large values are read under the new ones
+_MEANWHILE = """
+UPDATE swapped SET n = 2;
+ALTER TABLE swapped RENAME email TO tmp; ALTER TABLE swapped RENAME note TO email;
+ALTER TABLE swapped RENAME tmp TO note;
+ALTER TABLE absent RENAME email TO mail;
+ALTER TABLE events RENAME email TO mail; INSERT INTO events VALUES ('TOPSECRET')
+"""
+
+
+def test_a_hidden_column_that_is_renamed_does_not_appear_in_plain(
+    servers: Servers, database: str, prefix: str, config_path: Path
+) -> None:
+    """Rename with a write, at rest, and while the daemon is stopped; after the mend, the values are hidden again."""
+    config = load(config_path)
+    config_path.write_text(config_path.read_text().replace("[source]\n", '[source]\ntoast = "reread"\n'))
+    names = ("moving", "resting", "absent", "events", "swapped")
+
+    def parked(*tables: str) -> None:
+        codes = {f"public.{table}": "TR-432" for table in tables}
+        assert wait_for(config, lambda record: len(record.parked) == len(codes)).parked == codes
+
+    def resume(*tables: str) -> str:
+        return tailrace("table", "resume", *tables, "--config", str(config_path)).stderr
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(_RENAMED.encode())
+        with running(config_path) as daemon:
+            wait_for_state(config, connection)
+            with connection.transaction():
+                connection.execute('ALTER TABLE moving RENAME phone TO "Tel#"')
+                connection.execute("INSERT INTO moving VALUES (4, 'TOPSECRET')")
+            parked("moving")
+            connection.execute("ALTER TABLE resting RENAME secret TO hidden_once")
+            parked("moving", "resting")
+            detail = events(daemon, "table parked")[0]
+            assert 'mask = { "public.moving.Tel#" = 4 }' in detail["hint"], detail
+            assert daemon.stop() == 0
+        connection.execute(_MEANWHILE.encode())
+        with running(config_path) as daemon:
+            parked(*names)
+            assert 'request "resume" refused for public.nosuch' in resume("nosuch")
+            connection.execute("UPDATE moving SET id = id + 10; UPDATE resting SET n = 0; UPDATE absent SET id = -id")
+            assert resume(*names) == ""
+            connection.execute("INSERT INTO events VALUES ('TOPSECRET')")
+            # the configuration is as before
+            wait_until(lambda: len(events(daemon, "table parked")) == 10)
+            parked(*names)
+            assert daemon.stop() == 0
+        text = config_path.read_text().replace('"public.*.secret"', '"public.*.secret", "public.resting.hidden_once"')
+        text = text.replace("mask = {", 'mask = { "public.moving.Tel#" = 4,').replace(
+            '"public.*.email"', '"*.*mail", "public.swapped.note"'
+        )
+        config_path.write_text(text)
+        with running(config_path) as daemon:
+            assert resume(*names) == ""
+            connection.execute("INSERT INTO events VALUES ('TOPSECRET')")
+            wait_for_state(config, connection)
+            for table in names:
+                raw = read_raw(servers.bootstrap, f"{prefix}.public.{table}")
+                assert raw
+                assert not any(b"TOPSECRET" in (message.value() or b"") for message in raw)
+            for table, columns in (("moving", ["id", "Tel_x23"]), ("resting", ["id", "n"]), ("absent", ["id", "mail"])):
+                rows = latest(read_topic(servers.bootstrap, prefix, f"public.{table}"))
+                assert {tuple(row) for row in rows.values()} == {tuple(columns)}
+            assert daemon.stop() == 0
+        config_path.write_text(text.replace("[source]\n", '[source]\non_table_error = "stop"\n'))
+        with running(config_path) as daemon:
+            wait_for_state(config, connection)
+            connection.execute('ALTER TABLE moving RENAME "Tel#" TO tel')
+            assert daemon.process.wait(60) == 6
+            assert "TR-432" in daemon.log.read_text().splitlines()[-1]
 
 
 def test_a_key_cannot_be_hidden(servers: Servers, database: str, config_path: Path) -> None:

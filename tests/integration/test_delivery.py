@@ -54,6 +54,7 @@ def frozen_broker(state_dir: Path) -> Iterator[None]:
         os.kill(broker, signal.SIGCONT)
 
 
+@pytest.mark.timeout(600)
 def test_a_frozen_broker_costs_neither_slot_nor_memory_nor_changes(
     bank: psycopg.Connection[Any], servers: Servers, state_dir: Path, database: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -61,7 +62,7 @@ def test_a_frozen_broker_costs_neither_slot_nor_memory_nor_changes(
     bank.execute("CREATE TABLE more (id int PRIMARY KEY, text text)")
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
     config = load(path)
-    with running(path, forked=False) as daemon, Writer(database, 11).writing() as writer:
+    with running(path, forked=False) as daemon, Writer(database, 11, pause_s=0.02).writing() as writer:
         wait_for(config, lambda record: record.is_state and writer.transactions > 200)
         process = psutil.Process(daemon.process.pid)
         with frozen_broker(state_dir):

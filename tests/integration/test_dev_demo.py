@@ -104,12 +104,14 @@ def test_the_load_survives_a_lost_connection(shop: str) -> None:
             ).fetchone()
             assert ended == (1,)
         before = changes(shop, "xact_commit")
-        time.sleep(1.5)
-        assert changes(shop, "xact_commit")[0] > before[0] + 20
+        deadline = time.monotonic() + 30
+        while changes(shop, "xact_commit")[0] <= before[0] + 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
     finally:
         stop.set()
         loader.join(10)
-    assert result[0] > 200
+    assert result[0] > 20
 
 
 def has_new_orders(dsn: str) -> bool:

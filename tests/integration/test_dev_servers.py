@@ -21,10 +21,10 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from tailrace.cdc.dev import opensearch
+from tailrace.cdc.dev import opensearch, postgres
 from tailrace.cdc.dev.postgres import create_database
 from tailrace.cdc.dev.process import Process, alive, listening, started_at, wait_until
-from tailrace.cdc.dev.server import Server
+from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.dev.state import (
     Servers,
     ended_on_failure,
@@ -36,6 +36,10 @@ from tailrace.cdc.dev.state import (
 )
 from tailrace.cdc.launch import java
 from tailrace.schemas.errors import ConfigError, SinkError
+from tests.support.daemon import tailrace
+from tests.support.postgres_own import own_postgres
+
+_SESSION_OPEN = "DUPLICATE_BROKER_REGISTRATION"
 
 ME = Process(os.getpid(), started_at(os.getpid()) or "")
 
@@ -166,6 +170,7 @@ def test_starting_again_finds_what_runs(servers: Servers, state_dir: Path) -> No
 
 
 def test_killed_servers_come_back_with_their_data_on_their_ports(own_state: Path) -> None:
+    """Twice, because the second start of the broker reads the records of the first fencing."""
     first = start_servers(own_state, search=False, kafka_properties={"log.cleaner.backoff.ms": "100"})
     with psycopg.connect(first.dsn) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 42 AS n")
@@ -180,6 +185,8 @@ def test_killed_servers_come_back_with_their_data_on_their_ports(own_state: Path
     with psycopg.connect(again.dsn) as connection:
         assert connection.execute("SELECT n FROM kept").fetchone() == (42,)
     assert first_value(again.bootstrap, "kept") == b"value"
+    # The marker of a committed record is lost only by chance; but a session that is still open is always logged.
+    assert _SESSION_OPEN not in by_name(own_state)["kafka"].log.read_text()
     # None means the settings of the last start.
     broker = ConfigResource(ResourceType.BROKER, "1")
     admin = AdminClient({"bootstrap.servers": again.bootstrap})
@@ -187,6 +194,8 @@ def test_killed_servers_come_back_with_their_data_on_their_ports(own_state: Path
     assert answer.result(10)["log.cleaner.backoff.ms"].value == "100"
 
     # Other programs have taken its ports meanwhile, and another setting is requested.
+    make_topic(again.bootstrap, "second")
+    write(again.bootstrap, "second", b"committed", transactional_id="second")
     kafka = by_name(own_state)["kafka"]
     os.kill(kafka.process.pid, signal.SIGKILL)
     assert wait_until(lambda: not listening(kafka.ports["broker"]), ME, 10)
@@ -195,6 +204,8 @@ def test_killed_servers_come_back_with_their_data_on_their_ports(own_state: Path
             moved = start_servers(own_state, search=False, postgres_settings={"work_mem": "5MB"})
         assert moved.bootstrap != first.bootstrap
         assert first_value(moved.bootstrap, "kept") == b"value"
+        assert first_value(moved.bootstrap, "second") == b"committed"
+        assert _SESSION_OPEN not in by_name(own_state)["kafka"].log.read_text()
     assert moved.dsn == first.dsn
     with psycopg.connect(moved.dsn) as connection:
         assert connection.execute("SHOW work_mem").fetchone() == ("5MB",)
@@ -205,31 +216,21 @@ def test_killed_servers_come_back_with_their_data_on_their_ports(own_state: Path
     assert not own_state.exists()
 
 
-def test_records_committed_before_a_broker_s_kill_are_readable(own_state: Path) -> None:
-    bootstrap = start_servers(own_state, search=False).bootstrap
-    # Twice, because the second start reads the records of the first fencing.
-    for topic in ("first", "second"):
-        make_topic(bootstrap, topic)
-        write(bootstrap, topic, b"committed", transactional_id=topic)
-        kafka = by_name(own_state)["kafka"]
-        os.kill(kafka.process.pid, signal.SIGKILL)
-        bootstrap = start_servers(own_state, search=False).bootstrap
-        assert first_value(bootstrap, topic) == b"committed"
-        # The marker is lost only by chance; but a session that is still open is always logged.
-        assert "DUPLICATE_BROKER_REGISTRATION" not in kafka.log.read_text()
-
-
-def test_a_postmaster_that_nobody_reaps_does_not_keep_its_data_locked(own_state: Path) -> None:
-    start_servers(own_state, search=False)
-    postgres = by_name(own_state)["postgres"]
-    assert postgres.data is not None
-    lock = postgres.data / "postmaster.pid"
-    os.kill(postgres.process.pid, signal.SIGKILL)
-    with subprocess.Popen(["/bin/true"]) as zombie:
-        assert wait_until(lambda: started_at(zombie.pid) is None, ME, 5)
-        lock.write_text(lock.read_text().replace(str(postgres.process.pid), str(zombie.pid), 1))
-        again = start_servers(own_state, search=False)
-        psycopg.connect(again.dsn).close()
+def test_a_postmaster_that_nobody_reaps_does_not_keep_its_data_locked() -> None:
+    with own_postgres({}) as server:
+        assert server.data is not None
+        lock = server.data / "postmaster.pid"
+        os.kill(server.process.pid, signal.SIGKILL)
+        # as root, it must be of the server's user: a process of another user does not count as a postmaster
+        user = server.data.stat().st_uid if os.geteuid() == 0 else None
+        with subprocess.Popen(["/bin/true"], user=user) as zombie:
+            assert wait_until(lambda: started_at(zombie.pid) is None, ME, 5)
+            lock.write_text(lock.read_text().replace(str(server.process.pid), str(zombie.pid), 1))
+            again = postgres.start(server.data.parent, server, None, lambda started: None)
+            try:
+                psycopg.connect(postgres.dsn(again)).close()
+            finally:
+                stop(again)
 
 
 def test_a_launcher_that_is_killed_leaves_servers_that_are_found(own_state: Path) -> None:
@@ -239,7 +240,7 @@ def test_a_launcher_that_is_killed_leaves_servers_that_are_found(own_state: Path
     )
     with subprocess.Popen([sys.executable, "-c", code, str(own_state)]) as launcher:
         state_file = own_state / "servers.json"
-        assert wait_until(lambda: state_file.exists() and len(by_name(own_state)) == 2, ME, 30)
+        assert wait_until(lambda: state_file.exists() and len(by_name(own_state)) == 2, ME, 120)
         launcher.send_signal(signal.SIGKILL)
     half_started = by_name(own_state)
     servers = start_servers(own_state, search=False)
@@ -293,7 +294,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(own_state: Path) -> None:
     code = _START
     with subprocess.Popen([sys.executable, "-c", code, str(own_state)], stderr=subprocess.PIPE, text=True) as launcher:
         state_file = own_state / "servers.json"
-        assert wait_until(lambda: state_file.exists() and "kafka" in by_name(own_state), ME, 30)
+        assert wait_until(lambda: state_file.exists() and "kafka" in by_name(own_state), ME, 120)
         launcher.send_signal(signal.SIGINT)
         _, said = launcher.communicate(timeout=60)
     assert "KeyboardInterrupt" in said
@@ -304,7 +305,7 @@ def test_a_start_that_is_interrupted_early_can_be_purged(own_state: Path) -> Non
     """In the middle of initdb, before any server has been recorded."""
     code = _START
     with subprocess.Popen([sys.executable, "-c", code, str(own_state)], stderr=subprocess.PIPE, text=True) as launcher:
-        assert wait_until((own_state / "postgres").exists, ME, 30)
+        assert wait_until((own_state / "postgres").exists, ME, 120)
         launcher.send_signal(signal.SIGINT)
         _, said = launcher.communicate(timeout=60)
     assert "KeyboardInterrupt" in said
@@ -330,6 +331,17 @@ def test_a_failure_ends_what_it_has_started_and_nothing_else(own_state: Path) ->
     }
     assert len(told) == 1
     assert "stopped again: after" in told[0]
+
+
+def test_a_dev_up_whose_daemon_cannot_start_leaves_nothing_running(own_state: Path, tmp_path: Path) -> None:
+    (tmp_path / "tailrace.toml").write_text("# Written by `tailrace dev up` for its demo shop.\nnonsense = 1\n")
+    done = tailrace("dev", "up", "--state-dir", str(own_state), "--rate", "0", cwd=tmp_path, timeout=240)
+    assert done.returncode != 0
+    assert "nonsense" in done.stderr
+    started = {"postgres", "kafka", "opensearch"}
+    assert started <= by_name(own_state).keys()
+    assert started <= set(done.stderr.partition("stopped again: ")[2].partition(";")[0].split(", "))
+    assert running(own_state) == set()
 
 
 def test_a_killed_search_node_comes_back_with_its_index(search_url: str, state_dir: Path, prefix: str) -> None:

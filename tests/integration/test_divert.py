@@ -110,7 +110,7 @@ def test_each_refused_change_is_a_dead_letter_once(
         assert 0 < len(_letters(servers, config)) < 800
     expected += _change(connection, _CHANGES[:10])
     with running(path) as daemon:
-        wait_for_state(config, connection)
+        wait_for_state(config, connection, 180)
         assert events(daemon, "snapshot resumed in windows")
         expected += _change(connection, _CHANGES[10:])
         connection.execute(
@@ -121,7 +121,7 @@ def test_each_refused_change_is_a_dead_letter_once(
         wait_for(config, lambda record: record.open is not None and record.here.flushed_lsn)
         daemon.kill()
     with running(path) as daemon:
-        cut = wait_for_state(config, connection)
+        cut = wait_for_state(config, connection, 180)
         letters = _letters(servers, config)
         found = Counter(_named(letter) for letter in letters if letter["op"] != "r")
         assert found == expected

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import random
 import struct
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import fastavro
 import psycopg
 
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.tail import float_text
 from tailrace.schemas.config.file import load
 from tests.support.daemon import running, wait_for_state, write_config
 from tests.support.topics import read_raw, schemas
@@ -206,6 +208,24 @@ def test_every_type_reads_from_the_topic_as_the_server_reports_it(
     for key, row in expected.items():
         for name, kind in columns.items():
             assert found[key][name] == row[name], f"{kind} in row {key}"
+
+
+def test_floats_are_printed_as_the_server_prints_them(database: str) -> None:
+    """Every power of ten and of two, their neighbors, and random bits; `tailrace tail` prints them."""
+    chance = random.Random(7)
+    bits = [chance.getrandbits(64) for _ in range(2000)]
+    doubles = [struct.unpack(">d", struct.pack(">Q", each))[0] for each in bits]
+    doubles += [sign * value for n in range(-30, 31) for value in (10.0**n, 2.0**n, 1.2 * 10.0**n) for sign in (1, -1)]
+    doubles += [0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, 1.7976931348623157e308, 123456.7, 1234567.8]
+    with psycopg.connect(database) as connection:
+        for single, kind in ((True, "float4"), (False, "float8")):
+            values = [
+                value for value in doubles if not (single and (1e-45 > abs(value) > 0 or 3e38 < abs(value) < math.inf))
+            ]
+            found = connection.execute(
+                f"SELECT v::text, v::float8 FROM unnest(%s::{kind}[]) v".encode(), (values,)
+            ).fetchall()
+            assert [float_text(value, single=single) for _, value in found] == [text for text, _ in found]
 
 
 def write_rows(connection: psycopg.Connection[Any], columns: dict[str, str]) -> int:

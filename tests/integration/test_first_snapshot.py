@@ -222,12 +222,12 @@ def test_waiting_for_a_locked_table_blocks_no_other_session(
         assert latest(read_topic(servers.bootstrap, prefix, f"public.{table}", offsets)) == rows
 
 
-def test_timeouts_of_the_database_do_not_end_a_copy(
+def test_timeouts_of_the_database_end_no_session(
     source: psycopg.Connection[Any], database: str, servers: Servers, prefix: str, tmp_path: Path
 ) -> None:
     source.execute("CREATE TABLE slow (id int PRIMARY KEY); INSERT INTO slow SELECT generate_series(1, 100)")
     source.execute("CREATE TABLE quick (id int PRIMARY KEY)")
-    names = ["statement_timeout", "idle_in_transaction_session_timeout"]
+    names = ["statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"]
     if source.info.server_version >= 170000:
         names.append("transaction_timeout")
     for name in names:
@@ -237,6 +237,8 @@ def test_timeouts_of_the_database_do_not_end_a_copy(
     with running(path) as daemon:
         cut = wait_for_state(load(path), source)
         (copied,) = [event for event in events(daemon, "table copied") if event["table"] == "public.slow"]
+        time.sleep(4)  # twice what the database gives an idle session
+        assert not events(daemon, "session failed: restarting")
         daemon.stop()
     assert copied["rows"] == 100
     assert len(read_topic(servers.bootstrap, prefix, "public.slow", cut.offsets[f"{prefix}.public.slow"])) == 100

@@ -31,7 +31,11 @@ def test_a_standby_as_source_is_copied_streamed_and_promoted(
         config = load(path)
         _publish_as_the_hint_says(primary, refusal(config).hint)
         pair.wait_replayed()
-        with Writer(pair.dsn, 31, 200).writing(), _replay_paused(pair) as standby, running(path) as daemon:
+        with (
+            Writer(pair.dsn, 31, 200, pause_s=0.02).writing(),
+            _replay_paused(pair) as standby,
+            running(path) as daemon,
+        ):
             _make_known_what_runs(daemon, primary, standby)
             wait_until(lambda: events(daemon, "first snapshot started") or events(daemon, "table read started"))
             for _ in range(5):

@@ -18,7 +18,7 @@ from tailrace.schemas.config.model import Config, Registry, Search, Source
 from tailrace.schemas.errors import ConfigError, SinkError
 from tailrace.sinks.opensearch.target import OpenSearchTarget
 from tests.integration.secured import Certificates
-from tests.support.daemon import running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.daemon import AT_ONCE, running, tailrace, wait_for_state, wait_until, write_config
 from tests.support.gateway import gateway
 
 USER, PASSWORD = "tailrace", "Rowan-3-Kettle"
@@ -163,6 +163,7 @@ def test_no_output_of_the_daemon_has_a_secret(
             connection.execute("ALTER TABLE item ADD n int; INSERT INTO item VALUES (2, 7)")
             wait_until(lambda: "waiting for the schema registry" in daemon.log.read_text())
         config = _write(tmp_path, database, servers, f"{prefix}x", registry, user="who")
+        config.write_text(config.read_text() + AT_ONCE)
         refused = tailrace("run", "--config", str(config))
     assert (refused.returncode, "ERROR  TR-340" in refused.stderr) == (5, True), refused.stderr
     everything = "\n".join([daemon.log.read_text(), command, shown.stdout, shown.stderr, refused.stderr])

@@ -5,6 +5,7 @@ Tested in the first snapshot, in windows, in the stream, and in rereads of large
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,29 @@ def _assert_equal(connection: psycopg.Connection[Any], servers: Servers, config:
         assert {key: tuple(row.values()) for key, row in latest(records).items()} == rows, table
 
 
+def _commands_know_the_names(config_path: Path) -> None:
+    """A request names a table with quotes or without; an unknown name is answered with the nearest."""
+    there = {f"{schema}.{name}" for schema, name in _TABLES}
+    named = ['"sche.ma""%"."ta.ble"', 'public."it\'s"', "Mixed CASE. with;semicolon--", "select.from"]
+    asked = tailrace("snapshot", "start", "--json", "--config", str(config_path), "--", *named)
+    started = {each["table"] for each in json.loads(asked.stdout)["tables"]}
+    assert started == {
+        'sche.ma"%.ta.ble',
+        "public.it's",
+        "public.Mixed CASE. with;semicolon--",
+        "select.from",
+    }
+    assert started <= there
+    assert asked.returncode == 0, asked.stderr
+    for command in ("tail", "-n", "1", "--from-start"), ("snapshot", "pause"), ("table", "add"):
+        done = tailrace(*command, '"sche.ma""%"."ta.ble"', "--config", str(config_path))
+        assert done.returncode == 0, done.stderr
+    unknown = tailrace("table", "park", "sche.ma.ta.ble", "--config", str(config_path))
+    assert unknown.returncode == 3
+    assert 'Did you mean sche.ma"%.ta.ble' in unknown.stderr
+    assert tailrace("snapshot", "resume", "--config", str(config_path)).returncode == 0
+
+
 def test_unusual_names_work_in_snapshots_windows_and_the_stream(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
@@ -130,6 +154,7 @@ def test_unusual_names_work_in_snapshots_windows_and_the_stream(
         for schema, name in _TABLES:
             shown = tailrace("tail", f"{schema}.{name}", "--from-start", "-n", "1", "--config", str(config_path))
             assert shown.returncode == 0, shown.stderr
+        _commands_know_the_names(config_path)
         _run(source, _TABLES[0], "TRUNCATE {t}")
         _assert_equal(source, servers, config)
         assert daemon.stop() == 0

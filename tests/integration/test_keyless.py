@@ -5,6 +5,8 @@ Debezium's TablesWithoutPrimaryKeyIT has the same subject.
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,12 +18,23 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
+from psycopg import sql
 from psycopg.rows import dict_row
 
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.table_states import read_tables
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
-from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.daemon import (
+    Daemon,
+    events,
+    running,
+    tailrace,
+    wait_for,
+    wait_for_state,
+    wait_until,
+    write_config,
+)
 from tests.support.topics import TopicRecord, assert_once_in_order, latest, read_topic
 
 _TABLES = """
@@ -154,11 +167,15 @@ def _assert_updates_as_events(servers: Servers, config: Config) -> None:
 
 
 def _assert_settings(servers: Servers, config: Config) -> None:
-    admin = AdminClient({"bootstrap.servers": servers.bootstrap})
-    resource = ConfigResource(ResourceType.TOPIC, f"{config.kafka.prefix}.public.plain")
-    found = admin.describe_configs([resource])[resource].result()
     names = ("cleanup.policy", "retention.ms", "retention.bytes")
-    assert [found[name].value for name in names] == ["delete", "-1", "-1"]
+    assert _settings(servers, config, "plain", *names) == ["delete", "-1", "-1"]
+
+
+def _settings(servers: Servers, config: Config, table: str, *names: str) -> list[str | None]:
+    admin = AdminClient({"bootstrap.servers": servers.bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, f"{config.kafka.prefix}.public.{table}")
+    found = admin.describe_configs([resource])[resource].result()
+    return [found[name].value for name in names]
 
 
 def _assert_no_views(config_path: Path) -> None:
@@ -177,10 +194,10 @@ def _records(servers: Servers, config: Config, table: str) -> list[TopicRecord]:
     return read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}")
 
 
-def test_an_interrupted_copy_without_a_key_is_not_resumed(
+def test_an_interrupted_copy_without_a_key_begins_again(
     source: psycopg.Connection[Any], servers: Servers, config_path: Path
 ) -> None:
-    """No row is doubled or lost: the operator must start again. Keyless tables are first, to make it rare."""
+    """In an emptied topic, so that no row is doubled or lost. Keyless tables are first, to make it rare."""
     with config_path.open("a") as file:
         file.write("[delivery]\nmax_transaction_ms = 1\n")
     config = load(config_path)
@@ -189,9 +206,12 @@ def test_an_interrupted_copy_without_a_key_is_not_resumed(
         record = wait_for(config, lambda record: record.incomplete_tables and record.counts)
         assert "public.by_default" in record.incomplete_tables
         daemon.kill()
-    again = tailrace("run", "--config", str(config_path))
-    assert again.returncode == 6
-    assert "TR-405" in again.stderr
+    source.execute("INSERT INTO plain VALUES (0, 'since')")
+    config_path.write_text(config_path.read_text().replace("chunk_bytes = 8192", "chunk_bytes = 1048576"))
+    with running(config_path) as daemon:
+        wait_for_state(config, source)
+        assert daemon.stop() == 0
+    _assert_each_row_once(source, servers, config, "plain")
 
 
 @pytest.mark.parametrize(
@@ -213,16 +233,116 @@ def test_keys_that_would_not_be_exact_are_refused(
     assert code in daemon.stderr
 
 
-def test_a_table_that_gets_a_key_begins_again_with_another_prefix(
+class _Writers:
+    """Sessions that insert rows into a table until they are stopped, some of them in transactions of several."""
+
+    def __init__(self, dsn: str, table: str) -> None:
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._write, args=(dsn, table, n)) for n in range(3)]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, dsn: str, table: str, n: int) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for i in itertools.count():
+                if self._stopped.wait(0.005):
+                    return
+                with connection.transaction():
+                    for j in range(1 + (n == 0) * 3):
+                        row = (f"{threading.get_ident()} {i} {j}",)
+                        connection.execute(sql.SQL("INSERT INTO {} (b) VALUES (%s)").format(sql.Identifier(table)), row)
+
+    def __enter__(self) -> _Writers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def _assert_each_row_once(
+    connection: psycopg.Connection[Any], servers: Servers, config: Config, table: str, *, truncates: int = 1
+) -> list[TopicRecord]:
+    """The records after the last truncate are the table's rows, each once; return these records."""
+    records = _records(servers, config, table)
+    assert_once_in_order(records)
+    truncated = [i for i, each in enumerate(records) if each.key == ()]
+    assert len(truncated) == truncates
+    rest = records[truncated[-1] + 1 :] if truncated else records
+    rows = Counter(each.value["after"]["b"] for each in rest if each.value and each.value["after"])
+    query = sql.SQL("SELECT b FROM {}").format(sql.Identifier(table))
+    assert rows == Counter(b for (b,) in connection.execute(query))
+    return rest
+
+
+def test_tables_without_a_key_that_appear_are_copied_and_streamed(
     tmp_path: Path, servers: Servers, database: str, prefix: str
 ) -> None:
-    """The old topic cannot hold both forms; errors name each step, and other tables continue."""
+    """Created, recreated, renamed, published again, killed in their read: each row is on the topic once."""
+    path = write_config(tmp_path, database, servers.bootstrap, prefix, "[snapshot]\nchunk_bytes = 8192\n")
+    config = load(path)
+    with psycopg.connect(database, autocommit=True) as source, ExitStack() as stack:
+        source.execute("CREATE PUBLICATION tailrace FOR ALL TABLES; CREATE PUBLICATION tailrace_nokey")
+        source.execute("CREATE TABLE item (id int PRIMARY KEY)")
+        fill = "CREATE TABLE {0} (a int, b text); INSERT INTO {0} SELECT g, 'row ' || g FROM generate_series(1, 500) g"
+        daemon = stack.enter_context(running(path))
+        wait_for_state(config, source)
+
+        source.execute(fill.format("late").encode())
+        with _Writers(database, "late"):
+            wait_until(lambda: _copies(daemon, "late") == 1)
+        wait_for_state(config, source)
+        kinds = {each.value["op"] for each in _assert_each_row_once(source, servers, config, "late", truncates=0)
+                 if each.value}  # fmt: skip
+        assert kinds == {"r", "c"}
+
+        source.execute("ALTER TABLE late RENAME TO was")
+        with _Writers(database, "was"):
+            wait_until(lambda: _copies(daemon, "was") == 1)
+        source.execute(fill.format("late").encode())
+        with _Writers(database, "late"):
+            wait_until(lambda: _copies(daemon, "late") == 2)
+            asked = tailrace("snapshot", "start", "late", "--rate", "500", "--config", str(path))
+            assert asked.returncode == 0, asked.stderr
+            wait_until(
+                lambda: [each.status for each in read_tables(config) if each.table == "public.late"] == ["reading"]
+            )
+            daemon.kill()
+        daemon = stack.enter_context(running(path))
+        wait_for_state(config, source)
+        _assert_each_row_once(source, servers, config, "was", truncates=0)
+        late = _records(servers, config, "late")
+        _assert_each_row_once(source, servers, config, "late", truncates=sum(each.key == () for each in late))
+        source.execute("TRUNCATE late; INSERT INTO late VALUES (1, 'since')")
+        wait_for_state(config, source)
+        assert len(_records(servers, config, "late")) == len(late) + 2
+        assert daemon.stop() == 0
+
+
+def _copies(daemon: Daemon, table: str) -> int:
+    return sum(event["table"] == f"public.{table}" for event in events(daemon, "table copied"))
+
+
+def test_a_table_that_gets_a_key_is_read_again_by_key(
+    tmp_path: Path, servers: Servers, database: str, prefix: str
+) -> None:
+    """Declared or primary, while the daemon is down or runs: its topic is emptied, and other tables continue."""
     path = write_config(tmp_path, database, servers.bootstrap, prefix)
+    config = load(path)
     with psycopg.connect(database, autocommit=True) as source, ExitStack() as stack:
         source.execute("CREATE TABLE log (a int NOT NULL, b text); CREATE TABLE item (id int PRIMARY KEY, b text)")
+        source.execute("CREATE TABLE event (a int NOT NULL, b text); ALTER TABLE event REPLICA IDENTITY FULL")
         source.execute("INSERT INTO log VALUES (1, 'one'); INSERT INTO item VALUES (1, 'one')")
+        source.execute("INSERT INTO event VALUES (1, 'one'), (2, 'two')")
         daemon = stack.enter_context(running(path))
-        wait_for(load(path), lambda record: record.is_state)
+        wait_for_state(config, source)
+        source.execute("ALTER TABLE event ADD PRIMARY KEY (a); UPDATE event SET b = 'updated' WHERE a = 2")
+        wait_for_state(config, source)
+        assert latest(_records(servers, config, "event")) == {
+            (1,): {"a": 1, "b": "one"},
+            (2,): {"a": 2, "b": "updated"},
+        }
         assert daemon.stop() == 0
         source.execute("ALTER TABLE log REPLICA IDENTITY FULL; CREATE UNIQUE INDEX ON log (a)")
         keys = '[source.keys]\n"public.log" = ["a"]\n'
@@ -233,15 +353,15 @@ def test_a_table_that_gets_a_key_begins_again_with_another_prefix(
             assert command in refused.stderr
             assert tailrace(*command.split()[1:], "--config", str(path)).returncode == 0
         daemon = stack.enter_context(running(path))
+        assert wait_for_state(config, source)
+        assert latest(_records(servers, config, "log")) == {(1,): {"a": 1, "b": "one"}}
         source.execute("UPDATE log SET b = 'updated'; UPDATE item SET b = 'updated'")
-        assert wait_for(load(path), lambda record: record.parked).parked == {"public.log": "TR-406"}
-        wait_for_state(load(path), source, tables=["public.item"])
-        assert latest(_records(servers, load(path), "item")) == {(1,): {"id": 1, "b": "updated"}}
-        listed = tailrace("table", "list", "--config", str(path)).stdout
-        assert f'prefix = "{prefix}_2"  # under [kafka]' in listed
+        wait_for_state(config, source)
+        assert latest(_records(servers, config, "log")) == {(1,): {"a": 1, "b": "updated"}}
+        assert latest(_records(servers, config, "item")) == {(1,): {"id": 1, "b": "updated"}}
         assert daemon.stop() == 0
-        path = write_config(tmp_path, database, servers.bootstrap, f"{prefix}_2", keys)
-        daemon = stack.enter_context(running(path))
-        wait_for_state(load(path), source)
-        assert latest(_records(servers, load(path), "log")) == {(1,): {"a": 1, "b": "updated"}}
-        assert daemon.stop() == 0
+        assert {event["table"] for event in events(daemon, "table copied") if event.get("run", 0) > 1} == {
+            "public.event", "public.log",
+        }  # fmt: skip
+        assert _settings(servers, config, "event", "cleanup.policy") == ["compact"], "since the second start"
+        assert _settings(servers, config, "log", "cleanup.policy") == ["delete"], "it has just got its key"

@@ -207,7 +207,9 @@ def test_a_stopped_daemon_is_reported_with_the_true_lag(source: psycopg.Connecti
         wait_for_state(config, source)
         wait_until(lambda: f"(process {daemon.process.pid})" in show(config))
         assert "daemon   runs on" in show(config)
+        assert tailrace("status", cwd=config_path.parent).returncode == 0
         assert daemon.stop() == 0
+    assert tailrace("status", cwd=config_path.parent).returncode == 0
     source.execute("INSERT INTO other VALUES (1)")
     shown = show(config)
     assert "daemon   does not run: it was stopped at" in shown
@@ -237,10 +239,13 @@ def test_a_failed_daemon_is_reported_with_its_error_code(
         assert daemon.stop() == 0
     source.execute("SELECT pg_drop_replication_slot(%s)", (prefix,))
     assert tailrace("run", cwd=config_path.parent).returncode == 6
+    assert "is MISSING, but" in show(config)
     source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (prefix,))
     shown = show(config)
     assert "daemon   does not run: it failed at" in shown
     assert "TR-402" in shown
-    found = json.loads(tailrace("status", "--json", cwd=config_path.parent).stdout)
+    answered = tailrace("status", "--json", cwd=config_path.parent)
+    assert answered.returncode == 7
+    found = json.loads(answered.stdout)
     assert found["daemon"]["state"] == "failed"
     assert found["daemon"]["code"] == "TR-402"

@@ -23,6 +23,7 @@ from tests.support.daemon import (
     wait_for,
     wait_for_cuts,
     wait_for_state,
+    wait_until,
     write_config,
 )
 from tests.support.topics import assert_once_in_order, latest, read_topic
@@ -304,6 +305,7 @@ def test_a_table_added_to_the_keyless_publication_is_a_log(
     with running(config_path) as daemon:
         wait_for(config, lambda record: record.is_state)
         source.execute("ALTER PUBLICATION tailrace_nokey ADD TABLE late")
+        wait_until(lambda: [event["table"] for event in events(daemon, "table copied")][1:] == ["public.late"])
         source.execute("INSERT INTO late VALUES (1, 1); UPDATE late SET n = 2; DELETE FROM late")
         wait_for_state(config, source)
         records = read_topic(servers.bootstrap, config.kafka.prefix, "public.late")

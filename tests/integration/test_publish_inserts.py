@@ -16,7 +16,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
-from tests.support.daemon import running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.support.topics import assert_once_in_order, read_topic
 
 Write = Callable[[str], Path]
@@ -81,6 +81,7 @@ def test_topics_are_logs_of_inserts(
         source.execute("CREATE TABLE late (id int PRIMARY KEY, note text)")
         added = tailrace("table", "add", "late", "--config", str(path))
         assert added.returncode == 0, added.stderr
+        wait_until(lambda: "public.late" in [event["table"] for event in events(daemon, "table copied")])
         source.execute("INSERT INTO late VALUES (1, 'late'); UPDATE late SET note = 'updated'")
         wait_for_state(config, source)
         assert _events(servers, prefix, "item") == Counter(

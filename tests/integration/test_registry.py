@@ -27,7 +27,7 @@ from tailrace.sinks.control.positions import read_position, read_schemas
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.http.registry import Registry
 from tailrace.sinks.kafka.producer import KafkaSink
-from tests.support.daemon import events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.daemon import AT_ONCE, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.support.gateway import gateway
 from tests.support.topics import assert_once_in_order, latest, read_raw, read_topic
 
@@ -209,6 +209,7 @@ def test_a_first_start_without_the_registry_creates_nothing(
 ) -> None:
     (port,) = free_ports([None])
     path = write(f"http://127.0.0.1:{port}")
+    path.write_text(path.read_text() + AT_ONCE)
     refused = tailrace("run", "--config", str(path))
     assert refused.returncode == 5, refused.stderr
     assert "ERROR  TR-340" in refused.stderr

@@ -18,11 +18,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tailrace.cdc.daemon.session import Session
 from tailrace.cdc.daemon.topic_watch import TopicWatch
@@ -40,7 +41,8 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.kafka.producer import KafkaSink
 from tests.integration.test_bad_input import assert_refused, slots
-from tests.support.daemon import Daemon, events, running, tailrace, wait_for_state, write_config
+from tests.integration.test_delivery import frozen_broker
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for_state, wait_until, write_config
 from tests.support.topics import latest, read_topic
 
 _TABLES = """
@@ -257,24 +259,17 @@ def test_a_first_start_killed_after_the_slot_reads_tables_once(
     fresh: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing changes in the tables any more: they must be read all the same, and once."""
+    fresh.execute("CREATE TABLE event (n int); INSERT INTO event VALUES (1), (1)")
     _kill_behind_the_slot(fresh, monkeypatch)
     assert slots(fresh.config.source.dsn.get_secret_value(), fresh.name) == 1
     assert_topic_equals(fresh, "t")
     fresh.execute("INSERT INTO u VALUES (3)")
     daemon = assert_topic_equals(fresh, "u")
-    assert sorted(event["table"] for event in events(daemon, "table read scheduled")) == ["public.t", "public.u"]
+    scheduled = [event["table"] for event in events(daemon, "table read scheduled")]
+    assert sorted(scheduled) == ["public.event", "public.t", "public.u"]
+    records = read_topic(fresh.config.kafka.bootstrap, fresh.name, "public.event")
+    assert [each.value and each.value["after"] for each in records] == [{"n": 1}, {"n": 1}], "without a key, too"
     assert not events(daemon, "topic refilled: incompatible change")
-
-
-def test_a_first_start_killed_after_the_slot_refuses_keyless_tables(
-    fresh: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fresh.execute("CREATE TABLE event (n int); INSERT INTO event VALUES (1)")
-    _kill_behind_the_slot(fresh, monkeypatch)
-    fresh.refused("TR-405", 6, "public.event", "snapshot start --all --reconcile")
-    # as the hint says
-    assert tailrace("snapshot", "start", "--all", "--reconcile", "--config", str(fresh.path)).returncode == 0
-    assert_topic_equals(fresh, "t")
 
 
 class _Killed(BaseException):
@@ -335,8 +330,12 @@ def _change_topic(pipeline: Pipeline, how: str) -> None:
     if how == "cut off":
         # another policy for a while is sufficient
         pipeline.alter(topic, cleanup_policy="delete")
-        for each in pipeline.admin.delete_records(partitions).values():
-            each.result()
+        # Kafka answers before its logs have the new policy
+        refused = retry_if_exception_type(KafkaException)
+        for attempt in Retrying(retry=refused, stop=stop_after_delay(30), wait=wait_fixed(0.1), reraise=True):
+            with attempt:
+                for each in pipeline.admin.delete_records(partitions).values():
+                    each.result()
         pipeline.alter(topic, cleanup_policy="compact")
     if how == "with more partitions":
         for future in pipeline.admin.create_partitions([NewPartitions(topic, 5)]).values():
@@ -352,14 +351,66 @@ def _change_topic(pipeline: Pipeline, how: str) -> None:
         ("made again", "ends at offset 0"),
         ("cut off", "begins at offset"),
         ("with more partitions", "5 partitions, the cut 3"),
-        ("without schemas", "tailrace.schemas"),
     ],
 )
-def test_topics_that_have_lost_records_are_refused(stopped: Pipeline, how: str, word: str) -> None:
+def test_a_table_whose_topic_has_lost_records_is_parked_alone(stopped: Pipeline, how: str, word: str) -> None:
     _change_topic(stopped, how)
-    stopped.refused("TR-424", 6, word)
+    source = stopped.config.source.model_copy(update={"on_table_error": "stop"})
+    replace(stopped, config=stopped.config.model_copy(update={"source": source})).refused("TR-424", 6, word)
+    stopped.execute("INSERT INTO t VALUES (100); INSERT INTO u VALUES (100)")
+    daemon = assert_topic_equals(stopped, "u")
+    (parked,) = events(daemon, "table parked")
+    assert (parked["table"], parked["code"]) == ("public.t", "TR-424")
+    assert word in parked["detail"]
     if how == "deleted":
-        assert_refused(stopped.path, "TR-424", 6, f"{stopped.name}.public.t")
+        assert f"{stopped.name}.public.t" not in stopped.topics()
+        # a second start does not report it again, and without any topic there is nothing to continue
+        start_and_stop(stopped.config)
+        stopped.delete(f"{stopped.name}.public.u")
+        assert_refused(stopped.path, "TR-424", 6, f"{stopped.name}.public.")
+
+
+def test_a_topic_of_all_tables_that_was_deleted_is_refused(stopped: Pipeline) -> None:
+    _change_topic(stopped, "without schemas")
+    stopped.refused("TR-424", 6, "tailrace.schemas", "copied again")
+    asked = tailrace("snapshot", "start", "--all", "--reconcile", "--config", str(stopped.path), "--timeout", "1")
+    assert asked.returncode == 0, "nobody knows yet that the daemon cannot start"
+    assert_refused(stopped.path, "TR-424", 6)
+    asked = tailrace("snapshot", "start", "--all", "--reconcile", "--config", str(stopped.path), "--timeout", "1")
+    assert asked.returncode == 3
+    assert "TR-130" in asked.stderr
+    assert "does not repair TR-424" in asked.stderr
+    assert "copied again" in asked.stderr
+
+
+def test_a_topic_that_is_deleted_under_the_daemon_parks_its_table(stopped: Pipeline) -> None:
+    def table(*words: str) -> subprocess.CompletedProcess[str]:
+        return tailrace("table", *words, "--config", str(stopped.path))
+
+    with running(stopped.path) as daemon:
+        wait_for_state(stopped.config, stopped.connection)
+        stopped.delete(f"{stopped.name}.public.t")
+        stopped.execute("INSERT INTO t VALUES (100)")
+        wait_until(lambda: events(daemon, "table parked"), 90)
+        stopped.execute("INSERT INTO u VALUES (100)")
+        wait_for_state(stopped.config, stopped.connection, tables=["public.u"])
+        listed = table("list").stdout
+        assert "TR-424" in listed
+        assert "tailrace table leave-out public.t" in listed
+        assert "tailrace table resume" not in listed
+        refused = table("resume", "t")
+        assert refused.returncode == 3
+        assert "its topic has lost records" in refused.stderr
+        assert tailrace("status", "--config", str(stopped.path)).returncode == 7
+        assert tailrace("verify", "--log", "--config", str(stopped.path)).returncode == 7
+        assert table("leave-out", "t").returncode == 0
+        wait_until(lambda: tailrace("status", "--config", str(stopped.path)).returncode == 0)
+        wait_for_state(stopped.config, stopped.connection, tables=["public.u"])
+        whole = tailrace("verify", "--log", "--config", str(stopped.path))
+        assert whole.returncode == 0, whole.stdout + whole.stderr
+        assert daemon.stop() == 0
+    records = read_topic(stopped.config.kafka.bootstrap, stopped.name, "public.u")
+    assert sorted(latest(records)) == [(1,), (100,)]
 
 
 @pytest.mark.parametrize(("how", "lost"), [("cut off", True), ("made again", True), ("deleted", False)])
@@ -367,15 +418,21 @@ def test_topics_that_lose_records_are_noticed_while_the_daemon_runs(stopped: Pip
     """A deleted topic is no case of it: the next write fails."""
     record = read_position(stopped.config.kafka, Topics(stopped.name), stopped.name)
     assert record is not None
-    before, after = TopicWatch(stopped.config.kafka), TopicWatch(stopped.config.kafka)
-    before.look(record)
-    assert before.lost == ()
+
+    def found() -> tuple[str, ...]:
+        watch = TopicWatch(stopped.config.kafka)
+        watch.look(record)
+        return watch.lost
+
+    assert found() == ()
     _change_topic(stopped, how)
-    after.look(record)
-    assert after.lost == ((f"{stopped.name}.public.t",) if lost else ())
+    if lost:
+        # a topic that has just been made has no leader yet: that look finds nothing
+        wait_until(lambda: bool(found()), 30)
+    assert found() == ((f"{stopped.name}.public.t",) if lost else ())
     health = Health(stopped.name)
     health.streaming()
-    health.lost_topics = after.lost
+    health.lost_topics = found()
     assert health.ready()[0] is not lost
 
 
@@ -456,6 +513,32 @@ def test_a_server_restored_from_a_backup_is_refused(
     error = refusal(load(path))
     assert (error.code, error.exit_code) == ("TR-422", 6)
     assert "bytes further" in error.detail
+
+
+def test_servers_that_start_after_the_daemon_are_waited_for(
+    tmp_path: Path, prefix: str, servers: Servers, state_dir: Path, own_server: tuple[Path, list[Server]]
+) -> None:
+    """At a first start, too: first PostgreSQL does not answer, then Kafka."""
+    folder, started = own_server
+    server = postgres.start(folder, started[-1], None, started.append)
+    dsn = postgres.create_database(postgres.dsn(server), "late")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(_TABLES)
+    stop(server)
+    path = write_config(tmp_path, dsn, servers.bootstrap, prefix)
+    with running(path) as daemon:
+        with frozen_broker(state_dir):
+            wait_until(lambda: _failed_with(daemon, "TR-201"))
+            postgres.start(folder, server, None, started.append)
+            wait_until(lambda: _failed_with(daemon, "TR-330") or _failed_with(daemon, "TR-301"), 60)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            wait_for_state(load(path), connection)
+        assert set(latest(read_topic(servers.bootstrap, prefix, "public.t"))) == {(n,) for n in range(1, 21)}
+        assert daemon.stop() == 0
+
+
+def _failed_with(daemon: Daemon, code: str) -> bool:
+    return any(event["code"] == code for event in events(daemon, "session failed: restarting"))
 
 
 def _copy(data: Path, to: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.operations.verify_log import verify_log
@@ -250,6 +251,16 @@ def test_the_command_reports_findings_by_its_exit_code(pipeline: Pipeline, tmp_p
     assert done.returncode == 7
     assert "missing" in done.stdout
     assert "TR-701" in done.stderr
+    # a topic of the pipeline that was deleted
+    largest = max(pipeline.lines, key=lambda at: len(pipeline.lines[at]))[0]
+    deleted = largest.replace(pipeline.config.kafka.prefix, config.kafka.prefix, 1)
+    admin = AdminClient({"bootstrap.servers": config.kafka.bootstrap})
+    admin.delete_topics([deleted])[deleted].result()
+    wait_until(lambda: deleted not in admin.list_topics(timeout=10).topics)
+    done = tailrace("verify", "--log", "--config", str(path))
+    assert done.returncode == 7
+    assert f"deleted: {deleted}: the topic does not exist" in done.stdout
+    assert "TR-424" in done.stderr
     assert tailrace("verify", "orders", "--log", "--config", str(path)).returncode == 2
 
 

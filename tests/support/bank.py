@@ -48,10 +48,15 @@ def create_tables(connection: psycopg.Connection[Any], accounts: int = ACCOUNTS)
 class Writer:
     """Seeded transactions over several tables: transfers, key changes, deletes, unchanged TOAST values."""
 
-    def __init__(self, dsn: str, seed: int, accounts: int = ACCOUNTS) -> None:
-        """Prepare a writer; `accounts` must be that of `create_tables`."""
+    def __init__(self, dsn: str, seed: int, accounts: int = ACCOUNTS, *, pause_s: float = 0.002) -> None:
+        """Prepare a writer; `accounts` must be that of `create_tables`.
+
+        `pause_s` is the time between two transactions: a long one for a load that runs for minutes, because each of
+        its changes takes CPU from everything else.
+        """
         self._dsn = dsn
         self._accounts = accounts
+        self._pause_s = pause_s
         self._random = random.Random(seed)
         self._stop = threading.Event()
         self.transactions = 0
@@ -70,7 +75,7 @@ class Writer:
                 else:
                     connection.commit()
                 self.transactions += 1
-                time.sleep(0.002)
+                time.sleep(self._pause_s)
 
     def _transaction(self, connection: psycopg.Connection[Any]) -> None:
         pick = self._random

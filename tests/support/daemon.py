@@ -30,6 +30,10 @@ from tests.support.topics import read_raw
 ROOT = Path(__file__).parents[2]
 
 
+AT_ONCE = "[delivery]\nstart_timeout_s = 0\n"
+"""For a server that never answers: the start is tried once."""
+
+
 def write_config(folder: Path, dsn: str, bootstrap: str, prefix: str, more: str = "", source: str = "") -> Path:
     """Write a tailrace.toml; the slot is named like the prefix, for slots belong to the whole server.
 

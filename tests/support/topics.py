@@ -8,10 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import fastavro
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from tailrace.schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER, TRUNCATE_KEY
 from tailrace.schemas.lsn import Position
@@ -46,16 +48,19 @@ def read_raw(bootstrap: str, topic: str, end: list[int] | None = None) -> list[A
 
 def read_all(bootstrap: str, topics: Iterable[str]) -> dict[str, list[Any]]:
     """Return all messages of several topics up to what is committed now; in order within each partition."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
-    watcher = Consumer(settings | {"isolation.level": "read_uncommitted"})
+    found = _admin(bootstrap).list_topics(timeout=10).topics
+    left = {end: offset for topic in topics for end, offset in _ends(bootstrap, topic, found[topic].partitions).items()}
     consumer = Consumer(
-        settings | {"isolation.level": "read_committed", "enable.partition.eof": True, "fetch.wait.max.ms": 20}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "test",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }
     )
-    found = watcher.list_topics(timeout=10).topics
-    partitions = [TopicPartition(topic, each, 0) for topic in topics for each in found[topic].partitions]
-    left = {(each.topic, each.partition): watcher.get_watermark_offsets(each, 10)[1] for each in partitions}
-    watcher.close()
-    consumer.assign(partitions)
+    consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in left])
     messages: dict[str, list[Any]] = {topic: [] for topic in topics}
     ended: set[tuple[str, int]] = set()
     deadline = time.monotonic() + _MARKERS_S
@@ -78,6 +83,20 @@ def read_all(bootstrap: str, topics: Iterable[str]) -> dict[str, list[Any]]:
     return messages
 
 
+@lru_cache(maxsize=1)
+def _admin(bootstrap: str) -> AdminClient:
+    """Return a client that is used again: hundreds of tests read topics, and each client connects three times."""
+    # a broker may be killed and started again before the next use
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 100})
+
+
+def _ends(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[tuple[str, int], int]:
+    """Return the ends of a topic's partitions, transactions in progress included."""
+    latest_of = {TopicPartition(topic, each): OffsetSpec.latest() for each in partitions}  # type: ignore[no-untyped-call]
+    asked = _admin(bootstrap).list_offsets(latest_of, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    return {(each.topic, each.partition): int(future.result(10).offset) for each, future in asked.items()}
+
+
 def schemas(bootstrap: str, prefix: str) -> dict[int, Any]:
     """Return the parsed schemas by id."""
     return parse_schemas(read_raw(bootstrap, f"{prefix}.tailrace.schemas"))
@@ -91,9 +110,17 @@ def parse_schemas(messages: Iterable[Any]) -> dict[int, Any]:
 
 def read_topic(bootstrap: str, prefix: str, table: str, end: list[int] | None = None) -> list[TopicRecord]:
     """Return all records of a table's topic in the order of their partitions."""
-    messages = read_raw(bootstrap, f"{prefix}.{table}", end)
-    # after the records: each is committed with its schema, at the latest
-    return decode(messages, schemas(bootstrap, prefix))
+    topic, stored = f"{prefix}.{table}", f"{prefix}.tailrace.schemas"
+    read = read_all(bootstrap, [topic, stored])
+    messages = [message for message in read[topic] if end is None or message.offset() < end[message.partition()]]
+    by_id = parse_schemas(read[stored])
+    if not {_schema_id(message.value()) for message in messages if message.value()} <= by_id.keys():
+        by_id = schemas(bootstrap, prefix)  # the last records came after the last schema had been read
+    return decode(messages, by_id)
+
+
+def _schema_id(raw: bytes) -> int:
+    return int.from_bytes(raw[1:5], "big")
 
 
 def decode(messages: Iterable[Any], by_id: dict[int, Any]) -> list[TopicRecord]:
@@ -101,7 +128,7 @@ def decode(messages: Iterable[Any], by_id: dict[int, Any]) -> list[TopicRecord]:
 
     def fields(raw: bytes) -> Any:
         assert raw[0] == 0
-        return fastavro.schemaless_reader(io.BytesIO(raw[5:]), by_id[int.from_bytes(raw[1:5], "big")], None)
+        return fastavro.schemaless_reader(io.BytesIO(raw[5:]), by_id[_schema_id(raw)], None)
 
     records = []
     for message in messages:
@@ -153,9 +180,7 @@ def assert_once_in_order(records: list[TopicRecord]) -> None:
 
 def all_bytes(bootstrap: str, prefix: str) -> bytes:
     """Return keys, values and headers of every committed record on every topic of a prefix, in one piece."""
-    watcher = Consumer({"bootstrap.servers": bootstrap, "group.id": "test"})
-    topics = [topic for topic in watcher.list_topics(timeout=10).topics if topic.startswith(f"{prefix}.")]
-    watcher.close()
+    topics = [topic for topic in _admin(bootstrap).list_topics(timeout=10).topics if topic.startswith(f"{prefix}.")]
     parts: list[bytes] = []
     for message in (each for messages in read_all(bootstrap, topics).values() for each in messages):
         parts += [message.key() or b"", message.value() or b"", *(value or b"" for _, value in message.headers() or [])]

@@ -35,6 +35,8 @@ TABLES = {
     "by_locale": "id text PRIMARY KEY",
     "by_uuid": "id uuid PRIMARY KEY",
 }
+LOG = "log"
+"""A table without a key, which is created while the daemon runs."""
 POINTS = ("low mark written", "chunk read", "high mark written", "rows sent", "committed")
 _WORDS = [
     "",
@@ -58,6 +60,7 @@ _WORDS = [
     "'",
     "é1",
 ]
+_LOG_AT = 3
 _HELD = (3, 24)
 """Steps that a commit waits: a window has six, so some wait for longer than one window."""
 
@@ -74,7 +77,8 @@ def key(table: str, number: int) -> tuple[Any, ...]:
 
 
 def create(connection: psycopg.Connection[Any], rows: int) -> None:
-    """Create the tables, of several chunks each."""
+    """Create the tables, of several chunks each, and publications that include later tables."""
+    connection.execute("CREATE PUBLICATION tailrace FOR ALL TABLES; CREATE PUBLICATION tailrace_nokey")
     for table, columns in TABLES.items():
         connection.execute(f"CREATE TABLE {table} (v int, pad text DEFAULT repeat('x', 90), {columns})".encode())
         for number in range(rows):
@@ -101,6 +105,7 @@ class Changes:
         self._connection.execute("SET lock_timeout = '50ms'")
         self._connection.commit()
         self._n = 0
+        self._has_log = False
 
     def step(self) -> None:
         """Make some changes; release the commits that have waited long enough."""
@@ -109,6 +114,8 @@ class Changes:
             self._connection.execute("SELECT pg_cancel_backend(%s)", (pid,))
             self._connection.commit()
         self._held = [held for held in self._held if held[0] > self._step]
+        if self._step == _LOG_AT:
+            self._create_log()
         for _ in range(self._pick.randint(1, 3)):
             with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation):
                 for _ in range(self._pick.randint(1, 3)):
@@ -117,6 +124,14 @@ class Changes:
             self._connection.rollback()
         if self._waiting and len(self._held) < 2 and self._pick.random() < 0.3:
             self._wait()
+
+    def _create_log(self) -> None:
+        row = self._connection.execute("SELECT to_regclass(%s) IS NULL", (LOG,)).fetchone()
+        if row == (True,):
+            self._connection.execute(f"CREATE TABLE {LOG} (v int, pad text DEFAULT repeat('x', 90))".encode())
+            self._connection.execute(f"INSERT INTO {LOG} SELECT generate_series(-300, -1)".encode())
+            self._connection.commit()
+        self._has_log = True
 
     def _wait(self) -> None:
         """Start a commit that waits for the standby; return once it waits, or has failed."""
@@ -146,6 +161,11 @@ class Changes:
     def _change(self, connection: psycopg.Connection[Any]) -> None:
         table = self._pick.choice(list(TABLES))
         number, other = self._pick.randrange(400), self._pick.randrange(400)
+        if self._has_log and self._pick.random() < 0.5:
+            self._n += 1
+            empties = connection is self._connection and self._pick.random() < 0.01
+            connection.execute(f"TRUNCATE {LOG}" if empties else f"INSERT INTO {LOG} VALUES ({self._n})".encode())
+            return
         names = ["a", "b"] if table == "by_two" else ["id"]
         where = sql.SQL(" AND ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in names)
         to = sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in names)

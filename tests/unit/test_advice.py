@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -23,14 +24,19 @@ _COMMAND = re.compile(
 _KEY = re.compile(rf"(?<![\w./-])({'|'.join(_SECTIONS)})\.(?!log\b|dirs\b)([a-z_]+)\b(?![.(/])")
 
 
-def _texts() -> Iterator[tuple[str, str]]:
+@cache  # not at import: each worker imports all tests
+def _texts() -> tuple[tuple[str, str], ...]:
+    return tuple(_found())
+
+
+def _found() -> Iterator[tuple[str, str]]:
     """Yield the sources' strings except docstrings, with a word for each value, and the pages' lines."""
     for package in _PACKAGES:
         for file in (_ROOT / package).rglob("*.py"):
-            tree = ast.parse(file.read_text())
-            inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-            documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-            for node in ast.walk(tree):
+            nodes = list(ast.walk(ast.parse(file.read_text())))
+            inner = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+            documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+            for node in nodes:
                 if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in inner | documentation:
                     yield f"{file.relative_to(_ROOT)}:{node.lineno}", _text(node)
     for page in ("README.md", "docs/how-to/read-views.md", "docs/explanation/views.md"):
@@ -44,12 +50,9 @@ def _text(node: ast.expr) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else "NAME"
 
 
-_TEXTS = list(_texts())
-
-
 def test_commands_and_options_in_texts_exist() -> None:
     seen = 0
-    for place, text in _TEXTS:
+    for place, text in _texts():
         for words, rest in _COMMAND.findall(text):
             command, left = typer.main.get_command(app), words.split()
             while left and left[0] in getattr(command, "commands", {}):
@@ -65,7 +68,7 @@ def test_commands_and_options_in_texts_exist() -> None:
 
 def test_configuration_keys_in_texts_exist() -> None:
     seen = 0
-    for place, text in _TEXTS:
+    for place, text in _texts():
         for section, key in _KEY.findall(text):
             seen += 1
             kinds = (_SECTIONS[section].annotation, *get_args(_SECTIONS[section].annotation))

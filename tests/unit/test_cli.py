@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from tailrace.cdc.cli.main import app, main
+from tests.support.daemon import AT_ONCE
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -108,7 +109,6 @@ ERRORS = {
     "an unknown key": (("status", "--config", "unknown.toml"), 3, "TR-105"),
     "an unknown view": (("verify", "ordres"), 3, "TR-107"),
     "an unknown view to rebuild": (("views", "rebuild", "ordres"), 3, "TR-107"),
-    "a view that is a query": (("verify", "joined"), 3, "TR-109"),
     "a broker that is down": (("verify", "orders"), 5, "TR-330"),
 }
 
@@ -140,8 +140,11 @@ def test_the_error_that_ends_a_service_is_a_log_record(
     folder: Path, command: tuple[str, ...], broken: bool, code: str, exit_code: int
 ) -> None:
     """A log collector then needs no second format; on a terminal it is three lines, as of all commands."""
+    path = folder / "tailrace.toml"
     if broken:
-        (folder / "tailrace.toml").write_text('[source]\ndsn = ""\nslto = "a"\n', encoding="utf-8")
+        path.write_text('[source]\ndsn = ""\nslto = "a"\n', encoding="utf-8")
+    else:
+        path.write_text(path.read_text(encoding="utf-8") + AT_ONCE, encoding="utf-8")
     ended = tailrace(*command, folder=folder)
     assert (ended.returncode, ended.stdout) == (exit_code, "")
     records = [json.loads(line) for line in ended.stderr.splitlines()]
@@ -203,6 +206,9 @@ USAGE = {
     "status --jsn": ("TR-002", 'Did you mean "--json"?'),
     "status --zzz": ("TR-002", "tailrace status --help"),
     "--zzz": ("TR-002", "tailrace --help"),
+    "--config x.toml views status a": ("TR-002", "HINT   tailrace views status a --config x.toml"),
+    "views --config=x.toml status": ("TR-002", "HINT   tailrace views status --config=x.toml"),
+    "--config": ("TR-002", "HINT   tailrace COMMAND --config"),
     "views rebuild": ("TR-003", "tailrace views rebuild --help"),
     "status --config": ("TR-004", "tailrace status --help"),
     "views compare a b": ("TR-004", "tailrace views compare --help"),
@@ -213,6 +219,20 @@ USAGE = {
     "explain TR-2044": ("TR-005", 'Did you mean "tailrace explain TR-204"?'),
     "wait --lsn 0": ("TR-004", "tailrace wait --help"),
 }
+
+
+@pytest.mark.parametrize("command", ["version", "--help"])
+@pytest.mark.parametrize(("redirected", "code", "said"), [(">/dev/full", 2, "No space left"), (">&-", 0, "")])
+def test_an_output_that_cannot_be_written_is_no_bug(command: str, redirected: str, code: int, said: str) -> None:
+    shell = f"exec {sys.executable} -m tailrace.cdc.cli.main {command} {redirected}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(["sh", "-c", shell], env=environment, capture_output=True, text=True, check=False)
+    lines = ended.stderr.splitlines()
+    assert (ended.returncode, [line.split()[0] for line in lines]) == (
+        code,
+        ["ERROR", "DETAIL", "HINT"] if said else [],
+    )
+    assert said in ended.stderr
 
 
 @pytest.mark.parametrize("line", USAGE)
@@ -331,8 +351,19 @@ def test_version_says_whether_the_row_codec_is_compiled() -> None:
 
 
 def test_views_list_shows_the_configured_views(folder: Path) -> None:
-    assert "public.orders" in tailrace("views", "list", folder=folder).stdout
-    assert list(json.loads(tailrace("views", "list", "--json", folder=folder).stdout)) == ["orders", "joined"]
+    with (folder / "tailrace.toml").open("a", encoding="utf-8") as file:
+        file.write('[views.changes]\ntable = "public.log"\nshape = "log"\n')
+    lines = tailrace("views", "list", folder=folder).stdout.splitlines()
+    assert [line.split()[3:] for line in lines[1:]] == [
+        ["public.orders", "primary", "key"],
+        ["a", "query", "primary", "key"],
+        ["public.log", "-"],
+    ]
+    assert list(json.loads(tailrace("views", "list", "--json", folder=folder).stdout)) == [
+        "orders",
+        "joined",
+        "changes",
+    ]
 
 
 def test_verify_names_the_views_that_it_does_not_compare(folder: Path) -> None:
@@ -341,9 +372,20 @@ def test_verify_names_the_views_that_it_does_not_compare(folder: Path) -> None:
     (folder / "queries.toml").write_text(CONFIG.partition("[views")[0] + queries, encoding="utf-8")
     result = tailrace("verify", "--config", "queries.toml", folder=folder)
     assert (result.returncode, result.stdout) == (0, "")
-    assert "not compared, because they are queries: joined, other" in result.stderr
-    assert "not compared, because they are logs: all" in result.stderr
+    assert "not compared without --all, because they are queries: joined, other" in result.stderr
+    assert "not compared without --all, because they are logs: all" in result.stderr
     assert "because they are queries: joined\n" in tailrace("verify", folder=folder).stderr
+
+
+def test_verify_does_not_compare_matches(folder: Path) -> None:
+    views = "[views.found]\ntable = 'public.t'\nshape = 'percolate'\nqueries = 'public.q.query'\n"
+    (folder / "others.toml").write_text(CONFIG.partition("[views")[0] + views, encoding="utf-8")
+    result = tailrace("verify", "found", "--config", "others.toml", folder=folder)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert "TR-109" in result.stderr
+    every = tailrace("verify", "--all", "--config", "others.toml", folder=folder)
+    assert (every.returncode, every.stdout) == (0, "")
+    assert "not compared, because they are matches: found" in every.stderr
 
 
 def test_explain_without_sqlglot_says_that_it_is_not_installed(folder: Path) -> None:

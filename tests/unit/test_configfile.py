@@ -167,11 +167,32 @@ def test_unknown_key_in_the_environment_names_the_variable(tmp_path: Path) -> No
         ('[views.a]\nhistory_from = "0/1"\ntable = "a.t"\nshape = "percolate"\nqueries = "a.b.c"\n', "views.a"),
         ("[kafka]\nsecret_options = 'hunter2'\n", "kafka.secret_options"),
         ("[search]\n", "search.hosts"),
+        ('[search]\nhosts = ["localhost:9200"]\n', "search.hosts"),
+        ('[registry]\nurl = "http://h"\nuser = "x"\n', "registry.password"),
+        ('[memory]\nlimit = "10MB"\n', "memory.limit"),
+        ('hash = ["a.b.c"]\n', "source.hash_salt"),
+        ("tables = []\n", "source.tables"),
+        ('tables = ["!public.*"]\n', "source.tables"),
+        ('[warehouse]\nlocation = "/tmp"\nuri = "sqlite:catalog.db"\n', "warehouse.uri"),
     ],
 )
 def test_a_wrong_value_names_its_key(tmp_path: Path, text: str, path: str) -> None:
     error = failure(tmp_path, GOOD + text)
     assert (error.code, f'"{path}"' in error.message) == ("TR-104", True)
+
+
+def test_a_misspelled_section_is_named_before_the_one_that_it_leaves_out(tmp_path: Path) -> None:
+    error = failure(tmp_path, GOOD.replace("source", "sourc"))
+    assert (error.code, error.hint) == ("TR-105", 'Did you mean "source"?')
+    assert '"source" is not set' in error.detail
+
+
+def test_a_fault_that_concerns_several_keys_has_the_hint_of_the_key_to_change(tmp_path: Path) -> None:
+    assert "TAILRACE__SOURCE__HASH_SALT" in failure(tmp_path, GOOD + 'hash = ["a.b.c"]\n').hint
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "\ufeff" + GOOD), environ={}).source.slot == "tailrace"
 
 
 def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:

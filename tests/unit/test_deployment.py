@@ -14,6 +14,7 @@ import kubernetes_validate
 import psycopg
 import pytest
 import yaml
+from docker.utils.build import exclude_paths  # type: ignore[import-not-found]
 
 from tailrace.cdc.daemon.http import serving
 from tailrace.cdc.dev.process import free_ports
@@ -111,3 +112,14 @@ def _status(url: str) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def test_nothing_that_a_run_writes_is_sent_to_the_build_of_the_images(tmp_path: Path) -> None:
+    """Otherwise each build after an import would compile everything again."""
+    kept = {"tailrace/__init__.py", "cdc/wal/spool.py", "docker/spark/entrypoint", "pyproject.toml"}
+    written = {"tailrace/__pycache__/__init__.cpython-311.pyc", "cdc/wal/__pycache__/a.pyc", "cdc/wal/a.so", "cdc/a.c"}
+    for name in kept | written | {"tests/a.py"}:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = exclude_paths(str(tmp_path), (ROOT / ".dockerignore").read_text().split())
+    assert {name for name in found if (tmp_path / name).is_file()} == kept

@@ -202,10 +202,11 @@ def test_codes_have_the_retry_park_and_refill_rules_listed_here() -> None:
     assert ids(Retry.ROUND) == {"TR-582", "TR-583", "TR-584"}
     about_one_table = {
         *("TR-122", "TR-123", "TR-124", "TR-125", "TR-126", "TR-128", "TR-129", "TR-133"),
-        *("TR-205", "TR-213", "TR-220", "TR-304", "TR-307", "TR-345", "TR-406", "TR-428", "TR-431"),
+        *("TR-205", "TR-213", "TR-220", "TR-304", "TR-307", "TR-345", "TR-406", "TR-424", "TR-428", "TR-431"),
+        "TR-432",
     }
     assert {entry.id for entry in CODES.values() if entry.parks_table} == about_one_table
-    gaps = {"TR-204", "TR-401", "TR-402", "TR-403", "TR-404", "TR-405", "TR-421", "TR-422"}
+    gaps = {"TR-204", "TR-401", "TR-402", "TR-403", "TR-404", "TR-421", "TR-422"}
     assert {entry.id for entry in CODES.values() if entry.refill} == gaps
 
 

@@ -11,7 +11,7 @@ from tailrace.cdc.health.lag import LagMeter
 from tailrace.cdc.health.source_state import SourceState
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.cdc.tables.position import new_origin
-from tailrace.schemas.errors import SinkError
+from tailrace.schemas.errors import SinkError, SourceError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.layout import Parked
 from tailrace.schemas.records.position import Cut
@@ -97,6 +97,14 @@ def test_lag_is_in_metrics_and_readiness() -> None:
     health.lag.delivered(1)
     assert b"tailrace_lag_seconds 0.0" in Metrics(health).text()
     assert health.ready()[1]["lag_seconds"] == 0
+    health.source_error = "password authentication failed"
+    assert "lag_seconds" not in health.ready()[1]
+    health.source_error = None
+    health.failed(SourceError("TR-201", "the role's password is refused"))
+    assert "lag_seconds" not in health.ready()[1]
+    health.failed(SinkError("TR-301", "no answer from Kafka"))
+    assert health.ready()[1]["lag_seconds"] == 0
+    health.failed(SourceError("TR-201", "the role's password is refused"))
     health.lag.pending(int((time.time() - 60) * 1e6))
     assert 60 <= health.ready()[1]["lag_seconds"] < 70
     health.state = "standby"

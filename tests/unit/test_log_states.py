@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tailrace.cdc.operations.log_proof import Block, Tally, Timed
+from tailrace.cdc.operations.log_proof import Block, Tally, Timed, TopicCheck
 from tailrace.cdc.tables.position import Progress, new_origin
+from tailrace.schemas.envelope import TRUNCATE_KEY
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
 
@@ -72,3 +73,23 @@ def test_a_state_that_a_record_no_longer_names_is_found() -> None:
     assert len(records[6].states) == 2
     records[6] = replace(records[6], states=records[6].states[1:])
     assert any("omits a state" in detail for detail in _findings(records))
+
+
+def _order(*keys: bytes) -> list[str]:
+    """Return the findings for records with these keys that all have one position, the last of a cut."""
+    (record,) = _records("")
+    cut = replace(record.here, offsets={"t": [len(keys)]})
+    block = Block(None, [Timed(replace(record, here=cut, counts={"t": len(keys)}), 1)])
+    tally = Tally(10)
+    check = TopicCheck("t", block, {}, tally, lambda: 0)
+    for offset, key in enumerate(keys):
+        check.take(0, offset, key, Position(1, 1004, 0))
+    check.finish()
+    return [finding.kind for finding in tally.findings]
+
+
+def test_a_topic_may_be_emptied_twice_at_one_position() -> None:
+    assert _order(TRUNCATE_KEY, TRUNCATE_KEY) == []
+    assert _order(TRUNCATE_KEY, b"row") == ["order"]
+    assert _order(b"row", TRUNCATE_KEY) == ["order"]
+    assert _order(TRUNCATE_KEY, b"row", TRUNCATE_KEY) == ["order", "order"]

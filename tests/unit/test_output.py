@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from tailrace.cdc.cli.output import fitted, table_lines
+from tailrace.cdc.cli.output import fitted, table_lines, wrapped
 
 ROWS = [("rows", "host=127.0.0.1 port=5432 dbname=shop", "tailrace.toml"), ("q", "/a/path/that-is-longer", "default")]
 
 
 def test_a_table_that_is_too_wide_breaks_the_cells_of_its_widest_columns() -> None:
-    assert list(table_lines(("name", "value", "from"), ROWS, 40)) == [
+    assert list(table_lines(("name", "value", "from"), ROWS, 40, breaks_words=True)) == [
         "name  value                from",
         "rows  host=127.0.0.1       tailrace.toml",
         "      port=5432",
@@ -33,7 +33,41 @@ def test_a_table_that_fits_is_one_line_for_each_row(most: int) -> None:
 
 def test_a_table_of_many_columns_is_wider_than_a_narrow_terminal_and_ends() -> None:
     rows = [["a" * 20] * 6]
-    assert max(map(len, table_lines(["column"] * 6, rows, 30))) == 6 * 8 + 5 * 2
+    assert max(map(len, table_lines(["column"] * 6, rows, 30, breaks_words=True))) == 6 * 8 + 5 * 2
+
+
+def test_names_stay_whole_on_a_narrow_terminal() -> None:
+    head = ("table", "status", "error", "since")
+    rows = [
+        ("freight.customers", "parked by hand", "TR-430", "0/202494D0"),
+        (f"public.{'x' * 50}", "streaming", "", ""),
+    ]
+    assert list(table_lines(head, rows, 40)) == [
+        "table: freight.customers",
+        "status: parked by hand",
+        "error: TR-430",
+        "since: 0/202494D0",
+        "",
+        "table:",
+        f"  public.{'x' * 50}",
+        "status: streaming",
+    ]
+    # cells with spaces are broken first
+    assert list(table_lines(head, rows[:1], 46)) == [
+        "table              status   error   since",
+        "freight.customers  parked   TR-430  0/202494D0",
+        "                   by hand",
+    ]
+
+
+def test_a_row_of_many_columns_breaks_between_them() -> None:
+    row = "      source " + " ".join(f"column_{n}={n}" for n in range(40))
+    lines = wrapped(row, 80)
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("      source column_0=0 ")
+    assert all(line.startswith("        column_") for line in lines[1:])
+    assert " ".join(" ".join(lines).split()) == " ".join(row.split())
+    assert wrapped(row, sys.maxsize) == [row]
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,18 @@ from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.position import PositionRecord
 
 
-def _record(progress: Progress, flushed_lsn: int) -> PositionRecord:
+def _record(
+    progress: Progress, flushed_lsn: int, *, open_xid: int | None = None, incomplete: str = ""
+) -> PositionRecord:
     return progress.record(
         position=Position(1, flushed_lsn - 10, 0),
         flushed_lsn=flushed_lsn,
         commit_us=5,
-        open_xid=None,
+        open_xid=open_xid,
         counts={},
         diverted=0,
         destinations=[],
-        incomplete=frozenset(),
+        incomplete=frozenset(incomplete),
         parked={},
     )
 
@@ -37,3 +39,14 @@ def test_values_read_again_are_remembered_over_a_restart() -> None:
     after = Progress(stored)
     assert not _record(after, 4999).is_state
     assert _record(after, 5000).is_state
+
+
+def test_the_start_of_a_slot_is_not_named_as_a_cut() -> None:
+    """It is not on the topic; the first cut may be in the middle of a transaction."""
+    progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), "ab"))
+    first = _record(progress, 2000, open_xid=7, incomplete="ab")
+    assert first.states == ()
+    progress.acknowledged(first)
+    second = _record(progress, 3000, incomplete="ab")
+    progress.acknowledged(second)
+    assert [boundary.cut for boundary in _record(progress, 4000, open_xid=8, incomplete="a").states] == [second.here]

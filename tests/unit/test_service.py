@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import ClassVar
 
 import pytest
 from structlog.testing import capture_logs
-from tenacity import wait_none
+from tenacity import wait_fixed, wait_none
 
 from tailrace.cdc.daemon import service
 from tailrace.cdc.health.health import Health
 from tailrace.cdc.postgres.connect import DECODING_FAILED
-from tailrace.schemas.config.model import Config, Source
+from tailrace.schemas.config.model import Config, Delivery, Source
 from tailrace.schemas.errors import SourceError
 
 
@@ -60,6 +61,25 @@ class _NoServer(_Session):
             self._stop.set()
             return
         raise SourceError("TR-211", "a connection was lost")
+
+
+class _NeverThere(_Session):
+    """Cannot connect, at any attempt."""
+
+    def __init__(self, config: Config, stop: threading.Event, health: Health) -> None:
+        raise SourceError("TR-201", "cannot connect")
+
+
+def test_a_server_that_never_answers_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `start_timeout_s`, and not before."""
+    monkeypatch.setattr(service, "Session", _NeverThere)
+    monkeypatch.setattr(service, "settle", lambda: None)
+    monkeypatch.setattr(service, "wait_random_exponential", lambda **_: wait_fixed(0.02))
+    config = Config(source=Source(dsn="host=none"), delivery=Delivery(start_timeout_s=0.3))
+    began = time.monotonic()
+    with pytest.raises(SourceError, match="cannot connect"):
+        service.Service(config, threading.Event(), Health("s")).run()
+    assert time.monotonic() - began >= 0.3
 
 
 def test_the_same_error_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.cdc.health.health import Health
 from tailrace.cdc.health.source_state import OpenTransaction, SourceState
-from tailrace.cdc.health.stall import Standstill, cause_of
+from tailrace.cdc.health.stall import Recovery, Standstill, cause_of
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.schemas.errors import SinkError
 
@@ -78,6 +78,21 @@ def test_kafka_is_named_before_the_source() -> None:
     assert "Kafka has not answered the commit begun at 20" in cause_of(health, source(), source())
     health.kafka_error = "no answer from Kafka at here"
     assert cause_of(health, source(), source()) == "no answer from Kafka at here"
+
+
+def test_a_stream_that_resumes_after_an_outage_has_time_to_commit() -> None:
+    health, recovery = streaming(), Recovery()
+    assert not recovery.look(0, health, source())
+    for outage in ("kafka", "source", "session", "commit"):
+        health.kafka_error = "no answer from Kafka at here" if outage == "kafka" else None
+        health.state = "retrying" if outage == "session" else "streaming"
+        health.committing_since = time.time() - 30 if outage == "commit" else None
+        assert not recovery.look(100, health, None if outage == "source" else source()), outage
+        health.kafka_error = health.committing_since = None
+        health.state = "streaming"
+        assert recovery.look(105, health, source()), outage
+        assert not recovery.look(130, health, source()), outage
+        recovery = Recovery()
 
 
 def test_a_start_names_the_open_transaction_that_it_waits_for() -> None:

@@ -204,7 +204,7 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
     "idle": ("TR-204", 6, "idle_timeout", [_part("slot", wal_status="lost", invalidation_reason="idle_timeout")]),
     "invalidated": ("TR-204", 6, "conflict", [_part("slot", invalidation_reason="conflict")]),
     "ahead": ("TR-401", 6, "1 bytes of WAL further", [_part("slot", confirmed_flush_lsn=0x5101)]),
-    "publication gone": ("TR-404", 6, '"p" is missing', [_with(publications=None)]),
+    "publication gone": ("TR-404", 6, "creates the publication again", [_with(publications=None)]),
     "publication again": (
         "TR-404",
         6,
@@ -214,7 +214,7 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
     "second publication gone": (
         "TR-404",
         6,
-        '"p_nokey" is missing',
+        "CREATE PUBLICATION \"p_nokey\" FOR TABLE ... WITH (publish = 'insert, truncate');",
         [_with(publications=Publications(Publication("p", 100, _ALL), None))],
     ),
     "second publication later": ("TR-404", 6, "created after", [_with(stored=replace(_STORED, nokey_oid=0))]),
@@ -310,6 +310,18 @@ def test_a_start_continues_from_the_stored_position(
     assert start.origin == replace(found.stored, here=replace(found.stored.here, timeline=timeline))
     assert note in "".join(start.notes)
     assert bool(note) == bool(start.notes)
+
+
+def test_of_several_tables_one_whose_topic_has_lost_records_is_only_named() -> None:
+    two = {"app.public.t": "public.t", "app.public.u": "public.u"}
+    other = [Bounds(0, 9), Bounds(0, 9)]
+    found = replace(_HEALTHY, tables=two, topics={**_HEALTHY.topics, "app.public.u": other})
+    assert decide(found).lost == {}
+    start = decide(_topic("app.public.t")(found))
+    assert start.origin == decide(found).origin
+    assert start.lost.keys() == {"public.t"}
+    error = start.lost["public.t"]
+    assert (error.code, "tailrace table leave-out public.t" in error.hint) == ("TR-424", True)
 
 
 _FIRST = {

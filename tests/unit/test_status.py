@@ -11,6 +11,7 @@ from tailrace.cdc.cli.status_page import status_lines, view_lines
 from tailrace.cdc.operations.read_status import read_status
 from tailrace.cdc.operations.status import DaemonStatus, SourceStatus, Status, assemble, daemon_status
 from tailrace.cdc.postgres.slot import Slot
+from tailrace.cdc.tables.position import before_slot
 from tailrace.schemas.config.model import Config, View
 from tailrace.schemas.errors import SinkError
 from tailrace.schemas.lsn import Position
@@ -149,10 +150,66 @@ def test_json_prints_lsns_as_postgresql_does() -> None:
     assert value["topics"]["lag_bytes"] == 100
 
 
+_IDLE = SourceStatus(wal_lsn=1000, slot=slot(active_pid=None))
+_WAITING = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
+
+
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        (0, {}),
+        (0, {"source": _IDLE, "daemon": DaemonStatus(False, "stopped")}),
+        (0, {"daemon": DaemonStatus(True, "retrying", code="TR-301")}),
+        (0, {"positions": stored(_WAITING, 1)}),
+        (0, {"positions": stored(replace(_WAITING, parked={"public.orders": ""}), 1)}),
+        (4, {"source": SourceStatus(error="no answer"), "kafka_error": "no answer"}),
+        (4, {"source": SourceStatus(error="no answer"), "daemon": DaemonStatus(None, "failed")}),
+        (5, {"positions": [], "records": {}, "kafka_error": "no answer", "views_error": "no answer"}),
+        (7, {"source": _IDLE, "daemon": DaemonStatus(False, "failed", code="TR-424")}),
+        (7, {"source": _IDLE, "daemon": DaemonStatus(False, "killed")}),
+        (7, {"source": SourceStatus(wal_lsn=1000, slot=slot(wal_status="lost"))}),
+        (7, {"source": SourceStatus(wal_lsn=1000)}),
+        (7, {"source": replace(_IDLE, captures_any=False)}),
+        (7, {"positions": stored(replace(_WAITING, parked={"public.orders": "TR-220"}), 1)}),
+        (7, {"records": {"orders": ViewRecord("orders", "warehouse", 1, None, 1, error="ERROR  TR-522  it")}}),
+        (0, {"records": {"orders": ViewRecord("orders", "warehouse", 1, None, 1, error="ERROR  TR-584  it")}}),
+    ],
+)
+def test_the_exit_code_says_whether_a_server_is_down_or_a_person_is_needed(code: int, changes: dict[str, Any]) -> None:
+    assert made(**changes).exit_code == code
+
+
+def test_a_slot_that_is_missing_is_not_shown_as_one_to_come() -> None:
+    shown = text(made(source=SourceStatus(wal_lsn=1000), daemon=DaemonStatus(False)))
+    assert '"tailrace" is MISSING' in shown
+    assert "yet" not in shown.replace("nothing applied yet", "")
+    # a first start has stored its position, and the slot waits for an open transaction
+    begins = made(source=SourceStatus(wal_lsn=1000), positions=stored(before_slot(PositionRecord(cut(900), 1)), 1))
+    assert begins.exit_code == 0
+    assert "does not exist yet" in text(begins)
+
+
+def test_a_slot_that_may_be_missing_is_not_shown_as_one_to_come() -> None:
+    """Kafka, which knows of earlier starts, does not answer; or the last start has found the slot missing."""
+    unknown: dict[str, Any]
+    for unknown in (
+        {"positions": [], "kafka_error": "no answer"},
+        {"positions": [], "daemon": DaemonStatus(False, "failed", code="TR-402")},
+    ):
+        shown = text(made(source=SourceStatus(wal_lsn=1000), **unknown))
+        assert "does not exist; if it did" in shown
+
+
 def test_before_the_first_start_nothing_exists_yet() -> None:
     status = made(source=SourceStatus(wal_lsn=1000), positions=[], records={}, lag_s=None)
+    assert status.exit_code == 0
     assert "does not exist yet" in text(status)
     assert "nothing stored yet" in text(status)
+
+
+def test_missing_tables_are_counted() -> None:
+    for missing, said in ((("a.b",), "1 table matches source.tables and is in"), (("a.b", "a.c"), "2 tables match")):
+        assert said in text(made(source=SourceStatus(wal_lsn=1000, slot=slot(), missing_tables=missing)))
 
 
 def test_the_room_left_to_a_slot_is_shown() -> None:
@@ -226,7 +283,8 @@ def test_a_daemon_without_a_record_is_shown_by_its_slot() -> None:
     idle = SourceStatus(wal_lsn=1000, slot=slot(active_pid=None))
     assert "daemon   does not run" in text(made(source=idle, daemon=daemon_status(idle, None, None)))
     none = SourceStatus(wal_lsn=1000)
-    assert "daemon   has not run yet" in text(made(source=none, daemon=daemon_status(none, None, None)))
+    never = made(source=none, positions=[], daemon=daemon_status(none, None, None))
+    assert "daemon   has not run yet" in text(never)
     lost = DaemonRecord(state="failed", since_ms=0, host="db1", pid=4, version="1", code="TR-402", message="it is gone")
     assert "TR-402 it is gone" in text(made(source=none, daemon=daemon_status(none, lost, None)))
     assert daemon_status(None, None, None).running is None
@@ -280,6 +338,7 @@ def test_servers_that_are_down_are_shown_and_nothing_is_raised() -> None:
     assert status.source.error is not None
     assert status.topics.error is not None
     shown = text(status)
+    assert status.exit_code == 4
     assert "source   down: cannot connect to PostgreSQL at 127.0.0.1:1" in shown
     assert "topics   down:" in shown
     assert "orders" in shown

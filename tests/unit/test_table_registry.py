@@ -77,6 +77,19 @@ def test_a_new_column_without_values_is_only_recorded() -> None:
     assert made.states["public.t"] == replace(READ, layout=now, columns=("id", "n", "m"), lsn=2000)
 
 
+def test_the_hidden_columns_of_a_state_from_an_older_version_are_known() -> None:
+    """Renamed while the daemon of an older version was stopped; then parked, and resumed without a mend."""
+    made = registry(hash=["public.t.n"], hash_salt="s")
+    renamed = replace(T, columns=(ID, Column("m", 23)))
+    now = replace(LAYOUT, attributes=(LAYOUT.attributes[0], Attribute(2, "m", 23, -1, False, 6)))
+    for _ in range(2):
+        with pytest.raises(StateError, match=r'column "m" of table "public\.t" was "public\.t\.n"') as raised:
+            made.check_hidden(renamed, now)
+        made.park(renamed, raised.value, 2000)
+        assert [each.number for each in made.states["public.t"].hidden] == [2]
+        made.resume(renamed)
+
+
 def test_a_look_from_before_the_streams_position_is_ignored() -> None:
     made = registry()
     began = time.monotonic()
@@ -178,6 +191,18 @@ def test_of_requested_reads_only_reconcile_makes_a_table_incomplete() -> None:
     assert (replace(made.states["public.t"], ended=None), made.wanted) == (replace(READ, run=5), {})
     made.ask(T, Asked(since=(1, 2)))
     assert made.incomplete == {"public.t"}
+
+
+def test_a_reconciling_read_in_place_of_another_begins_anew() -> None:
+    """Rows that were sent since the first one began, and then truncated with their partition, get their deletes."""
+    parts = replace(LAYOUT, files=((8, 80, 0),))
+    made = registry({"public.t": replace(READ, layout=parts)})
+    made.ask(T, Asked(whole=True, since=(1, 2)))
+    made.begun("public.t")
+    made.planned(T, parts, 3000, PAST)
+    settle(made, found("t", replace(LAYOUT, files=((8, 81, 0),))))
+    state = made.states["public.t"]
+    assert (state.run, state.status, state.asked) == (5, TableStatus.WANTED, Asked(since=made.ends(T)))
 
 
 def test_a_change_that_readers_cannot_follow_refills_the_topic() -> None:
@@ -322,24 +347,91 @@ def test_states_without_a_status_follow_from_the_position_record() -> None:
     assert made.incomplete == {"public.b", "public.c"}
 
 
-def test_a_table_without_a_key_is_read_by_the_first_copy_only() -> None:
+LOG = replace(T, columns=(replace(ID, is_key=False), N))
+LOG_READ = replace(READ, status=TableStatus.KEYLESS, layout=replace(LAYOUT, key=(), member=90), member=90)
+LOG_PAST = TopicPast(frozenset({"id", "n"}), (), used=True)
+
+
+def adopt_events(made: TableRegistry, relation: Relation = LOG, now: Layout | None = None, **more: Any) -> None:
+    old = more.get("old", LOG)
+    past = more.get("past", LOG_PAST)
+    made.adopt_events(relation, now, old and Subjects("", subjects(old).value), subjects(relation), past)
+
+
+def log_registry(state: TableState = LOG_READ) -> TableRegistry:
+    made = registry({"public.t": state})
+    made.keyless.add("public.t")
+    return made
+
+
+def test_a_table_without_a_key_is_read_whole_if_it_is_new() -> None:
     made = registry({})
-    made.adopt_events(T, None, subjects(T))
-    assert (made.status("public.t"), made.wanted) == (TableStatus.KEYLESS, {})
-    assert made.judge(Look(time.monotonic(), 1, ()), found("t"), PAST) is Action.NONE
-    made.park(T, SourceError("TR-220", "refused"), 2000)
-    made.resume(T)
-    assert (made.status("public.t"), made.parked, made.wanted, made.incomplete) == (TableStatus.KEYLESS, {}, {}, set())
+    adopt_events(made, old=None, past=TopicPast())
+    assert (made.status("public.t"), set(made.wanted)) == (TableStatus.WANTED, {"public.t"})
+    assert made.is_read_whole("public.t"), "its changes come with its rows"
+    adopt_events(made)
+    made.planned(LOG, LOG_READ.layout or LAYOUT, 3000, TopicPast(), has_key=False)
+    assert (made.status("public.t"), made.begins_empty("public.t")) == (TableStatus.READING, False)
+    assert made.is_read_whole("public.t")
+    made.copied("public.t")
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.KEYLESS, set())
+    assert not made.is_read_whole("public.t")
+
+
+def test_a_table_without_a_key_is_read_again_if_rows_or_changes_may_be_missing() -> None:
+    same, again, other = (replace(LAYOUT, key=(), member=90), replace(LAYOUT, member=91), replace(LAYOUT, oid=8))
+    for now, action in ((same, Action.NONE), (again, Action.REFILL), (other, Action.REFILL)):
+        made = log_registry()
+        assert made.judge(Look(time.monotonic(), 1, ()), found("t", now), LOG_PAST) is action
+        adopt_events(made, replace(LOG, oid=now.oid), now)
+        assert (made.status("public.t") is TableStatus.WANTED) is (action is Action.REFILL)
+        assert made.begins_empty("public.t") is (action is Action.REFILL)
+    altered = log_registry(replace(LOG_READ, status=TableStatus.READING))
+    altered.altered(LOG, same, LOG_PAST)
+    assert (altered.status("public.t"), altered.begins_empty("public.t")) == (TableStatus.WANTED, True)
+
+
+def test_a_person_has_a_table_without_a_key_read_again() -> None:
+    parked = log_registry()
+    parked.park(LOG, SourceError("TR-220", "refused"), 2000)
+    parked.resume(LOG)
+    asked = log_registry()
+    asked.ask(LOG, Asked(whole=True, where="n > 1", rate=5))
+    assert asked.states["public.t"].asked == Asked(whole=False, rate=5)
+    for made in (parked, asked):
+        assert (made.status("public.t"), made.begins_empty("public.t")) == (TableStatus.WANTED, True)
+        made.planned(LOG, LAYOUT, 3000, LOG_PAST, has_key=False)
+        assert (made.must_be_emptied("public.t"), made.begins_empty("public.t")) == (False, True)
+
+
+def test_a_table_that_gets_a_key_is_refilled_by_it() -> None:
+    made = log_registry()
+    old = Subjects("", subjects(LOG).value)
+    assert made.adopt(T, 2000, LAYOUT, old, subjects(T), LOG_PAST), "a truncate precedes its first record"
+    assert (made.status("public.t"), made.begins_empty("public.t")) == (TableStatus.WANTED, True)
+    assert not made.adopt(T, 2001, LAYOUT, old, subjects(T), LOG_PAST), "once is enough"
+    assert (made.keyless, made.states["public.t"].run) == (set(), 4)
+    found_at_start = log_registry()
+    found_at_start.refill(T)
+    found_at_start.planned(T, LAYOUT, 3000, LOG_PAST)
+    assert (found_at_start.keyless, found_at_start.begins_empty("public.t")) == (set(), True)
+    stop = registry({"public.t": LOG_READ}, on_schema_change="stop")
+    with pytest.raises(StateError, match="TR-407") as refused:
+        stop.adopt(T, 2000, LAYOUT, old, subjects(T), LOG_PAST)
+    assert "the key: none → id" in refused.value.detail
 
 
 def test_a_table_without_a_key_that_readers_cannot_follow() -> None:
-    text = replace(T, columns=(ID, Column("n", 25)))
+    text = replace(LOG, columns=(LOG.columns[0], Column("n", 25)))
     for on_schema_change, code in (("refill", "TR-431"), ("stop", "TR-407")):
         with pytest.raises(StateError, match=code) as refused:
-            registry(on_schema_change=on_schema_change).adopt_events(text, subjects(T), subjects(text))
+            adopt_events(registry({"public.t": LOG_READ}, on_schema_change=on_schema_change), text)
         assert 'column "n": int → string' in refused.value.detail
         assert 'as_text = ["public.t.n"]' in refused.value.hint
-    registry(as_text=["public.t.n"]).adopt_events(text, subjects(T), subjects(text))
+    adopt_events(registry({"public.t": LOG_READ}, as_text=["public.t.n"]), text)
+    resumed = log_registry()
+    resumed.refill(text)
+    adopt_events(resumed, text)
 
 
 @pytest.mark.parametrize("status", [TableStatus.STREAMING, TableStatus.WANTED, TableStatus.READING, TableStatus.GONE])
@@ -377,11 +469,21 @@ def test_the_name_of_a_renamed_table_is_taken_by_an_unpublished_one() -> None:
     assert made.status("public.t") is TableStatus.UNPUBLISHED
 
 
-def test_events_and_parked_tables_stay_what_they_are_if_they_are_not_published() -> None:
-    made = registry({"public.t": READ, "public.u": replace(READ, oid=8, status=TableStatus.KEYLESS)})
+def test_parked_tables_stay_parked_if_they_are_not_published() -> None:
+    made = registry()
     made.park(T, SourceError("TR-220", "refused", hint="do this"), 2000)
-    settle(made, unpublished="public.t public.u")
-    assert (made.status("public.t"), made.status("public.u")) == (TableStatus.PARKED, TableStatus.KEYLESS)
+    settle(made, unpublished="public.t")
+    assert made.status("public.t") is TableStatus.PARKED
+
+
+def test_an_unpublished_table_without_a_key_is_refilled() -> None:
+    made = log_registry()
+    settle(made, unpublished="public.t")
+    assert (made.status("public.t"), made.incomplete) == (TableStatus.UNPUBLISHED, {"public.t"})
+    adopt_events(made)
+    assert made.status("public.t") is TableStatus.UNPUBLISHED, "until an inspection finds it published"
+    settle(made, found("t", replace(LAYOUT, key=(), member=91)))
+    assert (made.status("public.t"), made.begins_empty("public.t")) == (TableStatus.WANTED, True)
 
 
 def test_a_publication_of_fewer_changes() -> None:
@@ -405,29 +507,30 @@ def test_an_earlier_version_reads_an_unpublished_table_again_into_an_emptied_top
     assert (stored["status"], stored["refill"]) == ("wanted", True)
 
 
-def test_a_wanted_table_whose_key_is_missing_cannot_be_read() -> None:
+def test_a_wanted_table_whose_key_is_missing_is_refilled_as_a_log() -> None:
     made = registry()
     made.ask(T, Asked(since=(1, 2)))
-    made.cannot_be_read("public.t")
-    assert (made.status("public.t"), made.incomplete) == (TableStatus.KEYLESS, set())
-    assert made.states["public.t"].asked is None
-    assert made.judge(Look(time.monotonic(), 1, ()), found("t", REKEYED), PAST) is Action.NONE
+    made.planned(LOG, LAYOUT, 3000, LOG_PAST, has_key=False)
+    assert made.states["public.t"].asked == Asked(), "it has no keys to delete"
+    assert (made.is_read_whole("public.t"), made.begins_empty("public.t")) == (True, True)
 
 
 def test_a_streaming_or_missing_table_without_a_key_holds_events() -> None:
-    gone = TableState(4, 0, status=TableStatus.GONE)
-    for state in (READ, gone):
-        made = registry({"public.t": state})
-        made.adopt_events(T, subjects(T), subjects(T))
-        assert made.states["public.t"] == replace(state, oid=T.oid, status=TableStatus.KEYLESS)
-        assert (made.wanted, made.incomplete) == ({}, set())
-    for status in (TableStatus.READING, TableStatus.WANTED):
+    made = registry()
+    adopt_events(made)
+    assert made.states["public.t"] == replace(READ, status=TableStatus.KEYLESS)
+    assert (made.wanted, made.incomplete) == ({}, set())
+    for used, refilled in ((True, True), (False, False)):
+        gone = registry({"public.t": TableState(4, 0, status=TableStatus.GONE)})
+        adopt_events(gone, past=replace(LOG_PAST, used=used))
+        assert (gone.status("public.t"), gone.begins_empty("public.t")) == (TableStatus.WANTED, refilled)
+    for status in (TableStatus.READING, TableStatus.WANTED, TableStatus.UNPUBLISHED, TableStatus.PARKED):
         made = registry({"public.t": replace(READ, status=status)})
-        made.adopt_events(T, subjects(T), subjects(T))
+        adopt_events(made)
         assert made.status("public.t") is status, "the end of its read decides"
     renamed = registry()
-    renamed.adopt_events(replace(T, name="u"), None, subjects(T))
-    assert [renamed.status(name) for name in ("public.t", "public.u")] == [TableStatus.GONE, TableStatus.KEYLESS]
+    adopt_events(renamed, replace(LOG, name="u"), old=None, past=TopicPast())
+    assert [renamed.status(name) for name in ("public.t", "public.u")] == [TableStatus.GONE, TableStatus.WANTED]
 
 
 def test_a_table_that_leaves_the_capture_set_is_gone() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 
 from tailrace.cdc.cli.verify_report import lines, summary
 from tailrace.cdc.operations.verify_result import Result
-from tailrace.schemas.lsn import Position
-from tailrace.schemas.records.position import Cut
 from tailrace.snapshot.verify.comparison import COMPARED, Difference, Outcome
 
-CUT = Cut(Position(1, 0x190, 0), 0x200, 0, "7", 1, {})
 OTHER = Difference(b'["1"]', b'["1","a",null]', b'["1","b",null]', 1, 1)
 
 
@@ -19,7 +18,7 @@ def result(*differences: Difference, more: int = 0, late: bool = False) -> Resul
         Outcome(COMPARED[0], 3, 3, 0, ()),
         Outcome(COMPARED[1], 3, 2, len(differences) + more, differences),
     )
-    return Result("orders", "public.orders", ("id", "note", "total"), (0,), 0x100, CUT, outcomes, 1.25, late)
+    return Result("orders", "public.orders", ("id", "note", "total"), (0,), 0x100, 0x200, outcomes, 1.25, late)
 
 
 def text(found: Result) -> str:
@@ -60,7 +59,7 @@ def test_a_long_value_is_cut_where_it_differs() -> None:
 
 
 def test_the_error_names_views_and_shows_no_value() -> None:
-    failure = summary([result(), result(OTHER)])
+    failure = summary([replace(result(), view="items"), result(OTHER)])
     assert failure is not None
     assert (failure.exit_code, failure.code) == (7, "TR-700")
     assert "1 of 2 views differ: orders" in str(failure)
@@ -76,3 +75,18 @@ def test_json_has_cut_and_differences() -> None:
     value = orjson.loads(orjson.dumps(result(OTHER).to_dict()))
     assert (value["equal"], value["x"], value["cut"]) == (False, "0/100", "0/200")
     assert value["comparisons"][1]["differences"][0]["left"] == ["1", "a", None]
+
+
+def test_a_result_of_a_computed_view_is_read_from_its_json_form() -> None:
+    outcome = Outcome("content and view at C", 3, 2, 1, (Difference(b"[1]", b'[1,"a"]', None, 1, 0),))
+    for table, title in ((None, "totals: DIFFERENT"), ("public.t", "totals, base table of public.t: DIFFERENT")):
+        made = Result("totals", table, ("id", "note"), (0,), None, 0x200, (outcome,), 1.5, late=False)
+        assert Result.from_dict(orjson.loads(orjson.dumps(made.to_dict()))) == made
+        shown = text(made).splitlines()
+        assert shown[0] == f"{title}  (C 0/200, 1.5 s)"
+        assert shown[1:] == [
+            "  content and view at C: 3 and 2 rows, 1 keys differ",
+            "    id=1",
+            '      content note="a"',
+            "      view   no such row",
+        ]

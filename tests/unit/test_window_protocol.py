@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -12,7 +13,7 @@ from tailrace.schemas.types import Column
 from tailrace.snapshot.plan import Chunk
 from tailrace.snapshot.window import ChunkRead, Look, Outcome, Plan, Seen, VisibleXids, Window, WindowState
 from tailrace.snapshot.window_protocol import WindowProtocol
-from tailrace.snapshot.window_reader import Inspection, LookRequest, ReadRequest
+from tailrace.snapshot.window_reader import EndRequest, Inspection, LookRequest, ReadRequest
 
 RELATION = Relation(7, "public", "t", ReplicaIdentity.DEFAULT, (Column("id", 23),))
 PLAN = Plan("public.t", 1, RELATION)
@@ -27,13 +28,13 @@ class Reader:
 
     def __init__(self, *, read_only: bool = False) -> None:
         self.read_only = read_only
-        self.requests: list[Plan | ReadRequest | LookRequest] = []
+        self.requests: list[Plan | ReadRequest | LookRequest | EndRequest] = []
         self.replies: deque[Plan | ChunkRead | Inspection] = deque()
 
-    def request(self, wanted: Plan | ReadRequest | LookRequest) -> None:
+    def request(self, wanted: Plan | ReadRequest | LookRequest | EndRequest) -> None:
         self.requests.append(wanted)
 
-    def reply(self) -> Plan | ChunkRead | Inspection | None:
+    def reply(self, wait_s: float = 0.0) -> Plan | ChunkRead | Inspection | None:
         return self.replies.popleft() if self.replies else None
 
     def close(self) -> None:
@@ -143,6 +144,54 @@ def test_without_marks_a_window_lasts_until_the_stream_has_passed_its_end() -> N
     reader.replies.append(read(VisibleXids.parse("10:900:10"), until=60))
     windows.poll()
     assert outcome_of(windows.between(60)) is Outcome.ROWS
+
+
+WHOLE = replace(PLAN, whole=True)
+
+
+def test_a_snapshot_divides_the_transactions_in_its_window() -> None:
+    reader = Reader()
+    windows = WindowProtocol(reader)
+    windows.take_snapshot(WHOLE)
+    assert reader.requests == [ReadRequest(1, WHOLE, None)]
+    assert windows.is_in_snapshot("public.t", 5), "before the window"
+    reader.replies.append(read(VisibleXids.parse("10:900:10")))
+    mark(windows, "low")
+    assert [windows.is_in_snapshot("public.t", xid) for xid in (9, 10, 11, 900)] == [True, False, True, False]
+    windows.delivered(10)
+    assert outcome_of(mark(windows, "high")) is Outcome.ROWS
+    windows.finish()
+    windows.read(WHOLE, CHUNK)
+    mark(windows, "low", n=2)
+    reader.replies.append(read(VisibleXids.parse("10:900:10")))
+    assert outcome_of(mark(windows, "high", n=2)) is Outcome.ROWS, "the stream has sent what its rows lack"
+
+
+@pytest.mark.parametrize("snapshot", ["10:900:10", None])
+def test_a_snapshot_that_lacks_a_delivered_transaction_or_does_not_come_is_void(snapshot: str | None) -> None:
+    reader = Reader()
+    windows = WindowProtocol(reader)
+    windows.delivered(10)
+    windows.take_snapshot(WHOLE)
+    if snapshot is not None:
+        reader.replies.append(read(VisibleXids.parse(snapshot)))
+    mark(windows, "low")
+    assert windows.is_in_snapshot("public.t", 900), "the next snapshot will have it"
+    if snapshot is None:
+        reader.replies.append(read(ALL))
+    assert outcome_of(mark(windows, "high")) is Outcome.VOID
+
+
+@pytest.mark.parametrize(("changed", "outcome"), [("public.t", Outcome.VOID), ("public.u", Outcome.ROWS)])
+def test_a_snapshot_of_a_standby_is_void_if_the_table_changes_in_its_window(changed: str, outcome: Outcome) -> None:
+    reader = Reader(read_only=True)
+    windows = WindowProtocol(reader)
+    windows.take_snapshot(WHOLE)
+    reader.replies.append(read(None, until=50))
+    assert windows.between(40) is None
+    assert windows.opened is not None
+    assert windows.is_in_snapshot(changed, 10)
+    assert outcome_of(windows.between(50)) is outcome
 
 
 def test_the_catalog_is_inspected_when_nothing_was_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
