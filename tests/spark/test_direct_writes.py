@@ -29,6 +29,7 @@ from tailrace.sinks.iceberg.direct.writer import DirectWriter
 from tailrace.sinks.iceberg.direct.writers import index_folder
 from tailrace.sinks.iceberg.maintenance import compact, expire
 from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import DELETED, Commit
 from tailrace.spark_jobs.maintain.batch import are_few
 from tests.spark.conftest import ROUNDS
@@ -116,7 +117,7 @@ class Both:
 
     def frame(self, way: str, rows: list[dict[str, Any]], deleted: list[bool] | None = None) -> Any:
         """Return the rows as the batches of views give them."""
-        fields = ", ".join(f"`{name}` {kind}" for name, kind in {**self.key, **self.columns}.items())
+        fields = ", ".join(f"{quote(name)} {kind}" for name, kind in {**self.key, **self.columns}.items())
         session = self.sessions[way]
         frame = session.createDataFrame([tuple(row.values()) for row in rows], fields)
         if deleted is None:
@@ -183,9 +184,9 @@ def both(spark: SparkSession, warehouse: Warehouse) -> Iterator[Callable[..., Bo
         draw = random.Random(seed)
         if key is None:
             kinds = draw.sample(sorted(KEYS), draw.choice([1, 1, 2, 3]))
-            key = {f"k{number}": kind for number, kind in enumerate(kinds)}
+            key = {f"k`{number}": kind for number, kind in enumerate(kinds)}
         values = draw.sample(sorted(VALUES), 5)
-        both = Both(spark, warehouse, draw, key, {f"v.{number}": kind for number, kind in enumerate(values)})
+        both = Both(spark, warehouse, draw, key, {f"v.`{number}": kind for number, kind in enumerate(values)})
         opened.append(both)
         both.begin()
         return both
