@@ -170,8 +170,12 @@ def _tuple_data(texts: Sequence[bytes | None]) -> bytes:
 
 def make_dead_topic(config: Config) -> None:
     """Create the dead-letter topic, or check the settings of an existing one."""
-    kafka = config.kafka
-    ensure_topics(kafka, [TopicSpec(Topics(kafka.prefix).dead, 1, kept(kafka.max_message_bytes))])
+    ensure_topics(config.kafka, [dead_topic(config)])
+
+
+def dead_topic(config: Config) -> TopicSpec:
+    """Return the settings that the dead-letter topic needs."""
+    return TopicSpec(Topics(config.kafka.prefix).dead, 1, kept(config.kafka.max_message_bytes))
 
 
 def _letter(

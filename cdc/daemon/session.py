@@ -8,18 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Final
 
 import psycopg
 import structlog
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    retry_if_result,
-    stop_after_delay,
-    wait_fixed,
-)
 
 from tailrace.cdc.backfill.exported_snapshot import ExportedSnapshot
 from tailrace.cdc.daemon.outage import KafkaOutage, RegistryOutage
@@ -32,8 +23,9 @@ from tailrace.cdc.postgres.lock_policy import tables_locked
 from tailrace.cdc.startup import recovery
 from tailrace.cdc.startup.captured import Captured, capture
 from tailrace.cdc.startup.cut_topics import lost_topics
-from tailrace.cdc.startup.decide import EPOCH, Found, Start, decide
+from tailrace.cdc.startup.decide import EPOCH, Found, Start
 from tailrace.cdc.startup.observe import look
+from tailrace.cdc.startup.settled import settled
 from tailrace.cdc.tables.position import before_slot, new_origin, origin_behind_gap
 from tailrace.cdc.tables.registry import states_before_slot
 from tailrace.cdc.tables.schema_ids import check_registry
@@ -50,9 +42,6 @@ from tailrace.sinks.kafka.one_shot import send_alone
 from tailrace.sinks.kafka.producer import KafkaSink
 
 log = structlog.get_logger()
-
-_SETTLED_S: Final = 10.0
-"""With several brokers, an inconsistency must last this long before the start is refused."""
 
 
 class Session:
@@ -104,47 +93,20 @@ class Session:
 
     def _go_on(self) -> Pipeline:
         """Resume from slot and topics, or start for the first time. StateError if they do not match."""
-        found, start = self._decide(owned=False)
+        config = self._config
+        found, start = settled(config, self._connection, owned=False)
         if found.slot is None:
             _log_notes(start)
             return self._first_start(found)
         # the start is refused later if there is no publication
-        self._own_slot(found.publications.names if found.publications else [self._config.source.publication])
+        self._own_slot(found.publications.names if found.publications else [config.source.publication])
         self._fence()
-        found, start = self._decide(owned=True)
+        found, start = settled(config, self._connection, owned=True)
         assert start.origin is not None
         _log_notes(start)
-        reads = stored_reads(self._config)
-        captured = capture(self._config, self._connection, found, reads.states, start.lost)
+        reads = stored_reads(config)
+        captured = capture(config, self._connection, found, reads.states, start.lost)
         return self._open(captured, start.origin, reads)
-
-    def _decide(self, *, owned: bool) -> tuple[Found, Start]:
-        """Inspect slot and topics and decide how to start. StateError if the start has to be refused.
-
-        With several brokers, the inconsistency, or the loss of a table's topic, must last: a broker that has just
-        returned may not know all topics yet.
-        """
-        seen: list[Found] = []
-
-        def settled(state: RetryCallState) -> bool:
-            return seen[-1].brokers == 1 or stop_after_delay(_SETTLED_S)(state)
-
-        def look_and_decide() -> tuple[Found, Start]:
-            seen[:] = [look(self._config, self._connection, owned=owned)]
-            return seen[-1], decide(seen[-1])
-
-        def last(state: RetryCallState) -> tuple[Found, Start]:
-            assert state.outcome is not None
-            found: tuple[Found, Start] = state.outcome.result()
-            return found
-
-        def loses(result: tuple[Found, Start]) -> bool:
-            found, start = result
-            return found.stored is not None and bool(start.lost.keys() - found.stored.parked.keys())
-
-        unsettled = retry_if_exception_type(StateError) | retry_if_result(loses)
-        again = Retrying(retry=unsettled, stop=settled, wait=wait_fixed(0.5), retry_error_callback=last)
-        return again(look_and_decide)
 
     def _first_start(self, found: Found) -> Pipeline:
         """Create the slot and copy all tables as of its consistent point."""

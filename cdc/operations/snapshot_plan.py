@@ -10,7 +10,7 @@ from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.catalog import table_relation
 from tailrace.cdc.postgres.connect import cannot_read, connect_to_read
 from tailrace.cdc.postgres.keys import Keys
-from tailrace.cdc.startup.captured import check_patterns, nothing_captured
+from tailrace.cdc.startup.inspect_tables import check_patterns, nothing_captured
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import all_of
 from tailrace.snapshot.plan import TablePlan, in_order, plan_table

@@ -60,6 +60,24 @@ class Publications:
         return self.first.oid, self.nokey.oid if self.nokey else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The captured tables of publications; `partial_keys` are published with only a part of their key.
+
+    `insert_only` are the oids of the tables whose updates are not published.
+    """
+
+    publications: Publications
+    relations: list[Relation]
+    insert_only: set[int]
+    partial_keys: list[PartOfKey]
+
+    @property
+    def all_relations(self) -> list[Relation]:
+        """The relations, those with only a part of their key included."""
+        return [*self.relations, *(error.relation for error in self.partial_keys)]
+
+
 def check_same(found: Publications | None, name: str, stored: tuple[int, int], hint: str) -> Publications:
     """Raise StateError (TR-404) unless the publications are those that the topics were filled from.
 
@@ -153,9 +171,7 @@ def ensure(
     """
     found = find(connection, name)
     if found is None:
-        matching = table_names(connection, None, capture_set)
-        relations = [relation for each in matching if (relation := table_relation(connection, *each))]
-        _create(connection, name, relations, publish)
+        _create(connection, planned(connection, name, capture_set, publish), publish)
         found = find(connection, name)
     assert found is not None
     return found
@@ -199,15 +215,13 @@ def relations(
     Updates are not published for tables that are only in the second publication, or for all if the first publishes
     neither updates nor deletes. SourceError for tables whose published columns have only a part of their key.
     """
-    found, insert_only, errors = inspect(connection, publications, capture_set)
-    if errors:
-        raise all_of(errors)
-    return found, insert_only
+    found = inspect(connection, publications, capture_set)
+    if found.partial_keys:
+        raise all_of(found.partial_keys)
+    return found.relations, found.insert_only
 
 
-def inspect(
-    connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet
-) -> tuple[list[Relation], set[int], list[PartOfKey]]:
+def inspect(connection: psycopg.Connection, publications: Publications, capture_set: CaptureSet) -> Published:
     """Return what `relations` returns, and in place of an error the tables with only a part of their key."""
     errors: list[PartOfKey] = []
     # PostgreSQL 14 has no column lists
@@ -231,7 +245,7 @@ def inspect(
             found.append(relation)
             if only_second or not publications.first.publishes_updates:
                 insert_only.add(relation.oid)
-    return found, insert_only, errors
+    return Published(publications, found, insert_only, errors)
 
 
 def insert_only(connection: psycopg.Connection, publications: Publications) -> set[int]:
@@ -245,13 +259,49 @@ def insert_only(connection: psycopg.Connection, publications: Publications) -> s
     return {oid for (oid,) in rows}
 
 
-def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relation], publish: Publish) -> None:
+def planned(connection: psycopg.Connection, name: str, capture_set: CaptureSet, publish: Publish = "all") -> Published:
+    """Return what `ensure` would create: the publications, with oid 0, and their tables."""
+    matching = table_names(connection, None, capture_set)
+    found = [relation for each in matching if (relation := table_relation(connection, *each))]
+    logs = publish == "insert"
+    rest = set() if logs else {each.oid for each in found if not may_be_updated(connection, each)}
+    first = Publication(name, 0, frozenset(_INSERTS if logs else _CHANGES))
+    nokey = None if logs else Publication(nokey_name(name), 0, frozenset(_EVENTS))
+    insert_only = {each.oid for each in found} if logs else rest
+    return Published(Publications(first, nokey), found, insert_only, [])
+
+
+def creation_error(connection: psycopg.Connection, plan: Published, publish: Publish = "all") -> SourceError | None:
+    """Return the error (TR-207) that creating the publications of `plan` would raise; None if the role may.
+
+    By the catalogs, in the order of PostgreSQL's own checks: nothing is tried.
+    """
+    name = plan.publications.first.name
+    row = connection.execute(
+        "SELECT pg_is_in_recovery(), has_database_privilege(current_database(), 'CREATE'), current_database()::text,"
+        " (SELECT min(pubname::text) FROM pg_publication WHERE pubname = ANY (%(names)s)),"
+        " (SELECT min(c.oid::regclass::text) FROM pg_class c WHERE c.oid = ANY (%(oids)s)"
+        "  AND NOT pg_has_role(c.relowner, 'USAGE'))",
+        {"names": plan.publications.names, "oids": [each.oid for each in plan.relations]},
+    ).fetchone()
+    assert row is not None
+    in_recovery, may_create, database, existing, not_owned = row
+    reason = ""
+    if in_recovery:
+        reason = "cannot execute CREATE PUBLICATION in a read-only transaction"
+    elif not may_create:
+        reason = f"permission denied for database {database}"
+    elif existing is not None:
+        reason = f'publication "{existing}" already exists'
+    elif not_owned is not None:
+        reason = f"must be owner of table {not_owned}"
+    return _cannot_create(name, _recipe(connection, plan, publish), reason) if reason else None
+
+
+def _create(connection: psycopg.Connection, plan: Published, publish: Publish) -> None:
     """Create the publications, even without tables: earlier WAL cannot be decoded with a later one."""
-    whole: list[Relation] = []
-    insert_only: list[Relation] = []
-    for relation in relations:
-        (whole if publish == "insert" or may_be_updated(connection, relation) else insert_only).append(relation)
-    recipe = _recipe(connection, name, whole, insert_only, publish)
+    name = plan.publications.first.name
+    recipe = _recipe(connection, plan, publish)
     try:
         with connection.transaction():
             for statement in recipe.publications():
@@ -259,22 +309,24 @@ def _create(connection: psycopg.Connection, name: str, relations: Iterable[Relat
     except psycopg.errors.LockNotAvailable:
         raise
     except psycopg.Error as error:
-        raise SourceError(
-            "TR-207",
-            f'cannot create publication "{name}"',
-            detail=(error.diag.message_primary or str(error)) + ".",
-            hint="Have the owner of the tables run (skip what exists already):\n"
-            + "\n".join(f"       {statement}" for statement in recipe.statements()[1:]),
-        ) from None
+        raise _cannot_create(name, recipe, error.diag.message_primary or str(error)) from None
 
 
-def _recipe(
-    connection: psycopg.Connection,
-    name: str,
-    whole: Sequence[Relation],
-    insert_only: Sequence[Relation],
-    publish: Publish,
-) -> Recipe:
+def _cannot_create(name: str, recipe: Recipe, reason: str) -> SourceError:
+    return SourceError(
+        "TR-207",
+        f'cannot create publication "{name}"',
+        detail=f"{reason}.",
+        hint="Have the owner of the tables run (skip what exists already):\n"
+        + "\n".join(f"       {statement}" for statement in recipe.statements()[1:]),
+    )
+
+
+def _recipe(connection: psycopg.Connection, plan: Published, publish: Publish) -> Recipe:
+    name = plan.publications.first.name
+    split = {} if publish == "insert" else plan.insert_only
+    whole = [each for each in plan.relations if each.oid not in split]
+    insert_only = [each for each in plan.relations if each.oid in split]
     owners = connection.execute(
         "SELECT DISTINCT pg_get_userbyid(c.relowner)::text, n.nspname::text FROM pg_class c"
         " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s)",

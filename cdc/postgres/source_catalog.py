@@ -42,8 +42,8 @@ class SourceCatalog:
 
     def relations(self) -> list[Relation]:
         """Return the captured tables, those that are published without a part of their key included."""
-        found, _, errors = publication.inspect(self.connection, self.publications, self.capture_set)
-        return sorted((*found, *(error.relation for error in errors)), key=lambda each: each.qualified_name)
+        found = publication.inspect(self.connection, self.publications, self.capture_set)
+        return sorted(found.all_relations, key=lambda each: each.qualified_name)
 
     def layout(self, oid: int) -> Layout | None:
         """Return a table's layout; None if the table is missing or has no columns."""

@@ -34,11 +34,16 @@ class Before:
 
 
 class Refusals:
-    """The tables that cannot be captured, and the errors that refuse the start."""
+    """The tables that cannot be captured, and the errors that refuse the start; `notes` are errors that do not."""
 
-    def __init__(self, source: Source, options: ColumnOptions, before: Before | None) -> None:
-        """`before` is None at a first start."""
+    def __init__(
+        self, source: Source, options: ColumnOptions, before: Before | None, *, collects: bool = False
+    ) -> None:
+        """`before` is None at a first start. If it `collects`, `check` raises nothing, so that all errors are found."""
         self.options = options
+        self.is_first = before is None
+        self.notes: list[TailraceError] = []
+        self._collects = collects
         self._source = source
         self._before = before
         self._parked: dict[str, tuple[Relation, list[TailraceError]]] = {}
@@ -53,6 +58,11 @@ class Refusals:
         if str(error) not in map(str, into):
             into.append(error)
 
+    @property
+    def refused(self) -> tuple[TailraceError, ...]:
+        """The errors that park a table, one by one."""
+        return tuple(error for _, errors in self._parked.values() for error in errors)
+
     def add_all(self, errors: Iterable[TailraceError]) -> None:
         """Add errors that are not about one table."""
         for error in errors:
@@ -60,8 +70,13 @@ class Refusals:
 
     def check(self) -> None:
         """Raise one error with all that refuse the start."""
-        if self._errors:
+        if self._errors and not self._collects:
             raise all_of(self._errors)
+
+    @property
+    def errors(self) -> tuple[TailraceError, ...]:
+        """The errors that refuse the start, one by one."""
+        return tuple(self._errors)
 
     def left(self, relations: Iterable[Relation]) -> list[Relation]:
         """Return those of `relations` without an error."""

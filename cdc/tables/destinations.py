@@ -78,8 +78,15 @@ def make_topics(
     `keyed` says, for tables whose topics have records, whether these records have keys. A table that has gained or
     lost its key since is refused at its next record, without affecting others. ConfigError if topic names clash.
     """
+    refuse_clashes(Topics(kafka.prefix), {(relation.schema, relation.name) for relation in relations})
+    return ensure_topics(kafka, topic_specs(kafka, relations, keys, keyed))
+
+
+def topic_specs(
+    kafka: Kafka, relations: Collection[Relation], keys: Keys, keyed: Mapping[str, bool] | None = None
+) -> list[TopicSpec]:
+    """Return the topics of a pipeline and its tables, as `make_topics` needs them."""
     topics = Topics(kafka.prefix)
-    refuse_clashes(topics, {(relation.schema, relation.name) for relation in relations})
     by_key = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
     events = kept(kafka.max_message_bytes)
     specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas, topics.tables)]
@@ -93,7 +100,7 @@ def make_topics(
         else:
             # without a key, only the order across the whole table gives an update or a truncate its place
             specs.append(TopicSpec(topic, 1, events))
-    return ensure_topics(kafka, specs)
+    return specs
 
 
 def refuse_clashes(topics: Topics, tables: Collection[tuple[str, str]]) -> None:

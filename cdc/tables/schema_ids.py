@@ -39,8 +39,7 @@ class SchemaIds:
         self._by_id: dict[int, StoredSchema] = {}
         self._last = 0
         for schema in stored:
-            if schema.registered != (registry is not None):
-                raise _another_origin(schema)
+            check_origin(schema, registered=registry is not None)
             self._keep(schema)
 
     def newest(self, subject: str) -> str | None:
@@ -78,6 +77,12 @@ class SchemaIds:
         self._by_id[stored.id] = stored
         self._newest[stored.subject] = stored
         self._all.setdefault(stored.subject, []).append(stored.schema)
+
+
+def check_origin(stored: StoredSchema, *, registered: bool) -> None:
+    """Raise StateError (TR-347) if the id of `stored` was not assigned by the source that is configured now."""
+    if stored.registered != registered:
+        raise _another_origin(stored)
 
 
 def check_registry(config: Config) -> None:

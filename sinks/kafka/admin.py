@@ -53,6 +53,23 @@ def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
         raise kafka_error(kafka, error.args[0]) from None
 
 
+def setting_errors(kafka: Kafka, specs: list[TopicSpec]) -> list[SinkError]:
+    """Return an error (TR-302) for each setting that would make `ensure_topics` fail; nothing is changed or created.
+
+    SinkError if Kafka does not answer, or refuses to describe the topics.
+    """
+    admin = AdminClient({**client_options(kafka), "log_level": 0})
+    try:
+        there = admin.list_topics(timeout=_TIMEOUT_S).topics
+        found = []
+        for spec, settings in _described(admin, [spec for spec in specs if spec.name in there]):
+            if not _becomes_compacted(spec, settings):
+                found += [_setting_error(kafka, spec, name, settings) for name in _broken(spec, settings)]
+        return found
+    except KafkaException as error:
+        raise kafka_error(kafka, error.args[0]) from None
+
+
 def topic_id(kafka: Kafka, topic: str) -> str:
     """Return Kafka's topic ID, which differs from that of an earlier topic with the same name."""
     admin = AdminClient({**client_options(kafka), "log_level": 0})
@@ -85,28 +102,41 @@ def _create(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
 
 
 def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
-    if not specs:
-        return
+    for spec, settings in _described(admin, specs):
+        if _becomes_compacted(spec, settings) and _compact(admin, spec):
+            continue
+        for name in _broken(spec, settings):
+            raise _setting_error(kafka, spec, name, settings)
+
+
+def _described(admin: AdminClient, specs: list[TopicSpec]) -> list[tuple[TopicSpec, dict[str, str | None]]]:
+    """Return each topic's spec with its present settings."""
     resources = [ConfigResource(ResourceType.TOPIC, spec.name) for spec in specs]
     described = {
         resource.name: _result(future)
         for i in range(0, len(resources), _AT_A_TIME)
         for resource, future in admin.describe_configs(resources[i : i + _AT_A_TIME]).items()
     }
-    for spec in specs:
-        settings = {name: entry.value for name, entry in described[spec.name].items()}
-        if _was_log(settings) and spec.settings.get("cleanup.policy") == "compact" and _compact(admin, spec):
-            continue
-        for name, wanted in spec.settings.items():
-            found = settings.get(name)
-            if not _holds(found, wanted):
-                raise SinkError(
-                    "TR-302",
-                    f'topic "{spec.name}" has {name} = {found}, not {wanted}',
-                    detail="With this setting the state of a key or of a cut could be lost.",
-                    hint=f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
-                    f" --entity-name {spec.name} --add-config {name}={wanted}",
-                )
+    return [(spec, {name: entry.value for name, entry in described[spec.name].items()}) for spec in specs]
+
+
+def _broken(spec: TopicSpec, settings: Mapping[str, str | None]) -> list[str]:
+    return [name for name, wanted in spec.settings.items() if not _holds(settings.get(name), wanted)]
+
+
+def _setting_error(kafka: Kafka, spec: TopicSpec, name: str, settings: Mapping[str, str | None]) -> SinkError:
+    wanted = spec.settings[name]
+    return SinkError(
+        "TR-302",
+        f'topic "{spec.name}" has {name} = {settings.get(name)}, not {wanted}',
+        detail="With this setting the state of a key or of a cut could be lost.",
+        hint=f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
+        f" --entity-name {spec.name} --add-config {name}={wanted}",
+    )
+
+
+def _becomes_compacted(spec: TopicSpec, settings: Mapping[str, str | None]) -> bool:
+    return _was_log(settings) and spec.settings.get("cleanup.policy") == "compact"
 
 
 def _was_log(settings: Mapping[str, str | None]) -> bool:

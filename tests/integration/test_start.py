@@ -160,8 +160,8 @@ def test_a_broker_that_does_not_know_the_topics_yet_is_asked_again(
         found = look(*arguments, **options)
         return replace(found, brokers=3, topics={} if next(answers, False) else found.topics)
 
-    monkeypatch.setattr("tailrace.cdc.daemon.session.look", behind)
-    monkeypatch.setattr("tailrace.cdc.daemon.session._SETTLED_S", 2.0)
+    monkeypatch.setattr("tailrace.cdc.startup.settled.look", behind)
+    monkeypatch.setattr("tailrace.cdc.startup.settled._SETTLED_S", 2.0)
     if comes_back:
         start_and_stop(stopped.config)
     else:
