@@ -187,6 +187,7 @@ _HUNDREDS: Final = {
     "6": "TR-6xx: embedded servers, and what starts Spark",
     "7": "TR-7xx: comparisons",
     "8": "TR-8xx: the process",
+    "9": "TR-9xx: findings of `tailrace check`",
 }
 
 

@@ -11,7 +11,21 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from tailrace.cdc.cli import config, dev, explain, inspect, output, run, slot, snapshot, table, verify, version, views
+from tailrace.cdc.cli import (
+    check,
+    config,
+    dev,
+    explain,
+    inspect,
+    output,
+    run,
+    slot,
+    snapshot,
+    table,
+    verify,
+    version,
+    views,
+)
 from tailrace.cdc.cli.tree import App, usage_error
 
 app = App(
@@ -19,7 +33,8 @@ app = App(
     help="Change data capture for PostgreSQL: WAL to Kafka, Kafka to warehouse tables and search indexes.",
     pretty_exceptions_enable=False,  # it could print local variables, and with them the DSN
     epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 configuration, 4 source, 5 sink, 6 needs a person, "
-    "7 verify found a difference, or status something that needs a person, 8 deadline passed, 130 interrupted.",
+    "7 verify found a difference, check what stops a start, or status something that needs a person, "
+    "8 deadline passed, 130 interrupted.",
 )
 
 
@@ -39,6 +54,7 @@ def root(
     """Accept options before the command."""
 
 
+app.command()(check.check)
 app.command()(run.run)
 app.command()(inspect.status)
 app.command()(inspect.tail)

@@ -91,6 +91,12 @@ def _app(config: Config, health: Health, waits: WaitRoute) -> Starlette:
     )
 
 
+def check_address(options: Options) -> None:
+    """Raise ConfigError (TR-112) if a configured address cannot be listened on."""
+    if options.listen and "listen" in options.model_fields_set:
+        _listen(options).close()
+
+
 def _listen(options: Options) -> socket.socket:
     host, port = options.address
     try:

@@ -63,6 +63,11 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "tailrace"
 
 
+def are_fetched(set_name: str) -> bool:
+    """Return whether the jars of a set are in the cache, complete."""
+    return _complete(cache_folder() / "jars" / f"{set_name}-{_fingerprint(JAR_SETS[set_name])}") is not None
+
+
 def jars(set_name: str) -> list[Path]:
     """Return the jars of a set, complete; the first call fetches them, later calls need no network.
 

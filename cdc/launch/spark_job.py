@@ -35,11 +35,11 @@ class Job:
 def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
     """Return the job that runs ``spark_jobs/jobs/{name}.py``. ConfigError names a missing package or JDK."""
     spark = config.spark
-    home = _package("pyspark")
+    home = package_folder("pyspark")
     java = find_java("Spark", SPARK)
     connectors = jars("spark")
     java_options = [
-        f"-Dlog4j2.configurationFile={_package('tailrace') / 'spark_jobs' / 'log4j2.properties'}",
+        f"-Dlog4j2.configurationFile={package_folder('tailrace') / 'spark_jobs' / 'log4j2.properties'}",
         *(("-Dtailrace.exceptions=true",) if os.environ.get("TAILRACE_TRACE") else ()),
         *collector(config),
         *archive_options(java, [home / "jars", *connectors], write=name == "rebuild"),
@@ -82,7 +82,7 @@ def start(job: Job, **options: Any) -> subprocess.Popen[bytes]:
 
 def plain_job(name: str, arguments: Sequence[str]) -> Job:
     """Return a job that needs no Spark. Raises ConfigError if sqlglot or tailrace is not installed."""
-    _package("sqlglot")
+    package_folder("sqlglot")
     return Job(_command(name, arguments), {**os.environ, "PYTHONPATH": _path()})
 
 
@@ -96,7 +96,7 @@ def _command(name: str, arguments: Sequence[str]) -> tuple[str, ...]:
 
 def _path() -> str:
     """Return the PYTHONPATH by which Spark's workers find our code, installed or in a checkout."""
-    return os.pathsep.join(filter(None, [str(_package("tailrace").parent), os.environ.get("PYTHONPATH", "")]))
+    return os.pathsep.join(filter(None, [str(package_folder("tailrace").parent), os.environ.get("PYTHONPATH", "")]))
 
 
 def collector(config: Config) -> tuple[str, ...]:
@@ -122,8 +122,8 @@ def class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str])
     return ("--driver-class-path", os.pathsep.join([*files, *([more] if more else [])]))
 
 
-def _package(name: str) -> Path:
-    """Find a package without importing it."""
+def package_folder(name: str) -> Path:
+    """Find a package that jobs need, without importing it. ConfigError (TR-110) if it is not installed."""
     spec = importlib.util.find_spec(name)
     for location in (spec.submodule_search_locations or []) if spec else []:
         return Path(location)

@@ -368,12 +368,18 @@ def log_left_out(
     ]
     if left_out:
         log.info("generated columns not published", columns=left_out)
-    failing = connection.execute(
+    for table, name in failing_updates(connection, publications, captured):
+        log.warning("updates and deletes fail on the source: no replica identity", table=table, publication=name)
+
+
+def failing_updates(
+    connection: psycopg.Connection, publications: Publications, relations: Sequence[Relation]
+) -> list[tuple[str, str]]:
+    """Return (table, publication) of `relations` whose updates PostgreSQL refuses: they have no replica identity."""
+    return connection.execute(
         "SELECT t.schemaname || '.' || t.tablename, p.pubname FROM pg_publication p JOIN pg_publication_tables t"
         " USING (pubname) JOIN pg_namespace n ON n.nspname = t.schemaname"
         " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename"
         " WHERE (p.pubupdate OR p.pubdelete) AND c.oid = ANY (%s) AND p.pubname = ANY (%s) ORDER BY 1",
-        ([r.oid for r in captured if not any(column.is_key for column in r.columns)], publications.names),
+        ([r.oid for r in relations if not any(column.is_key for column in r.columns)], publications.names),
     ).fetchall()
-    for table, name in failing:
-        log.warning("updates and deletes fail on the source: no replica identity", table=table, publication=name)

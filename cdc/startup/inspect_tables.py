@@ -155,14 +155,19 @@ def _find_errors(
 
 def check_patterns(connection: psycopg.Connection, name: str, capture_set: CaptureSet, *, first: bool) -> None:
     """Refuse invalid patterns and, at a first start, patterns without a table; later, log the latter."""
+    for pattern in unmatched_patterns(connection, name, capture_set, first=first):
+        log.warning("source.tables pattern unmatched", pattern=pattern)
+
+
+def unmatched_patterns(connection: psycopg.Connection, name: str, capture_set: CaptureSet, *, first: bool) -> list[str]:
+    """Return the patterns without a table. ConfigError for invalid ones and, at a first start, for any without one."""
     found = publication.find(connection, name)
     tables = {*permanent_tables(connection), *(publication.published(connection, found) if found else ())}
     names = sorted(f"{schema}.{table}" for schema, table in tables)
     capture_set.check(names)
     if first:
         capture_set.refuse_unmatched(names)
-    for pattern in capture_set.unmatched(names):
-        log.warning("source.tables pattern unmatched", pattern=pattern)
+    return capture_set.unmatched(names)
 
 
 def nothing_captured(

@@ -44,7 +44,7 @@ class Toast:
         self._source = source
         self._connection = connection
         used = "cache" in (source.toast, *source.toast_by_table.values())
-        self.cache = ToastCache(_folder(config) if used else None, source.toast_cache_bytes)
+        self.cache = ToastCache(cache_folder(config) if used else None, source.toast_cache_bytes)
         # values of another server, timeline or generation of topics, or from before a gap, are unusable
         topics = topic_id(config.kafka, topic) if used else ""
         self._origin = f"{stored.here.system_identifier} {timeline} {topics} {stored.generation}"
@@ -89,7 +89,7 @@ def _way(source: Source, table: str) -> str:
     return ways[-1] if ways else source.toast
 
 
-def _folder(config: Config) -> Path | None:
+def cache_folder(config: Config) -> Path | None:
     """Return the file's folder, the same at each start and not temporary; None without a home folder."""
     if config.source.toast_cache_dir:
         return Path(config.source.toast_cache_dir)

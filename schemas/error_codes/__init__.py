@@ -1,6 +1,7 @@
 """The registry of error codes: meaning, retry rule and remedy of each code.
 
-Use `code` to look one up. There is a module for each hundred, and two for the views; a new code is an entry in one of
+Use `code` to look one up. There is a module for each hundred, and two for the views; those of 900 are findings of
+`tailrace check`, which no error reports; a new code is an entry in one of
 them. `tests/unit/test_error_codes.py` compares the entries with the places that raise them.
 """
 
@@ -11,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tailrace.schemas.error_codes import (
+    checks,
     command_line,
     configuration,
     dev,
@@ -25,7 +27,7 @@ from tailrace.schemas.error_codes.entry import ErrorCode, Retry
 
 __all__ = ["CODES", "ErrorCode", "Retry", "code", "is_refilled", "parks_table", "retry_of"]
 
-_MODULES: Final = (command_line, configuration, source, kafka, state, views, queries, dev, verification)
+_MODULES: Final = (command_line, configuration, source, kafka, state, views, queries, dev, verification, checks)
 
 
 def _by_id() -> dict[str, ErrorCode]:

@@ -34,6 +34,7 @@ _CLASSES: Final[dict[str, type[TailraceError] | None]] = {
     # functions and methods whose first argument is a code, and the class of the error that they make
     "error": ConfigError,  # QueryText.error
     "_error": UsageError,  # cdc.cli.tree
+    "advise": None,  # cdc.check.finding
     "_refusal": None,  # cdc.daemon.http_wait
     "line": None,  # spark_jobs.log
 }
