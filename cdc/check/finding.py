@@ -47,6 +47,11 @@ class Finding:
     paste: str
     page: str
 
+    @property
+    def stops(self) -> bool:
+        """Whether a start is refused."""
+        return self.severity is Severity.STOP
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -66,6 +71,9 @@ class Findings:
     def advise(self, code: str, severity: Severity, what: str, seen: str, paste: Sequence[str] | str = "") -> None:
         """Add a finding that is no error of a start; `code` is one of TR-9xx."""
         self._add(code, severity, what, seen, paste if isinstance(paste, str) else "\n".join(paste))
+
+    def has(self, code: str) -> bool:
+        return any(each == code for each, _ in self._found)
 
     def sorted(self) -> list[Finding]:
         """Return all findings, those that stop a start first."""

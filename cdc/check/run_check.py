@@ -13,7 +13,7 @@ from tailrace.cdc.check.finding import Finding, Findings
 from tailrace.cdc.check.host import check_host
 from tailrace.cdc.check.kafka import check_kafka, check_registry, check_topics
 from tailrace.cdc.check.source import check_room, check_server, connected
-from tailrace.cdc.check.start import Begun, check_slot, check_start
+from tailrace.cdc.check.start import Begun, check_publications, check_slot, check_start
 from tailrace.cdc.check.table_advice import advise_about_tables
 from tailrace.cdc.check.tables import Tables, check_tables
 from tailrace.cdc.check.views import check_views
@@ -55,7 +55,11 @@ def _check_source(
     slot = check_slot(config, connection, findings)
     with findings.probing("source"):
         check_room(connection, findings, slot)
-    begun = check_start(config, connection, findings, slot) if kafka else Begun({} if slot is not None else None)
+    if kafka:
+        begun = check_start(config, connection, findings, slot)
+    else:
+        begun = Begun({} if slot is not None else None)
+        check_publications(config, connection, findings)
     tables = check_tables(config, connection, findings, begun.states, begun.lost)
     with findings.probing("source"):
         advise_about_tables(config, connection, tables, findings)

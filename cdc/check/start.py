@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 from tailrace.cdc.check.finding import Findings, Severity
-from tailrace.cdc.postgres import catalog, slot
+from tailrace.cdc.postgres import catalog, publication, slot
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.cdc.startup import recovery
 from tailrace.cdc.startup.settled import settled
@@ -66,3 +66,12 @@ def check_slot(config: Config, connection: psycopg.Connection, findings: Finding
         seen = f'Slot "{found.name}" is lost after another {found.safe_wal_size} bytes of WAL.'
         findings.advise("TR-912", Severity.WARN, "source", seen, "tailrace run")
     return found
+
+
+def check_publications(config: Config, connection: psycopg.Connection, findings: Findings) -> None:
+    """Report publications that leave out an operation: a part of the table of starts that needs no Kafka."""
+    source = config.source
+    with findings.probing("source"):
+        found = publication.find(connection, source.publication)
+        if found is not None:
+            publication.check_publishes(found, source.publish, begun=False, hint="")

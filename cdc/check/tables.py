@@ -11,7 +11,8 @@ from tailrace.cdc.check.finding import Findings, Severity
 from tailrace.cdc.postgres import publication
 from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.publication import Published
-from tailrace.cdc.startup.inspect_tables import Inspected, inspect_tables, topic_keys, unmatched_patterns
+from tailrace.cdc.postgres.rights import NO_RIGHT
+from tailrace.cdc.startup.inspect_tables import NO_TABLE, Inspected, inspect_tables, topic_keys, unmatched_patterns
 from tailrace.cdc.startup.one_table import Before, Refusals
 from tailrace.schemas.config.columns import ColumnOptions
 from tailrace.schemas.config.model import Config
@@ -46,10 +47,12 @@ def check_tables(
             seen = f'The pattern "{pattern}" of source.tables matches no table.'
             findings.advise("TR-909", Severity.NOTE if pattern.startswith("!") else Severity.WARN, "source", seen)
     found = publication.find(connection, source.publication)
+    cannot_create = None
     if found is None:
         published = publication.planned(connection, source.publication, capture_set, source.publish)
-        if (refused := publication.creation_error(connection, published, source.publish)) is not None:
-            findings.add("source", refused)
+        cannot_create = publication.creation_error(connection, published, source.publish)
+        if cannot_create is not None:
+            findings.add("source", cannot_create)
     else:
         published = publication.inspect(connection, found, capture_set)
     known: Mapping[str, list[str]] = {}
@@ -60,7 +63,10 @@ def check_tables(
     refusals = Refusals(source, columns, before, collects=True)
     inspected = inspect_tables(config, connection, published, refusals, known, lost)
     for error in refusals.errors:
-        findings.add("source", error)
+        # a pattern without a table has been reported by its name; who creates the publications grants the rights, too
+        is_part = (error.code == NO_TABLE and findings.has(NO_TABLE)) or (error.code == NO_RIGHT and cannot_create)
+        if not is_part:
+            findings.add("source", error)
     for parked in (*refusals.refused, *refusals.notes):
         findings.add("source", _named(parked, refusals), Severity.WARN)
     return Tables(published, inspected, found is None)

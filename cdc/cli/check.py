@@ -33,7 +33,7 @@ def check(
     """
     with Display("asking PostgreSQL and Kafka", json=json):
         found = _findings(config, only)
-    stops = sum(each.severity == "stop" for each in found)
+    stops = sum(each.stops for each in found)
     if json:
         output.json({"stops": stops, "findings": [each.to_dict() for each in found]})
     else:

@@ -16,6 +16,7 @@ from tailrace.cdc.cli import (
     config,
     dev,
     explain,
+    init,
     inspect,
     output,
     run,
@@ -54,6 +55,7 @@ def root(
     """Accept options before the command."""
 
 
+app.command()(init.init)
 app.command()(check.check)
 app.command()(run.run)
 app.command()(inspect.status)

@@ -6,15 +6,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.options import ConfigFile
+
+if TYPE_CHECKING:
+    from tailrace.cdc.check.finding import Finding
 
 STOP_SECONDS = 5.0
 """Time limit of an orderly stop; PostgreSQL sends unconfirmed changes again at the next start."""
@@ -31,11 +34,26 @@ def run(config: ConfigFile = None, log_level: LogLevel = None) -> None:
     """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C. A second signal stops at once."""
     from tailrace.cdc.cli.service import logged_failure
 
-    with logged_failure():
-        _run(config, log_level)
+    further: list[Finding] = []
+    try:
+        with logged_failure():
+            _run(config, log_level, further)
+    finally:
+        _print_findings(further)
 
 
-def _run(config: Path | None, log_level: str | None = None) -> None:
+def _print_findings(further: Sequence[Finding]) -> None:
+    """Print what would refuse the next start as well, in the form of the error that ended this one."""
+    from tailrace.schemas.errors import TailraceError
+    from tailrace.schemas.log_form import failure
+
+    for each in further:
+        error = TailraceError(each.id, each.seen, detail=each.wanted, hint=each.paste.replace("\n", f"\n{' ' * 7}"))
+        print(failure(error, terminal=sys.stderr.isatty()), file=sys.stderr, flush=True)
+
+
+def _run(config: Path | None, log_level: str | None, further: list[Finding]) -> None:
+    """Run the daemon; if its start is refused, add what else stops a start to `further`."""
     from tailrace.cdc.daemon import http, log
     from tailrace.cdc.daemon.daemon_record import recorded
     from tailrace.cdc.daemon.notify import notifying
@@ -43,14 +61,25 @@ def _run(config: Path | None, log_level: str | None = None) -> None:
     from tailrace.cdc.daemon.slot_watch import SlotWatch
     from tailrace.cdc.health.health import Health
     from tailrace.schemas.config.file import load
+    from tailrace.schemas.error_codes import Retry, retry_of
+    from tailrace.schemas.errors import TailraceError
 
     loaded = load(config, {"log.level": log_level} if log_level else None)
     log.configure(level=loaded.log.level)
     stop = threading.Event()
     signals = stop_on_signal(stop)
     health = Health(loaded.source.slot)
-    with http.serving(loaded, health), SlotWatch(loaded, health), notifying(health), recorded(loaded, health):
-        Service(loaded, stop, health).run()
+    service = Service(loaded, stop, health)
+    try:
+        with http.serving(loaded, health), SlotWatch(loaded, health), notifying(health), recorded(loaded, health):
+            service.run()
+    except TailraceError as error:
+        if retry_of(error.code) is Retry.NEVER and not service.has_streamed:
+            from tailrace.cdc.check.run_check import check
+
+            with suppress(Exception):  # the error itself is more important than a fault of the check
+                further += [each for each in check(loaded, ("source", "kafka")) if each.stops and each.id != error.code]
+        raise
     if signals.first == signal.SIGINT:
         raise typer.Exit(128 + signal.SIGINT)
 

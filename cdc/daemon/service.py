@@ -44,6 +44,11 @@ class Service:
         self._waiting = False
         self._gives_up_at = 0.0
 
+    @property
+    def has_streamed(self) -> bool:
+        """Whether a session has been set up, so that a later error ended it and did not refuse the start."""
+        return self._streamed
+
     def run(self) -> None:
         """Stream until `stop` is set. Raises TailraceError for errors that need an operator."""
         settle()

@@ -295,34 +295,37 @@ def creation_error(connection: psycopg.Connection, plan: Published, publish: Pub
         reason = f'publication "{existing}" already exists'
     elif not_owned is not None:
         reason = f"must be owner of table {not_owned}"
-    return _cannot_create(name, _recipe(connection, plan, publish), reason) if reason else None
+    return _cannot_create(name, recipe(connection, plan, publish), reason) if reason else None
 
 
 def _create(connection: psycopg.Connection, plan: Published, publish: Publish) -> None:
     """Create the publications, even without tables: earlier WAL cannot be decoded with a later one."""
     name = plan.publications.first.name
-    recipe = _recipe(connection, plan, publish)
+    plan_recipe = recipe(connection, plan, publish)
     try:
         with connection.transaction():
-            for statement in recipe.publications():
+            for statement in plan_recipe.publications():
                 connection.execute(statement.encode())
     except psycopg.errors.LockNotAvailable:
         raise
     except psycopg.Error as error:
-        raise _cannot_create(name, recipe, error.diag.message_primary or str(error)) from None
+        raise _cannot_create(name, plan_recipe, error.diag.message_primary or str(error)) from None
 
 
-def _cannot_create(name: str, recipe: Recipe, reason: str) -> SourceError:
+def _cannot_create(name: str, of_plan: Recipe, reason: str) -> SourceError:
     return SourceError(
         "TR-207",
         f'cannot create publication "{name}"',
         detail=f"{reason}.",
         hint="Have the owner of the tables run (skip what exists already):\n"
-        + "\n".join(f"       {statement}" for statement in recipe.statements()[1:]),
+        + "\n".join(f"       {statement}" for statement in of_plan.statements()[1:]),
     )
 
 
-def _recipe(connection: psycopg.Connection, plan: Published, publish: Publish) -> Recipe:
+def recipe(
+    connection: psycopg.Connection, plan: Published, publish: Publish = "all", role: str | None = None
+) -> Recipe:
+    """Return the statements for the publications of `plan` and the rights of a role, by default the present one."""
     name = plan.publications.first.name
     split = {} if publish == "insert" else plan.insert_only
     whole = [each for each in plan.relations if each.oid not in split]
@@ -335,7 +338,7 @@ def _recipe(connection: psycopg.Connection, plan: Published, publish: Publish) -
     row = connection.execute("SELECT current_user::text").fetchone()
     assert row is not None
     return Recipe(
-        row[0],
+        role or row[0],
         name,
         nokey_name(name),
         [(relation.schema, relation.name) for relation in whole],

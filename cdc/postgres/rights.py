@@ -20,6 +20,9 @@ from tailrace.schemas.relation import Relation, quoted
 
 log = structlog.get_logger()
 
+NO_RIGHT: Final = "TR-227"
+"""The error code for tables that the role may not read."""
+
 _LOG_AGAIN_S: Final = 600.0
 
 # Rows are read from the leaves, which have rights of their own; the lock is taken on the table itself.
@@ -61,7 +64,7 @@ class Lacking:
             names = [f"{schema}.{table}" for schema, table, _ in self.tables]
             details.append(f"No SELECT on: {', '.join(shown(names))}.")
         return SourceError(
-            "TR-227",
+            NO_RIGHT,
             f'role "{self.role}" may not read all captured tables',
             detail=" ".join(details),
             hint="\n       ".join(self.statements()),

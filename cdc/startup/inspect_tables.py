@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import psycopg
 import structlog
@@ -31,6 +32,10 @@ from tailrace.schemas.relation import Relation
 from tailrace.sinks.control.positions import read_schemas
 
 log = structlog.get_logger()
+
+
+NO_TABLE: Final = "TR-120"
+"""The error code for patterns without a table, and publications without a captured one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,7 @@ def nothing_captured(
     names = [f"{schema}.{table}" for schema, table in publication.published(connection, publications)]
     missing = missing_tables(connection, publications, capture_set)
     return ConfigError(
-        "TR-120",
+        NO_TABLE,
         f'publication "{publications.first.name}" has no table that matches source.tables',
         detail=f"Published tables: {', '.join(shown(names)) or 'none'}.",
         hint="\n       ".join(statements(missing, publications.names)) or 'tables = ["public.*"]  # under [source]',

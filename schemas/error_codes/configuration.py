@@ -250,4 +250,12 @@ CODES: Final = (
         " dropped.",
         remedy="If the pipeline is abandoned, or is to be copied again: `tailrace slot drop --confirm NAME`.",
     ),
+    ErrorCode(
+        "TR-141",
+        ConfigError,
+        "A file of `tailrace init` exists already, or cannot be written",
+        cause="`tailrace init` writes tailrace.toml and tailrace.sql, or the files that `--output` names, and"
+        " overwrites nothing.",
+        remedy="Name other files with `--output FILE`, or move the existing ones.",
+    ),
 )
