@@ -17,7 +17,7 @@ from tailrace.cdc.check.start import Begun, check_publications, check_slot, chec
 from tailrace.cdc.check.table_advice import advise_about_tables
 from tailrace.cdc.check.tables import Tables, check_tables
 from tailrace.cdc.check.views import check_views
-from tailrace.cdc.tables.destinations import topic_specs
+from tailrace.cdc.tables.destinations import own_topic_specs, topic_specs
 from tailrace.schemas.config.model import Config
 
 Part = Literal["source", "kafka", "views"]
@@ -39,6 +39,7 @@ def check(config: Config, parts: Collection[Part] = PARTS, path: Path | None = N
                 begun, runs = _check_source(config, connection, findings, kafka=answers)
         check_host(config, findings, runs=runs)
     if answers:
+        check_topics(config, own_topic_specs(config.kafka), findings)
         check_registry(config, findings, first=begun.states is None)
     if "views" in parts:
         arguments = ["--config", str(path)] if path is not None else []

@@ -87,11 +87,8 @@ def topic_specs(
 ) -> list[TopicSpec]:
     """Return the topics of a pipeline and its tables, as `make_topics` needs them."""
     topics = Topics(kafka.prefix)
-    by_key = compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
-    events = kept(kafka.max_message_bytes)
-    specs = [TopicSpec(name, 1, by_key) for name in (topics.progress, topics.schemas, topics.tables)]
-    specs.append(TopicSpec(topics.requests, 1, REQUESTS))
-    specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
+    by_key, events = _compacted(kafka), kept(kafka.max_message_bytes)
+    specs = own_topic_specs(kafka)
     for relation in relations:
         topic = topics.table(relation.schema, relation.name)
         has_key = bool(keys.of(relation))
@@ -101,6 +98,19 @@ def topic_specs(
             # without a key, only the order across the whole table gives an update or a truncate its place
             specs.append(TopicSpec(topic, 1, events))
     return specs
+
+
+def own_topic_specs(kafka: Kafka) -> list[TopicSpec]:
+    """Return the topics of a pipeline that are not a table's."""
+    topics = Topics(kafka.prefix)
+    specs = [TopicSpec(name, 1, _compacted(kafka)) for name in (topics.progress, topics.schemas, topics.tables)]
+    specs.append(TopicSpec(topics.requests, 1, REQUESTS))
+    specs.append(TopicSpec(topics.message, kafka.partitions, messages(kafka.max_message_bytes)))
+    return specs
+
+
+def _compacted(kafka: Kafka) -> dict[str, str]:
+    return compacted(kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes)
 
 
 def refuse_clashes(topics: Topics, tables: Collection[tuple[str, str]]) -> None:
