@@ -72,9 +72,6 @@ class Findings:
         """Add a finding that is no error of a start; `code` is one of TR-9xx."""
         self._add(code, severity, what, seen, paste if isinstance(paste, str) else "\n".join(paste))
 
-    def has(self, code: str) -> bool:
-        return any(each == code for each, _ in self._found)
-
     def sorted(self) -> list[Finding]:
         """Return all findings, those that stop a start first."""
         return sorted(self._found.values(), key=lambda each: _RANK.index(each.severity))

@@ -42,10 +42,12 @@ def check_tables(
     """
     source, first = config.source, states is None
     capture_set, columns = CaptureSet(source.tables), ColumnOptions(source)
+    is_refused = True
     with findings.probing("source"):
         for pattern in unmatched_patterns(connection, source.publication, capture_set, first=first):
             seen = f'The pattern "{pattern}" of source.tables matches no table.'
             findings.advise("TR-909", Severity.NOTE if pattern.startswith("!") else Severity.WARN, "source", seen)
+        is_refused = False
     found = publication.find(connection, source.publication)
     cannot_create = None
     if found is None:
@@ -64,7 +66,7 @@ def check_tables(
     inspected = inspect_tables(config, connection, published, refusals, known, lost)
     for error in refusals.errors:
         # a pattern without a table has been reported by its name; who creates the publications grants the rights, too
-        is_part = (error.code == NO_TABLE and findings.has(NO_TABLE)) or (error.code == NO_RIGHT and cannot_create)
+        is_part = (error.code == NO_TABLE and is_refused) or (error.code == NO_RIGHT and cannot_create)
         if not is_part:
             findings.add("source", error)
     for parked in (*refusals.refused, *refusals.notes):

@@ -101,7 +101,9 @@ def _refuse_lost_updates(config: Config, relations: Sequence[Relation], refusals
     Such topics promise the newest row of each key. If the configuration declares that, the start is refused.
     """
     if relations and config.source.publish == "insert":
-        raise _lost_updates(config, relations)
+        refusals.add(None, _lost_updates(config, relations))
+        refusals.check()
+        return
     for relation in relations:
         refusals.add(relation, _lost_updates(config, [relation]))
     refusals.check()

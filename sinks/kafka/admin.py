@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,7 +38,7 @@ def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
     """Check the existing topics, create the missing ones, and return each topic's number of partitions.
 
     A topic of a table that had no key until now becomes compacted. SinkError (TR-302) names the first topic whose
-    settings would break a guarantee, and the command that repairs it.
+    settings would break a guarantee, and the command that repairs them.
     """
     admin = AdminClient({**client_options(kafka), "log_level": 0})
     try:
@@ -54,18 +54,18 @@ def ensure_topics(kafka: Kafka, specs: list[TopicSpec]) -> dict[str, int]:
 
 
 def setting_errors(kafka: Kafka, specs: list[TopicSpec]) -> list[SinkError]:
-    """Return an error (TR-302) for each setting that would make `ensure_topics` fail; nothing is changed or created.
+    """Return an error (TR-302) for each topic whose settings would make `ensure_topics` fail. Nothing is changed.
 
     SinkError if Kafka does not answer, or refuses to describe the topics.
     """
     admin = AdminClient({**client_options(kafka), "log_level": 0})
     try:
         there = admin.list_topics(timeout=_TIMEOUT_S).topics
-        found = []
-        for spec, settings in _described(admin, [spec for spec in specs if spec.name in there]):
-            if not _becomes_compacted(spec, settings):
-                found += [_setting_error(kafka, spec, name, settings) for name in _broken(spec, settings)]
-        return found
+        return [
+            _setting_error(kafka, spec, broken, settings)
+            for spec, settings in _described(admin, [spec for spec in specs if spec.name in there])
+            if (broken := _broken(spec, settings)) and not _becomes_compacted(spec, settings)
+        ]
     except KafkaException as error:
         raise kafka_error(kafka, error.args[0]) from None
 
@@ -105,8 +105,8 @@ def _check(admin: AdminClient, kafka: Kafka, specs: list[TopicSpec]) -> None:
     for spec, settings in _described(admin, specs):
         if _becomes_compacted(spec, settings) and _compact(admin, spec):
             continue
-        for name in _broken(spec, settings):
-            raise _setting_error(kafka, spec, name, settings)
+        if broken := _broken(spec, settings):
+            raise _setting_error(kafka, spec, broken, settings)
 
 
 def _described(admin: AdminClient, specs: list[TopicSpec]) -> list[tuple[TopicSpec, dict[str, str | None]]]:
@@ -124,14 +124,17 @@ def _broken(spec: TopicSpec, settings: Mapping[str, str | None]) -> list[str]:
     return [name for name, wanted in spec.settings.items() if not _holds(settings.get(name), wanted)]
 
 
-def _setting_error(kafka: Kafka, spec: TopicSpec, name: str, settings: Mapping[str, str | None]) -> SinkError:
-    wanted = spec.settings[name]
+def _setting_error(
+    kafka: Kafka, spec: TopicSpec, broken: Sequence[str], settings: Mapping[str, str | None]
+) -> SinkError:
+    found = [f"{name} = {settings.get(name)}, not {spec.settings[name]}" for name in broken]
+    wanted = ",".join(f"{name}={spec.settings[name]}" for name in broken)
     return SinkError(
         "TR-302",
-        f'topic "{spec.name}" has {name} = {settings.get(name)}, not {wanted}',
+        f'topic "{spec.name}" has {"; ".join(found)}',
         detail="With this setting the state of a key or of a cut could be lost.",
         hint=f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
-        f" --entity-name {spec.name} --add-config {name}={wanted}",
+        f" --entity-name {spec.name} --add-config {wanted}",
     )
 
 

@@ -26,7 +26,7 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.kafka.one_shot import send_alone
 from tests.integration.test_start import Pipeline, refusal, start_and_stop
-from tests.support.daemon import running, tailrace, wait_for, write_config
+from tests.support.daemon import lose_slot, running, tailrace, wait_for, write_config
 from tests.support.servers import drop_slot
 
 _TABLES = "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
@@ -131,6 +131,8 @@ _FIRST: dict[str, Case] = {
     ),
     "condition on no table": Case("TR-135", more='[snapshot.where]\n"public.absent" = "true"\n'),
     "condition that fails": Case("TR-136", more='[snapshot.where]\n"public.t" = "nope = 1"\n'),
+    "registry that does not answer": Case("TR-340", more='[registry]\nurl = "http://127.0.0.1:1"\n'),
+    "unusable Kafka option": Case("TR-306", more='options = { "ssl.ca.location" = "/nowhere" }\n'),
     "hidden key": Case("TR-128", source='exclude = ["public.t.id"]\n'),
 }
 """Faults of a first start."""
@@ -200,6 +202,8 @@ def _later_wal(record: PositionRecord) -> PositionRecord:
     return replace(record, here=replace(record.here, flushed_lsn=record.here.flushed_lsn + (1 << 40)))
 
 
+_REGISTRY = '[registry]\nurl = "http://127.0.0.1:1"\n'
+
 _LATER: dict[str, tuple[str, Callable[[Pipeline], None], str]] = {
     "slot advanced": (
         "TR-401",
@@ -227,7 +231,9 @@ _LATER: dict[str, tuple[str, Callable[[Pipeline], None], str]] = {
     "schemas topic deleted": ("TR-424", lambda of: of.delete(f"{of.name}.tailrace.schemas"), ""),
     "slot and progress topic deleted": ("TR-425", lambda of: _forget(of), ""),
     "topic setting": ("TR-302", lambda of: of.alter(f"{of.name}.public.t", cleanup_policy="delete"), ""),
+    "slot invalidated": ("TR-204", lambda of: _lose_slot(of), "command"),
     "key of another column": ("TR-122", lambda of: None, ""),
+    "ids of another origin": ("TR-347", lambda of: None, ""),
 }
 """Faults of a later start: code, what makes it, and what its finding has to paste."""
 
@@ -235,6 +241,16 @@ _LATER: dict[str, tuple[str, Callable[[Pipeline], None], str]] = {
 def _run(pipeline: Pipeline, *statements: str) -> None:
     for statement in statements:
         pipeline.execute(statement)
+
+
+def _lose_slot(pipeline: Pipeline) -> None:
+    pipeline.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'")
+    try:
+        pipeline.execute("SELECT pg_reload_conf()")
+        lose_slot(pipeline.connection, pipeline.name)
+    finally:
+        pipeline.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        pipeline.execute("SELECT pg_reload_conf()")
 
 
 def _forget(pipeline: Pipeline) -> None:
@@ -247,9 +263,12 @@ def test_a_fault_of_a_later_start_is_found_before_it(
     stopped: Pipeline, code: str, make: Callable[[Pipeline], None], paste: str
 ) -> None:
     make(stopped)
-    if code == "TR-122":
-        text = stopped.path.read_text().replace("[source]", '[source]\nkeys = {"public.t" = ["z"]}')
-        stopped.path.write_text(text)
+    settings = {
+        "TR-122": ("[source]", '[source]\nkeys = {"public.t" = ["z"]}'),
+        "TR-347": ("[kafka]", f"{_REGISTRY}[kafka]"),
+    }
+    if code in settings:
+        stopped.path.write_text(stopped.path.read_text().replace(*settings[code]))
         stopped = replace(stopped, config=load(stopped.path))
     before = _everything(stopped)
     found = stops(stopped.config)
@@ -394,8 +413,8 @@ def test_settings_of_a_server_are_found_and_their_sql_mends_them(tmp_path: Path,
             found = stops(config)
             assert set(found) == {"TR-202", "TR-902"}
             assert refusal(config).code == "TR-202"
-            for each in found.values():
-                connection.execute(each.paste.encode())
+            for finding in found.values():
+                connection.execute(finding.paste.encode())
         stop(server)
         postgres.start(tmp_path / "postgres", server, None, started.append)
         assert stops(config) == {}
@@ -474,3 +493,8 @@ def test_a_faulty_configuration_and_view_are_findings(fresh: Pipeline) -> None:
     )
     found = {each.id: each for each in check(load(fresh.path), ["views"], fresh.path)}
     assert {"TR-513", "TR-540"} <= found.keys(), found
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        fresh.path.write_text(f'{text}[health]\nlisten = "127.0.0.1:{listener.getsockname()[1]}"\n')
+        assert "TR-112" in stops(load(fresh.path))
