@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from tailrace.cdc.check.finding import Findings, Severity
-from tailrace.cdc.daemon.http import check_address
 from tailrace.cdc.toast.facade import cache_folder
 from tailrace.schemas.config.model import Config
+from tailrace.sinks.serving.server import check_address
 
 _SPOOL_BYTES: Final = 1 << 30
 """Free space for transactions in progress below which the check warns."""
@@ -25,7 +25,7 @@ def check_host(config: Config, findings: Findings, *, runs: bool) -> None:
             _check_folder(what, folder, needed, findings)
     if not runs:
         with findings.probing("host"):
-            check_address(config.health)
+            check_address(config.health.daemon_address)
 
 
 def _folders(config: Config) -> Iterator[tuple[str, Path, int]]:

@@ -8,7 +8,7 @@ import typer
 
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.display import Display
-from tailrace.cdc.cli.options import TABLE_HELP, ConfigFile, Json
+from tailrace.cdc.cli.options import TABLE_HELP, ConfigFile, Json, lsn_of
 
 if TYPE_CHECKING:
     from tailrace.schemas.config.model import Config
@@ -102,14 +102,9 @@ def wait(
     json: Json = False,
 ) -> None:
     """Wait until views have applied all changes committed before an LSN, and print the LSN of each view."""
-    from tailrace.schemas.lsn import format_lsn, parse_lsn
+    from tailrace.schemas.lsn import format_lsn
 
-    try:
-        given = None if lsn is None else parse_lsn(lsn)
-    except ValueError:
-        raise typer.BadParameter(
-            f'"{lsn}" is not an LSN: write it as PostgreSQL prints it, for example 0/16B3748.'
-        ) from None
+    given = None if lsn is None else lsn_of(lsn)
     with Display("asking PostgreSQL", json=json) as display:
         from tailrace.cdc.operations.read_status import wal_lsn
         from tailrace.cdc.operations.wait import AppliedViews

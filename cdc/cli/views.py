@@ -11,7 +11,7 @@ import typer
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.display import Display, on_terminal
 from tailrace.cdc.cli.job import ended, run_shown, wait
-from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.options import ConfigFile, Json, lsn_of
 from tailrace.cdc.cli.tree import App
 
 if TYPE_CHECKING:
@@ -74,12 +74,22 @@ def status(
 
 
 @app.command()
-def follow(config: ConfigFile = None) -> None:
-    """Maintain all views in one Spark session until SIGTERM or Ctrl-C."""
+def follow(
+    views: Annotated[
+        list[str] | None, typer.Argument(metavar="VIEW...", help="Maintain only these views; default: all.")
+    ] = None,
+    config: ConfigFile = None,
+    until_lsn: Annotated[
+        str | None, typer.Option(metavar="LSN", help="End once these views have applied this LSN.")
+    ] = None,
+) -> None:
+    """Maintain views in one Spark session until SIGTERM or Ctrl-C. Serves health and metrics on health.views_listen."""
     from tailrace.cdc.cli.service import logged_failure
+    from tailrace.schemas.lsn import format_lsn
 
+    until = [] if until_lsn is None else [f"--until-lsn={format_lsn(lsn_of(until_lsn))}"]
     with logged_failure():
-        _run_job("follow", config, [], shown=True, service=True)
+        _run_job("follow", config, views or [], until, shown=True, service=True)
 
 
 @app.command()

@@ -100,7 +100,7 @@ class Health:
         self.sink = self.committing_since = None
 
     def lag_seconds(self) -> float | None:
-        """Return the lag of the topics as `cdc.health.lag` defines it; None while unknown or in standby.
+        """Return the lag of the topics as `schemas.lag` defines it; None while unknown or in standby.
 
         While the source does not answer or refuses us, nobody sees its commits, so that 0 would be a guess.
         """

@@ -1,14 +1,14 @@
-"""Lag, defined once for status, metrics, `/readyz` and views.
+"""Lag of the topics, as `schemas.lag` defines it, measured by the daemon.
 
-Lag is the time since the commit of the oldest change of a captured table that a reader does not have yet, in seconds;
-0 if there is none. WAL without such a change (checkpoints, other databases, our own marks) is no lag.
-Commit times are from the source's clock, `now` is from ours.
+WAL without a change of a captured table (checkpoints, other databases, our own marks) is no lag.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Final
+
+from tailrace.schemas.lag import age
 
 _SAMPLES: Final = 720
 """Maximum number of stored WAL ends: one hour, with a sample every five seconds."""
@@ -22,11 +22,6 @@ The server reports at least every 1.5 s how far it has read. After this time the
 
 _SILENT_S: Final = 20.0
 """After this time without an answer of the server, the lag is unknown: it may have new commits."""
-
-
-def age(since: float | None, now: float) -> float:
-    """Return the lag (s) at `now`; `since` is the commit time of the oldest missing change, None if none."""
-    return 0.0 if since is None else round(max(0.0, now - since), 3)
 
 
 class LagMeter:

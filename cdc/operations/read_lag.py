@@ -1,4 +1,4 @@
-"""Lag of the topics, as defined in `cdc.health.lag`, measured by a command outside of the daemon.
+"""Lag of the topics, as defined in `schemas.lag`, measured by a command outside of the daemon.
 
 A daemon on this host answers over HTTP. For a daemon elsewhere, the server knows its position. If none runs, the
 waiting changes are decoded from the slot without moving it.
@@ -15,10 +15,10 @@ from typing import Any, Final
 import orjson
 import psycopg
 
-from tailrace.cdc.health.lag import age
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.cdc.wal import pgoutput
 from tailrace.schemas.config.model import Config
+from tailrace.schemas.lag import age
 from tailrace.schemas.lsn import format_lsn, parse_lsn
 from tailrace.schemas.records.daemon import DaemonRecord
 from tailrace.schemas.records.position import PositionRecord

@@ -1,6 +1,6 @@
 """Status of the pipeline: daemon, source WAL, slot, topics, and the applied state of each view.
 
-A server that is down is reported in the status, not raised as an error. `cdc.health.lag` defines lag.
+A server that is down is reported in the status, not raised as an error. `schemas.lag` defines lag.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from tailrace.cdc.health.forecast import seconds_to_full
-from tailrace.cdc.health.lag import age
 from tailrace.cdc.operations.table_waits import TableWait, incomplete_tables, waited_for
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.schemas.config.model import Config, View
 from tailrace.schemas.errors import FoundError, SinkError, SourceError
+from tailrace.schemas.lag import age, lacking, missing_since
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.daemon import DaemonRecord
 from tailrace.schemas.records.position import Cut, PositionRecord
@@ -320,24 +320,13 @@ def _view_lag(
     Otherwise it counts from the first position record whose cut has a missing record. If that is not among `positions`,
     it counts from the time at which the view was last up to date (`current_ms`), which is slightly earlier.
     """
-    if not _lacks(cut, positions[-1][0].here, topics):
+    if not lacking(cut, positions[-1][0].here, topics):
         return topics_lag_s
-    n = next((n for n, (each, _) in enumerate(positions) if _lacks(cut, each.here, topics)), 0)
+    n = next((n for n, (each, _) in enumerate(positions) if lacking(cut, each.here, topics)), 0)
     first, taken_ms = positions[n]
     if n == 0:
         return age((min(current_ms, taken_ms) or taken_ms) / 1000, now)
-    # snapshot rows have no commit time
-    commit_us = first.here.commit_ts_us
-    return age(commit_us / 1e6 if commit_us > cut.commit_ts_us else taken_ms / 1000, now)
-
-
-def _lacks(cut: Cut, newest: Cut, topics: Collection[str]) -> bool:
-    """Whether there are records on the topics past the cut."""
-    return any(
-        end > (cut.offsets[topic][partition] if partition < len(cut.offsets.get(topic, ())) else 0)
-        for topic in topics
-        for partition, end in enumerate(newest.offsets.get(topic, ()))
-    )
+    return age(missing_since(cut, first.here, taken_ms / 1000), now)
 
 
 def _stopped_by(record: ViewRecord, waits: tuple[TableWait, ...]) -> str | None:

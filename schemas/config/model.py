@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from tailrace.schemas.config.dsn import check
+from tailrace.schemas.config.listen import ListenAddress
 from tailrace.schemas.config.secret_file import with_files
 from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.shapes import ShapeName
@@ -270,12 +271,15 @@ class Delivery(Section):
 
 
 class Health(Section):
-    """Health and metrics of the daemon over HTTP (/livez, /readyz, /metrics), and the limit of a stall."""
+    """Health and metrics of daemon and views job over HTTP (/livez, /readyz, /metrics), and the limit of a stall."""
 
     listen: str = Field(
         "127.0.0.1:9464",
-        description="address host:port; port 0 picks a free port, an empty string turns it off; if the default port is"
-        " in use, the next free port is chosen, with a warning",
+        description="address host:port of the daemon; port 0 picks a free port, an empty string turns it off; if the"
+        " default port is in use, the next free port is chosen, with a warning",
+    )
+    views_listen: str = Field(
+        "127.0.0.1:9485", description="address host:port of `tailrace views follow`; as for `listen`"
     )
     stall_s: float = Field(
         60,
@@ -284,17 +288,26 @@ class Health(Section):
     )
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Return host and port of `listen`."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)
+    def daemon_address(self) -> ListenAddress | None:
+        """The address of `listen`; None if it is off."""
+        return self._address("listen")
 
-    @field_validator("listen")
+    @property
+    def views_address(self) -> ListenAddress | None:
+        """The address of `views_listen`; None if it is off."""
+        return self._address("views_listen")
+
+    def _address(self, key: str) -> ListenAddress | None:
+        text: str = getattr(self, key)
+        return ListenAddress(key, text, key not in self.model_fields_set) if text else None
+
+    @field_validator("listen", "views_listen")
     @classmethod
-    def _an_address(cls, listen: str) -> str:
+    def _an_address(cls, listen: str, info: ValidationInfo) -> str:
         host, _, port = listen.rpartition(":")
         if listen and not (host and port.isdecimal() and int(port) < 65536):
-            raise ValueError('write host:port, for example "127.0.0.1:9464"')
+            example = cls.model_fields[info.field_name or "listen"].default
+            raise ValueError(f'write host:port, for example "{example}"')
         return listen
 
 

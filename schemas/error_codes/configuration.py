@@ -91,9 +91,9 @@ CODES: Final = (
     ErrorCode(
         "TR-112",
         ConfigError,
-        "The daemon cannot listen on its HTTP address",
-        cause="`health.listen` names an address of another host, or a port that another process holds. DETAIL names"
-        " the process where the system shows it.",
+        "The daemon or the views job cannot listen on its HTTP address",
+        cause="`health.listen`, or `health.views_listen`, names an address of another host, or a port that another"
+        " process holds. DETAIL names the process where the system shows it.",
         remedy='Choose another port under `[health]`: `listen = "127.0.0.1:9465"`; port 0 is any free one, an empty'
         " string turns the endpoint off.",
     ),

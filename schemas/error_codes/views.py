@@ -202,7 +202,7 @@ CODES: Final = (
         cause="`tailrace views follow` did not run, or the view was parked, for longer than"
         " `kafka.delete_retention_ms`."
         " A delete may have been compacted away unseen.",
-        remedy="Run `tailrace views rebuild VIEW`. To prevent it, alert on the lag of views.",
+        remedy="Run `tailrace views rebuild VIEW`. To prevent it, load the alert TailraceViewStopsSoon.",
     ),
     ErrorCode(
         "TR-527",

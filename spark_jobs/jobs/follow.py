@@ -16,7 +16,13 @@ from typing import Final
 
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import Lsn, format_lsn, parse_lsn
+from tailrace.schemas.records.topics import Topics
+from tailrace.sinks.control.views_topic import read_views
 from tailrace.spark_jobs.causes import is_jvm_gone
+from tailrace.spark_jobs.health.backlog import Reached
+from tailrace.spark_jobs.health.health import JobHealth, ViewHealth
+from tailrace.spark_jobs.health.http import serving
+from tailrace.spark_jobs.health.watch import watching
 from tailrace.spark_jobs.jobs.command import opened, parser, run, stopping
 from tailrace.spark_jobs.log import line, named
 from tailrace.spark_jobs.maintain.batch import Report
@@ -45,11 +51,13 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         names = in_order(config, given.views or config.views)
+        health = JobHealth()
         try:
-            with opened(config, names) as shared:
+            with serving(config, health), opened(config, names) as shared, watching(config, health):
                 views = [open_view(shared, name) for name in names]
-                line(event="views job started", views=names)
-                follow(shared, views, stop, given.until_lsn)
+                health.begin(known(shared, views, health))
+                line(event="views job started", views=names, **({"health": health.url} if health.url else {}))
+                follow(shared, views, stop, given.until_lsn, health)
         except Exception as error:
             # A signal to the process group ends the JVM as well, in mid-batch: the next start repeats uncommitted work.
             # The signal may have reached the JVM a moment before it reaches us.
@@ -60,7 +68,26 @@ def main(arguments: Sequence[str]) -> int:
     return run(job, given.config, service=True)
 
 
-def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, until: Lsn | None) -> None:
+def known(shared: Shared, views: Sequence[KeptView], health: JobHealth) -> dict[str, ViewHealth]:
+    """Return the health of views before their first batch: what they had reached according to the views topic."""
+    kafka, found = shared.config.kafka, {}
+    records = read_views(kafka, Topics(kafka.prefix))
+    for view in views:
+        record = records.get(view.declared.name)
+        reached = Reached(record.cut, record.current_ms) if record is not None and record.cut is not None else None
+        found[view.declared.name] = ViewHealth(
+            view.declared.name, view.declared.topics, reached, view.stop_limits, health.seconds
+        )
+    return found
+
+
+def follow(
+    shared: Shared,
+    views: Sequence[KeptView],
+    stop: threading.Event,
+    until: Lsn | None,
+    health: JobHealth | None = None,
+) -> None:
     """Apply to each view each new state cut of its tables; with `until`, end once all are at or past it.
 
     All cuts of a round are from one look at the progress topic: views without an incomplete table get the same cut,
@@ -70,14 +97,17 @@ def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, unt
     interval = shared.config.spark.trigger_interval_ms / 1000
     views = [view for level in in_levels(views) for view in level]
     # Planning and committing a small batch takes longer than running it: other batches use the idle cores.
-    lanes = Lanes(shared.records, shared.config.spark.views_at_once, lambda turn: take(shared, turn, stop))
+    health = health or JobHealth()
+    lanes = Lanes(shared.records, shared.config.spark.views_at_once, lambda turn: take(shared, turn, stop, health))
     with lanes, UpkeepThread(Upkeep(shared), shared.session) as upkeep:
         while not stop.is_set():
             began = time.monotonic()
+            health.turned()
             shared.cuts.look(wait=max(interval, 0.1) if lanes.idle else _SLICE_S)
             turns = [Turn(view, shared.cuts.seen(view.declared)) for view in lanes.ready(views)]
             lanes.begin(sorted(turns, key=_place))
             while not stop.is_set() and not lanes.ready(views):
+                health.turned()
                 lanes.wait(_SLICE_S)
             if any(turn.seen for turn in turns):
                 upkeep.begin(stop)
@@ -85,6 +115,7 @@ def follow(shared: Shared, views: Sequence[KeptView], stop: threading.Event, unt
                 break
             while not stop.is_set() and (left := began + interval - time.monotonic()) > 0:
                 lanes.wait(min(left, _SLICE_S))
+        health.stop()
         lanes.end()
 
 
@@ -99,18 +130,19 @@ def _place(turn: Turn) -> tuple[object, ...]:
     return seen.cut.order, news // MANY_RECORDS, view.took_ms
 
 
-def take(shared: Shared, turn: Turn, stop: threading.Event) -> bool:
+def take(shared: Shared, turn: Turn, stop: threading.Event, job: JobHealth) -> bool:
     """Run one batch of a view, or log what it waits for; return whether there was work to do."""
     view, seen = turn.view, turn.seen
+    health = job.views.get(view.declared.name)
     if stop.is_set() or view.parked:
         return False
     if seen is not None:
-        worked = keep(view, seen, stop)
+        worked = keep(view, seen, stop, health)
         if view.stands_for(seen.waits_for):
             line(event="view waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
         return worked
     if tables := shared.cuts.waits_for(view.declared):
-        said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."))
+        said(view, waits_for_tables(view.declared.name, tables, "No cut is a state of all its tables yet."), health)
     return False
 
 
@@ -125,30 +157,34 @@ def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
     return [levels[number] for number in sorted(levels)]
 
 
-def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> bool:
+def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None, health: ViewHealth | None = None) -> bool:
     """Run one batch of a view and log it; return whether it did anything. A failure parks this view alone.
 
     Views that read a parked view wait for it. If `stop` is set or the JVM has ended, the failure is raised instead,
     and the job ends.
     """
     report, before = Report(), view.applied
+    health = health or ViewHealth(view.declared.name, view.declared.topics)
     try:
         view.step(seen, report)
     except Waiting as error:
-        said(view, error)
+        said(view, error, health)
         return False
     except Exception as error:
         failed = named(error)
         if is_jvm_gone(failed) or (stop is not None and stop.is_set()):
             raise failed from None
         pause = view.park(failed)
+        health.park(failed, pause)
         line(event="view parked", level="error", view=view.declared.name, error=str(failed), again_in_s=pause)
         return False
     applied = view.applied
     if applied is None:
         return False  # another process holds the lease
+    health.advanced(Reached(applied.cut, view.level_ms), view.stop_limits)
     worked = before is None or before.cut.offsets != applied.cut.offsets or report.replaced
     if worked:
+        health.worked(report.rows, report.late, report.milliseconds)
         line(
             event="batch applied",
             view=view.declared.name,
@@ -162,8 +198,10 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None) -> 
     return worked
 
 
-def said(view: KeptView, error: Waiting) -> None:
+def said(view: KeptView, error: Waiting, health: ViewHealth | None) -> None:
     """Log once what a view waits for."""
+    if health is not None:
+        health.wait(error)
     if view.wait(error):
         line(event="view waiting", level="warning", view=view.declared.name, error=str(error))
 

@@ -92,6 +92,26 @@ class KeptView:
         return self._applied
 
     @property
+    def level_ms(self) -> int:
+        """A time (ms since 1970) at which the view's topics had no record after `applied`; 0 while unknown."""
+        return self._current_ms
+
+    @property
+    def stop_limits(self) -> dict[str, int]:
+        """Times (ms) from `level_ms` on after which the view stops if it has not advanced, by error code.
+
+        Its batches check them: `check_tombstones`, and `_check_lag` of histories, logs and percolate views.
+        """
+        kafka, shape = self._shared.config.kafka, self.declared.shape
+        limits = {"TR-526": kafka.delete_retention_ms}
+        if shape == "percolate":
+            limits["TR-591"] = kafka.min_compaction_lag_ms
+        # the topic of a table without a key is not compacted
+        elif shape == "history" or (shape == "log" and self._shared.records.shapes(self.declared.topics[0]).keys):
+            limits["TR-560"] = kafka.min_compaction_lag_ms
+        return limits
+
+    @property
     def busy(self) -> bool:
         """Whether a batch is under way."""
         return self._lock.locked()

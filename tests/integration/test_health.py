@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailrace.cdc.dev.state import Servers, status
 from tailrace.schemas.config.file import load
 from tailrace.schemas.lsn import parse_lsn
+from tailrace.schemas.metrics import DAEMON
 from tests.support.daemon import Daemon, ask, events, running, tailrace, wait_for_state, wait_until, write_config
 from tests.support.servers import fresh_database, repeating
 from tests.support.topics import assert_once_in_order, read_topic
@@ -81,6 +82,9 @@ def test_health_and_metrics_while_all_is_well(
             assert now[0] - 60 < found[f"tailrace_{name}_timestamp_seconds",] <= now[0]
         assert 10**7 < found["process_resident_memory_bytes",] < 10**9
         assert not any(name.startswith("tailrace_errors_total") for name, *_ in found)
+        # exactly those of the reference page, also without a sample: alerts and dashboard name no others
+        described = {each.name for each in text_string_to_metric_families(ask(daemon, "/metrics")[1])}
+        assert {each for each in described if each.startswith("tailrace_")} == {f"tailrace_{name}" for name in DAEMON}
         assert daemon.stop() == 0
         assert ask(daemon, "/livez")[0] == 0
     # nothing that people see there is secret

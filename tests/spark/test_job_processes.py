@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,12 +19,15 @@ from typing import Any
 
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.cdc.dev.process import free_ports
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.launch.java import SMALL_SPARK
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.metrics import VIEWS
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import read_views
 from tests.spark.pipeline import Pipeline, column
@@ -42,6 +47,12 @@ shape = "history"
 [views.some]
 query = "SELECT id, n FROM public.t WHERE n > 3"
 key = ["id"]
+[views.fragile]
+query = "SELECT id, 100 div (n - 51) AS share FROM public.t"
+key = ["id"]
+[health]
+listen = ""
+views_listen = "127.0.0.1:0"
 """
 
 
@@ -130,16 +141,20 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
             pipeline.idle()
         wait_applied(file, pipeline)
         lines = logged(file)
-        assert [each["event"] for each in lines].count("batch applied") == len(first) == 4
+        assert [each["event"] for each in lines].count("batch applied") == len(first) == 5
         assert {name: each["rows"] for name, each in first.items()} == {
             "rows": 10,
             "changes": 10,
             "versions": 10,
             "some": 6,
+            "fragile": 10,
         }
         assert all({"event", "level", "timestamp"} <= each.keys() for each in lines), lines
         assert {each["level"] for each in lines} == {"info"}
         assert len(alive_in(follow.pid)) == 3, "the command, the job, its JVM"
+        assert_health_while_all_is_well(file, pipeline)
+        assert_health_of_a_parked_view(file, pipeline)
+        assert "hunter" not in ask(file, "/readyz")[1] + ask(file, "/metrics")[1]
         follow.kill()
         wait_until(lambda: not alive_in(follow.pid), 15)
     folders = {each.name for each in tmp_path.iterdir() if each.is_dir()}
@@ -160,6 +175,104 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
     assert "Traceback" not in text
     assert "ERROR" not in text
     assert not [each for each in logged(file) if each["event"] == "view parked"]
+    assert_one_view_is_followed_up_to_an_lsn(file, pipeline)
+
+
+def assert_one_view_is_followed_up_to_an_lsn(file: Path, pipeline: Pipeline) -> None:
+    with pipeline.transaction() as tx:
+        tx.put("t", {"id": 4, "n": 40})
+    assert pipeline.cut is not None
+    lsn = pipeline.cut.flushed_lsn
+    done = tailrace("views", "follow", "rows", "--until-lsn", format_lsn(lsn), "--config", str(file), timeout=200)
+    assert done.returncode == 0, done.stderr
+    config = load(file)
+    records = read_views(config.kafka, Topics(config.kafka.prefix))
+    cuts = {name: cut for name in config.views if (cut := records[name].cut)}
+    assert len(cuts) == 5
+    assert {name for name, cut in cuts.items() if cut.flushed_lsn >= lsn} == {"rows"}
+    refused = tailrace("views", "follow", "--until-lsn", "12", "--config", str(file))
+    assert (refused.returncode, '"12" is not an LSN' in refused.stderr) == (2, True), refused.stderr
+
+
+def ask(config: Path, path: str) -> tuple[int, str]:
+    """Return status and body of the job's answer."""
+    (url,) = (each["health"] for each in logged(config) if each["event"] == "views job started")
+    assert url.startswith("http://127.0.0.1:")
+    try:
+        with urllib.request.urlopen(url + path, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def scrape(config: Path) -> dict[tuple[str, ...], float]:
+    """Return the samples by name and labels, the view first; exactly the metrics of the table are described."""
+    status, text = ask(config, "/metrics")
+    assert status == 200
+    families = list(text_string_to_metric_families(text))
+    described = {each.name for each in families if each.name.startswith("tailrace_")}
+    assert described - {"tailrace_view_batch_seconds_created"} == {f"tailrace_{name}" for name in VIEWS}
+    order = ("view", "code", "stage", "le")
+    return {
+        (each.name, *(each.labels[label] for label in order if label in each.labels)): each.value
+        for family in families
+        for each in family.samples
+    }
+
+
+def view_of(config: Path, name: str) -> dict[str, Any]:
+    """Return what /readyz, which is ready, says about a view."""
+    status, body = ask(config, "/readyz")
+    assert (status, json.loads(body)["ready"]) == (200, True)
+    found: dict[str, Any] = json.loads(body)["views"][name]
+    return found
+
+
+def assert_health_while_all_is_well(config: Path, pipeline: Pipeline) -> None:
+    assert pipeline.cut is not None
+    lsn = pipeline.cut.flushed_lsn
+    names = sorted(load(config).views)
+    wait_until(lambda: all(scrape(config).get(("tailrace_view_applied_lsn_bytes", name), 0) >= lsn for name in names))
+    wait_until(lambda: all(scrape(config).get(("tailrace_view_lag_records", name)) == 0 for name in names))
+    found, now = scrape(config), time.time()
+    assert ask(config, "/livez")[0] == 200
+    assert ask(config, "/status")[0] == 404
+    assert view_of(config, "rows") == {"lag_seconds": 0.0, "lsn": format_lsn(pipeline.cut.flushed_lsn)}
+    assert found["tailrace_views_ready",] == 1
+    assert {found[f"tailrace_view_lag_{of}", name] for of in ("seconds", "bytes") for name in names} == {0}
+    assert {name: found["tailrace_view_batches_total", name] for name in names} == dict.fromkeys(names, 1)
+    assert found["tailrace_view_rows_total", "some"] == 6
+    assert found["tailrace_view_batch_seconds_count", "rows", "apply"] == 1
+    # what would stop the views, by their shapes, and how long it takes
+    stops = {tuple(labels) for name, *labels in found if name == "tailrace_view_stop_timestamp_seconds"}
+    assert stops == {*((name, "TR-526") for name in names), ("changes", "TR-560"), ("versions", "TR-560")}
+    kafka = load(config).kafka
+    for code, limit_ms in (("TR-526", kafka.delete_retention_ms), ("TR-560", kafka.min_compaction_lag_ms)):
+        left = found["tailrace_view_stop_timestamp_seconds", "changes", code] - now
+        assert limit_ms / 1000 - 60 < left <= limit_ms / 1000
+
+
+def assert_health_of_a_parked_view(config: Path, pipeline: Pipeline) -> None:
+    """A division by zero parks one view; the others advance, and the error has no value of the row."""
+    with pipeline.transaction() as tx:
+        tx.put("t", {"id": 3, "n": 51})
+    wait_until(lambda: "parked" in view_of(config, "fragile"), 60)
+    wait_until(lambda: scrape(config)["tailrace_view_lag_records", "rows"] == 0)
+    found, shown = scrape(config), view_of(config, "fragile")
+    code = shown["parked"]["code"]
+    assert found["tailrace_view_parked", "fragile", code] == 1
+    assert found["tailrace_view_failures_total", "fragile", code] >= 1
+    assert found["tailrace_view_lag_records", "fragile"] > 0
+    assert found["tailrace_view_lag_seconds", "fragile"] > 0
+    assert [key for key in found if key[0] == "tailrace_view_parked"] == [("tailrace_view_parked", "fragile", code)]
+    before = found["tailrace_view_stop_timestamp_seconds", "fragile", "TR-526"]
+    wait_until(lambda: scrape(config)["tailrace_view_stop_timestamp_seconds", "rows", "TR-526"] > before + 1)
+    assert scrape(config)["tailrace_view_stop_timestamp_seconds", "fragile", "TR-526"] == before
+    assert "51" not in shown["parked"]["message"]
+    with pipeline.transaction() as tx:
+        tx.put("t", {"id": 3, "n": 3})
+    wait_until(lambda: "parked" not in view_of(config, "fragile"), 60)
+    wait_until(lambda: scrape(config)["tailrace_view_lag_records", "fragile"] == 0)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from tailrace.cdc.daemon.metrics import DESCRIPTIONS, HealthCollector, Metrics
+from tailrace.cdc.daemon.metrics import HealthCollector
 from tailrace.cdc.health.health import STATES, Health, Stall
 from tailrace.cdc.health.lag import LagMeter
 from tailrace.cdc.health.source_state import SourceState
@@ -13,8 +13,10 @@ from tailrace.cdc.postgres.slot import Slot
 from tailrace.cdc.tables.position import new_origin
 from tailrace.schemas.errors import SinkError, SourceError
 from tailrace.schemas.lsn import Position
+from tailrace.schemas.metrics import DAEMON
 from tailrace.schemas.records.layout import Parked
 from tailrace.schemas.records.position import Cut
+from tailrace.sinks.serving.families import Metrics
 
 _CUT = Cut(Position(1, 400, 0), 401, 1_700_000_000_000_000, "1", 1, {})
 
@@ -90,12 +92,12 @@ def test_a_lag_outlives_its_session() -> None:
 def test_lag_is_in_metrics_and_readiness() -> None:
     health = Health("s")
     health.streaming()
-    assert b"tailrace_lag_seconds" not in Metrics(health).text()
+    assert b"\ntailrace_lag_seconds " not in Metrics(HealthCollector(health)).text()
     assert "lag_seconds" not in health.ready()[1]
     health.lag.resume(1, 1)
     health.lag.saw_wal(time.time(), 1)
     health.lag.delivered(1)
-    assert b"tailrace_lag_seconds 0.0" in Metrics(health).text()
+    assert b"tailrace_lag_seconds 0.0" in Metrics(HealthCollector(health)).text()
     assert health.ready()[1]["lag_seconds"] == 0
     health.source_error = "password authentication failed"
     assert "lag_seconds" not in health.ready()[1]
@@ -122,8 +124,7 @@ def test_every_metric_that_is_described_is_collected() -> None:
     health.lag.delivered(1)
     slot = Slot("s", "pgoutput", "d", 1, 400, 300, "reserved", 1000, False)
     health.source = SourceState(time.time(), 500, False, slot, 400, None, None)
-    families = HealthCollector(health).collect()
-    assert {family.name.removeprefix("tailrace_") for family in families} == DESCRIPTIONS.keys()
+    assert {name for name, _ in HealthCollector(health).samples()} == DAEMON.keys() - {"build_info"}
 
 
 def test_readiness_names_the_reason_and_the_error() -> None:
@@ -134,7 +135,7 @@ def test_readiness_names_the_reason_and_the_error() -> None:
     assert not ready
     assert body["reason"] == "no answer from Kafka"
     assert body["error"] == {"code": "TR-301", "message": "no answer from Kafka", "hint": "Look."}
-    assert b'tailrace_errors_total{code="TR-301"} 1.0' in Metrics(health).text()
+    assert b'tailrace_errors_total{code="TR-301"} 1.0' in Metrics(HealthCollector(health)).text()
     health.streaming()
     assert health.ready() == (True, {"ready": True, "state": "streaming", "slot": "s"})
     health.kafka_error = "no answer"

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.cdc.daemon.metrics import Metrics
+from tailrace.cdc.daemon.metrics import HealthCollector
 from tailrace.cdc.health.health import Health
+from tailrace.sinks.serving.families import Metrics
 from tailrace.snapshot.pace import Pace
 from tailrace.snapshot.plan import Chunk
 from tailrace.snapshot.progress import Counted, ReadProgress, seconds_left, stored_progress
@@ -63,7 +64,7 @@ def test_a_later_run_starts_from_zero() -> None:
 def test_progress_is_in_the_metrics() -> None:
     health = Health("s")
     health.reads = _counted()
-    text = Metrics(health).text().decode()
+    text = Metrics(HealthCollector(health)).text().decode()
     assert 'tailrace_snapshot_chunks{state="left",table="a"} 1.0' in text
     assert 'tailrace_snapshot_bytes{state="done",table="a"} 300.0' in text
     assert 'tailrace_snapshot_rows{table="a"} 30.0' in text
