@@ -20,7 +20,7 @@ from tailrace.cdc.health.health import Health
 from tailrace.schemas.errors import ConfigError, StateError
 from tests.support.daemon import ROOT, events, running, write_config
 
-_UNIT = ROOT / "docker" / "tailrace.service"
+_UNITS = [ROOT / "docker" / name for name in ("tailrace.service", "tailrace-views.service")]
 _USAGE = 2
 
 
@@ -83,13 +83,14 @@ def test_notifying_works_without_systemd() -> None:
         pass
 
 
-def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", _UNITS, ids=lambda unit: unit.stem)
+def test_systemd_accepts_the_unit_file(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze here: apt-get install systemd")
-    text = _UNIT.read_text(encoding="utf-8")
-    (tmp_path / _UNIT.name).write_text(text.replace("/opt/tailrace/bin", str(Path(sys.executable).parent)))
+    text = unit.read_text(encoding="utf-8")
+    (tmp_path / unit.name).write_text(text.replace("/opt/tailrace/bin", str(Path(sys.executable).parent)))
     checked = subprocess.run(
-        ["systemd-analyze", "verify", str(tmp_path / _UNIT.name)], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", str(tmp_path / unit.name)], capture_output=True, text=True, check=False
     )
     assert (checked.returncode, checked.stderr) == (0, "")
     codes = re.search(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)

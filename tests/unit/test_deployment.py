@@ -1,4 +1,4 @@
-"""compose.yaml and kubernetes.yaml: their programs accept them, and they match our images."""
+"""compose.yaml, kubernetes.yaml and kubernetes-views.yaml: their programs accept them, and they match our images."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from tailrace.cdc.dev.process import free_ports
 from tailrace.cdc.health.health import Health
 from tailrace.schemas.config.file import read
 from tailrace.schemas.config.model import Health as HealthOptions
+from tailrace.spark_jobs.health.health import JobHealth
+from tailrace.spark_jobs.health.http import serving as serving_views
 from tests.support.daemon import ROOT
 
 _DOCKER = ROOT / "docker"
 _COMPOSE = _DOCKER / "compose.yaml"
 _DOCKERFILE = (_DOCKER / "Dockerfile").read_text()
 _KUBERNETES = list(yaml.safe_load_all((_DOCKER / "kubernetes.yaml").read_text()))
+_KUBERNETES_VIEWS = list(yaml.safe_load_all((_DOCKER / "kubernetes-views.yaml").read_text()))
 
 
 def _compose() -> dict[str, Any]:
@@ -48,7 +51,7 @@ def test_docker_compose_accepts_the_file_and_publishes_on_loopback_only() -> Non
     assert set(services) == {"postgres", "opensearch", "registry", "tailrace"} | brokers | spark
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert {port["host_ip"] for port in published} == {"127.0.0.1"}
-    assert len({port["published"] for port in published}) == len(published) == 8
+    assert len({port["published"] for port in published}) == len(published) == 9
     for service in ("tailrace", *spark):
         assert services[service]["read_only"]
         assert services[service]["cap_drop"] == ["ALL"]
@@ -71,7 +74,7 @@ def _variables(service: dict[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_kubernetes_accepts_the_manifest(version: str) -> None:
-    for resource in _KUBERNETES:
+    for resource in (*_KUBERNETES, *_KUBERNETES_VIEWS):
         kubernetes_validate.validate(resource, version, strict=True)
 
 
@@ -99,6 +102,39 @@ def test_the_manifests_pods_match_the_image_and_the_health_server(tmp_path: Path
             asked = container[probe]["httpGet"]
             assert asked["port"] == port["name"]
             assert _status(f"http://127.0.0.1:{free}{asked['path']}") in (200, 503)
+
+
+def test_the_manifest_of_the_views_matches_the_image_and_the_job(tmp_path: Path) -> None:
+    secret, workload, service = _KUBERNETES_VIEWS
+    dockerfile = (_DOCKER / "Dockerfile.spark").read_text()
+    pod = workload["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert workload["spec"]["replicas"] == 1, "each view has one writer"
+    assert f"USER {pod['securityContext']['runAsUser']}\n" in dockerfile
+    (port,) = container["ports"]
+    assert f"TAILRACE__HEALTH__VIEWS_LISTEN=0.0.0.0:{port['containerPort']}" in dockerfile
+    assert f"EXPOSE {port['containerPort']}\n" in dockerfile
+    assert service["spec"]["ports"][0]["port"] == port["containerPort"]
+
+    (tmp_path / "tailrace.toml").write_text(secret["stringData"]["tailrace.toml"])
+    config = read(tmp_path / "tailrace.toml", environ={}).config
+    assert config.views
+    assert config.warehouse is not None
+    assert config.warehouse.uri.startswith("http"), "a file would be lost with the pod"
+    heap = int(config.spark.driver_memory.removesuffix("m"))
+    assert heap + 512 <= _mebibytes(container["resources"]["requests"]["memory"])
+
+    (free,) = free_ports([None])
+    health = HealthOptions(views_listen=f"127.0.0.1:{free}")
+    job = JobHealth()
+    with serving_views(config.model_copy(update={"health": health}), job):
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            asked = container[probe]["httpGet"]
+            assert asked["port"] == port["name"]
+            url = f"http://127.0.0.1:{free}{asked['path']}"
+            assert _status(url) == (503 if probe == "readinessProbe" else 200)
+        job.begin({})
+        assert _status(f"http://127.0.0.1:{free}/readyz") == 200
 
 
 def _mebibytes(quantity: str) -> int:
