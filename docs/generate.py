@@ -1,7 +1,7 @@
-"""Write the reference pages that come from the code: configuration, commands, metrics, error codes and types.
+"""Write what comes from the code: reference pages, and rules and dashboard for Prometheus and Grafana.
 
 python docs/generate.py           writes them
-python docs/generate.py --check   exits with 1 and names the pages that are stale
+python docs/generate.py --check   exits with 1 and names the files that are stale
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from typing import Any, Final
 import orjson
 import typer.main
 from jinja2 import Environment, StrictUndefined
+from monitoring import board, rules
 from pydantic import SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tailrace.cdc.cli.main import app
-from tailrace.cdc.daemon.metrics import DESCRIPTIONS
+from tailrace.schemas.alerts import DAEMON_ALERTS, VIEWS_ALERTS
 from tailrace.schemas.config.model import Config, Section
 from tailrace.schemas.error_codes import CODES
+from tailrace.schemas.metrics import DAEMON, VIEWS
 from tailrace.schemas.types import Column, TypeInfo, value_type
 from tailrace.sinks.opensearch.documents import mapping
 
-_FOLDER = Path(__file__).parent / "reference"
+_ROOT = Path(__file__).parents[1]
 
 _TEMPLATES = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
@@ -78,18 +80,51 @@ Every command takes `--config FILE`, `--help` and `--version`. {{ epilog }}
 """
 
 _METRICS = """\
-<!-- Made by docs/generate.py from cdc/daemon/metrics.py. Do not edit. -->
+<!-- Made by docs/generate.py from schemas/metrics.py. Do not edit. -->
 # Metrics
 
-`tailrace run` answers `GET /metrics` on `health.listen` in Prometheus' text format. Times are Unix timestamps in
-seconds, sizes and LSNs are bytes. Names of counters end in `_total` in the answer. Memory, CPU time and start time of
-the process have their usual names, `process_resident_memory_bytes` and so on.
+`tailrace run` answers `GET /metrics` on `health.listen`, `tailrace views follow` on `health.views_listen`, in
+Prometheus' text format. Times are Unix timestamps in seconds, sizes and LSNs are bytes. Names of counters end in
+`_total`. A metric that is absent has no sample; its help and kind are in every answer. Memory, CPU time and start time
+of the process have their usual names, `process_resident_memory_bytes` and so on; those of the views job are of its
+Python process, without the JVM. [Alerts](alerts.md) are made from these metrics.
+{% for title, descriptions in tables %}
+
+## {{ title }}
 
 | name | kind | labels | meaning |
 |---|---|---|---|
-{% for name, metric in metrics.items() %}
+{% for name, metric in descriptions.items() %}
 | `tailrace_{{ name }}{{ "_total" if metric.kind == "counter" else "" }}` | {{ metric.kind }} | \
 {{ metric.labels | join(", ") }} | {{ metric.text }}{% if metric.when %} It is {{ metric.when }}.{% endif %} |
+{% endfor %}
+{% endfor %}
+"""
+
+
+_ALERTS = """\
+<!-- Made by docs/generate.py from schemas/alerts.py. Do not edit. -->
+# Alerts
+
+The alerts of `docker/monitoring/alerts-daemon.yaml` and `docker/monitoring/alerts-views.yaml`. [Operate the views
+job](../how-to/operate-views.md) says how to load them.
+{% for title, alerts in groups %}
+
+## {{ title }}
+{% for alert in alerts %}
+
+### {{ alert.name }}
+
+{{ alert.severity | capitalize }}{% if alert.minutes %}, after {{ alert.minutes }} minutes{% endif %}:
+
+```text
+{{ alert.expr }}
+```
+
+{{ alert.meaning }}
+
+**What to do.** {{ alert.remedy }}
+{% endfor %}
 {% endfor %}
 """
 
@@ -279,7 +314,14 @@ def _commands(command: Any, path: str, parent: Any) -> Iterator[dict[str, Any]]:
 
 def metrics() -> str:
     """Return the page of all metrics."""
-    return _TEMPLATES.from_string(_METRICS).render(metrics=DESCRIPTIONS)
+    return _TEMPLATES.from_string(_METRICS).render(tables=[("tailrace run", DAEMON), ("tailrace views follow", VIEWS)])
+
+
+def alerts() -> str:
+    """Return the page of all alerts."""
+    return _TEMPLATES.from_string(_ALERTS).render(
+        groups=[("tailrace run", DAEMON_ALERTS), ("tailrace views follow", VIEWS_ALERTS)]
+    )
 
 
 def errors() -> str:
@@ -326,30 +368,33 @@ def _avro_text(avro: Any) -> str:
     return f"{avro['type']} ({avro['logicalType']})"
 
 
-PAGES: Final[dict[str, Callable[[], str]]] = {
-    "configuration.md": configuration,
-    "commands.md": commands,
-    "metrics.md": metrics,
-    "errors.md": errors,
-    "types.md": types,
+FILES: Final[dict[str, Callable[[], str]]] = {
+    "docs/reference/configuration.md": configuration,
+    "docs/reference/commands.md": commands,
+    "docs/reference/metrics.md": metrics,
+    "docs/reference/alerts.md": alerts,
+    "docs/reference/errors.md": errors,
+    "docs/reference/types.md": types,
+    "docker/monitoring/alerts-daemon.yaml": lambda: rules("tailrace", DAEMON_ALERTS),
+    "docker/monitoring/alerts-views.yaml": lambda: rules("tailrace-views", VIEWS_ALERTS),
+    "docker/monitoring/dashboard.json": board,
 }
 
 
 def stale() -> list[str]:
-    """Return the pages whose file is not what the code says now."""
-    return [
-        name for name, page in PAGES.items() if not (_FOLDER / name).exists() or (_FOLDER / name).read_text() != page()
-    ]
+    """Return the files that are not what the code says now."""
+    return [name for name, made in FILES.items() if not (_ROOT / name).exists() or (_ROOT / name).read_text() != made()]
 
 
 def main() -> int:
-    """Write all pages, or check them."""
+    """Write all files, or check them."""
     if "--check" in sys.argv[1:]:
         for name in (found := stale()):
-            print(f"stale: docs/reference/{name}; run: make docs")
+            print(f"stale: {name}; run: make docs")
         return 1 if found else 0
-    for name, page in PAGES.items():
-        (_FOLDER / name).write_text(page())
+    for name, made in FILES.items():
+        (_ROOT / name).parent.mkdir(exist_ok=True)
+        (_ROOT / name).write_text(made())
     return 0
 
 
