@@ -12,6 +12,8 @@ from typing import Any, Final, TextIO
 
 import typer
 
+from tailrace.cdc.operations.quantities import bytes_text as bytes_text
+
 _NARROWEST: Final = 8
 """No column of a table is made narrower, even if the table is wider than the terminal then."""
 _BELOW_HINT: Final = " " * 7
@@ -147,16 +149,6 @@ def _broken(cell: str, width: int) -> list[str]:
     return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
 
 
-def lag_text(lag_bytes: int | None, lag_seconds: float | None) -> str:
-    """Format a lag: 0 s if no change is missing, "unknown" if the time is None."""
-    if lag_seconds is None:
-        return "unknown"
-    if lag_seconds == 0:
-        return "0 s"
-    shown = f"{lag_seconds:.1f} s" if lag_seconds < 120 else duration_text(lag_seconds)
-    return f"{shown}, {bytes_text(lag_bytes)}" if lag_bytes else shown
-
-
 def width() -> int:
     """Return the terminal's width; off a terminal, lines are not wrapped, so that grep finds them."""
     return _width(sys.stdout)
@@ -169,20 +161,3 @@ def _width(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except OSError:
         return 80
-
-
-def bytes_text(number: float) -> str:
-    """Format a size in bytes with a decimal unit, for example 1.5 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(number) < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
-def duration_text(seconds: float) -> str:
-    """Format a duration in seconds with the largest suitable unit, for example 2.5 hours."""
-    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"

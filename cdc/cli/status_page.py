@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tailrace.cdc.cli.output import bytes_text, duration_text, lag_text
+from tailrace.cdc.operations.quantities import bytes_text, duration_text, lag_text
 from tailrace.cdc.operations.status import DaemonStatus, SourceStatus, Status, TopicsStatus, ViewStatus
 from tailrace.cdc.operations.table_waits import sentence
 from tailrace.cdc.postgres.membership import shown

@@ -7,9 +7,9 @@ Memory is bounded by the number of topics and of error codes.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
@@ -28,6 +28,9 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 _TURN_S: Final = 120.0
 """Longest normal loop iteration: a commit may wait twice 30 s for Kafka before it fails."""
 
+_PAST_ERRORS: Final = 20
+"""Maximum number of remembered errors; equal ones in a row count as one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stall:
@@ -37,13 +40,27 @@ class Stall:
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class PastError:
+    """An error that ended a session: the first and the last of `times` in a row, in seconds since 1970."""
+
+    first_at: float
+    last_at: float
+    code: str
+    message: str
+    hint: str
+    times: int = 1
+
+
 class Health:
     """Health of a daemon. Its main thread writes the first attribute group, the slot monitor the second.
 
     `address` is that of the HTTP server, if there is one. `record` is the newest position record in Kafka,
     `committed_at` (time.time()) when this process last wrote one. `parked` are the tables that `record` names as
-    parked. `lag` is written by both threads. `full_at` is when the slot reaches its limit at the recent rate.
-    `missing` are tables that match `source.tables` and are in no publication. `lost_topics` have lost records.
+    parked. `changed_at` has the time of each topic's newest records. `delivery_s` is the time from the source's commit
+    to Kafka's, of the newest transaction. `past_errors` are the newest errors, oldest first. `lag` is written by both
+    threads. `full_at` is when the slot reaches its limit at the recent rate. `missing` are tables that match
+    `source.tables` and are in no publication. `lost_topics` have lost records.
     """
 
     def __init__(self, slot: str) -> None:
@@ -61,6 +78,9 @@ class Health:
         self.sessions = 0
         self.error: TailraceError | None = None
         self.errors: Counter[str] = Counter()
+        self.past_errors: deque[PastError] = deque(maxlen=_PAST_ERRORS)
+        self.changed_at: dict[str, float] = {}
+        self.delivery_s: float | None = None
         self.reads = ReadProgress()
         self.lag = LagMeter()
 
@@ -86,7 +106,11 @@ class Health:
 
     def committed(self, record: PositionRecord) -> None:
         """Record a position record that Kafka has committed."""
-        self.record, self.committed_at = record, time.time()
+        now, before = time.time(), self.record
+        if record.here.commit_ts_us and (before is None or record.here.commit_ts_us > before.here.commit_ts_us):
+            self.delivery_s = max(0.0, now - record.here.commit_ts_us / 1e6)
+        self.record, self.committed_at = record, now
+        self.changed_at.update(dict.fromkeys(record.counts, now))
         self.kafka_transactions += 1
         self.records.update(record.counts)
 
@@ -94,6 +118,12 @@ class Health:
         """Record the error that ended a session."""
         self.error, self.state = error, "retrying"
         self.errors[error.code] += 1
+        now = time.time()
+        newest = self.past_errors[-1] if self.past_errors else None
+        if newest is not None and (newest.code, newest.message) == (error.code, error.message):
+            self.past_errors[-1] = replace(newest, last_at=now, times=newest.times + 1)
+        else:
+            self.past_errors.append(PastError(now, now, error.code, error.message, error.hint))
 
     def end(self) -> None:
         """Record that the session has released its producer."""

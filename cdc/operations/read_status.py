@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 
@@ -26,14 +27,33 @@ from tailrace.schemas.records.position import PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import Reader
 from tailrace.sinks.control.views_topic import ViewRecord, read_views
+from tailrace.snapshot.progress import ReadProgress
 
 KAFKA_TIMEOUT_S: Final = 5.0
 _STEP: Final = 64
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class FromInside:
+    """What a daemon knows when it reads its own status: its `/status` answer and the progress of its reads."""
+
+    answer: Mapping[str, Any]
+    counted: ReadProgress
+
+
 def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status:
     """Query all servers once. A caller that polls passes `waiting`, which caches the first waiting change."""
+    return read_pipeline(config, waiting)[0]
+
+
+def read_pipeline(
+    config: Config,
+    waiting: WaitingChanges | None = None,
+    inside: FromInside | None = None,
+    timeout: float = KAFKA_TIMEOUT_S,
+) -> tuple[Status, StoredReads | None]:
+    """Query all servers once; return also the tables' states, None if Kafka does not answer within `timeout`."""
     topics = Topics(config.kafka.prefix)
     with ExitStack() as opened:
         dsn = config.source.dsn.get_secret_value()
@@ -43,20 +63,21 @@ def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status
         source: SourceStatus | None = None
         if connection is not None:
             source, source_error = _attempt(partial(_read_source, config, connection))
-        stored, kafka_error = _attempt(lambda: read_positions(config))
+        stored, kafka_error = _attempt(lambda: read_positions(config, timeout))
         # A broker that is down has already cost one timeout.
-        records, views_error = ({}, None) if kafka_error else _attempt(lambda: _read_views(config, topics))
-        reads, _ = (None, None) if kafka_error else _attempt(lambda: stored_reads(config, KAFKA_TIMEOUT_S))
+        records, views_error = ({}, None) if kafka_error else _attempt(lambda: _read_views(config, topics, timeout))
+        counted = inside.counted if inside is not None else None
+        reads, _ = (None, None) if kafka_error else _attempt(lambda: stored_reads(config, timeout, counted))
         positions = stored or []
         record = positions[-1][0] if positions else None
-        answer = ask_daemon(reads.daemon if reads else None, config)
+        answer = inside.answer if inside is not None else ask_daemon(reads.daemon if reads else None, config)
         lag_s: float | None = None
         if answer is not None:
             lag_s = answer.get("lag_seconds")
         elif connection is not None and source is not None:
             ask = partial(_lag, connection, source, positions, waiting or WaitingChanges())
             lag_s, _ = _attempt(ask)
-        return assemble(
+        status = assemble(
             config,
             source or SourceStatus(error=source_error),
             positions,
@@ -69,6 +90,7 @@ def read_status(config: Config, waiting: WaitingChanges | None = None) -> Status
             daemon=daemon_status(source, reads.daemon if reads else None, answer),
             remedies=reads.remedies() if reads else {},
         )
+        return status, reads
 
 
 def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
@@ -191,5 +213,5 @@ def shares_of(reads: StoredReads, record: PositionRecord | None) -> dict[str, fl
     }
 
 
-def _read_views(config: Config, topics: Topics) -> dict[str, ViewRecord]:
-    return read_views(config.kafka, topics, KAFKA_TIMEOUT_S) if config.views else {}
+def _read_views(config: Config, topics: Topics, timeout: float) -> dict[str, ViewRecord]:
+    return read_views(config.kafka, topics, timeout) if config.views else {}

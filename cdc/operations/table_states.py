@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -35,7 +36,11 @@ class TableInfo:
 
 def read_tables(config: Config) -> list[TableInfo]:
     """Read the state of all tables from Kafka. Raises SinkError if it does not answer."""
-    states = stored_reads(config).states
+    return table_infos(stored_reads(config).states)
+
+
+def table_infos(states: Mapping[str, TableState]) -> list[TableInfo]:
+    """Return the tables of these states, without deleted ones, by name."""
     return [_info(name, state) for name, state in sorted(states.items()) if state.status is not TableStatus.GONE]
 
 

@@ -19,11 +19,15 @@ from tailrace.snapshot.progress import ReadProgress, stored_progress
 
 @dataclass(frozen=True, slots=True)
 class StoredReads:
-    """Table states by name, the newest record of each chunk by (table, run, n), and the daemon's record."""
+    """Table states by name, the newest record of each chunk by (table, run, n), and the daemon's record.
+
+    If `counted` is given, it is the reads' progress, and `chunks` is empty.
+    """
 
     states: Mapping[str, TableState] = field(default_factory=dict)
     chunks: dict[tuple[str, int, int], dict[str, Any]] = field(default_factory=dict)
     daemon: DaemonRecord | None = None
+    counted: ReadProgress | None = None
 
     def left(self, table: str, run: int) -> list[Chunk]:
         """Return the chunks of a table's run that are not read yet; empty if the run was not planned."""
@@ -53,11 +57,13 @@ class StoredReads:
 
     def progress(self) -> ReadProgress:
         """Return the progress of each table's newest read."""
+        if self.counted is not None:
+            return self.counted
         return stored_progress((run, value) for (_, run, _), value in self.chunks.items())
 
 
-def stored_reads(config: Config, timeout: float = TIMEOUT) -> StoredReads:
-    """Read the tables topic."""
+def stored_reads(config: Config, timeout: float = TIMEOUT, counted: ReadProgress | None = None) -> StoredReads:
+    """Read the tables topic; without its chunks if the caller has `counted` the progress itself."""
     states: dict[str, TableState] = {}
     found = StoredReads(states)
     daemon: DaemonRecord | None = None
@@ -71,7 +77,7 @@ def stored_reads(config: Config, timeout: float = TIMEOUT) -> StoredReads:
                 continue
             if kind == "table" and value is not None:
                 states[name[0]] = TableState.from_json(value)
-            elif kind == "chunk":
+            elif kind == "chunk" and counted is None:
                 table, run, n = name
                 if value is None:
                     found.chunks.pop((table, run, n), None)
@@ -79,4 +85,4 @@ def stored_reads(config: Config, timeout: float = TIMEOUT) -> StoredReads:
                     found.chunks[table, run, n] = orjson.loads(value)
             elif kind == "daemon" and value is not None:
                 daemon = DaemonRecord.from_json(value)
-    return replace(found, daemon=daemon)
+    return replace(found, daemon=daemon, counted=counted)

@@ -271,7 +271,7 @@ class Delivery(Section):
 
 
 class Health(Section):
-    """Health and metrics of daemon and views job over HTTP (/livez, /readyz, /metrics), and the limit of a stall."""
+    """Health and metrics of daemon and views job, and the daemon's status page, over HTTP, and the limit of a stall."""
 
     listen: str = Field(
         "127.0.0.1:9464",
@@ -280,6 +280,10 @@ class Health(Section):
     )
     views_listen: str = Field(
         "127.0.0.1:9485", description="address host:port of `tailrace views follow`; as for `listen`"
+    )
+    page: bool = Field(
+        False,
+        description="serve a status page at / of `listen`: read-only and without a login, like the other paths",
     )
     stall_s: float = Field(
         60,
