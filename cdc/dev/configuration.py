@@ -34,6 +34,9 @@ prefix = "shop"             # topics are shop.public.orders, ...
 partitions = 2              # of a new table's topic
 replication_factor = 1
 
+[health]
+page = true                 # the status page
+
 [warehouse]                 # Iceberg tables; this catalog is for one host
 uri = "jdbc:sqlite:FOLDER/warehouse/catalog.db"
 location = "FOLDER/warehouse"

@@ -15,6 +15,7 @@ from tailrace.cdc.dev.process import alive, tail
 from tailrace.cdc.dev.shop import create_shop
 from tailrace.cdc.dev.state import Servers, start_program, start_servers, status
 from tailrace.cdc.operations.told import Told, nobody
+from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import SinkError, TailraceError
@@ -93,6 +94,13 @@ def wait_for_views(
                 hint="tailrace status  # everything continues to run; `tailrace dev up` waits again",
             )
         time.sleep(0.5)
+
+
+def page_url(file: Path) -> str | None:
+    """Return the address of the daemon's status page; None if it is off or the address is not recorded."""
+    config = load(file)
+    record = stored_reads(config).daemon if config.health.page else None
+    return f"http://{record.address}/" if record is not None and record.address else None
 
 
 def _applied(config: Config) -> dict[str, int]:

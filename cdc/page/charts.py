@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from tailrace.cdc.page.history import Series
 
-_WIDTH, _HEIGHT = 480, 150
+_WIDTH, _HEIGHT = 340, 130
 _NOT_DRAWN: Final = ("style", "script", "title", "desc")
 
 
@@ -47,7 +47,6 @@ def chart(key: str, title: str, series: Series, shown: Callable[[float], str]) -
         classes=("chart",),
         show_legend=False,
         show_dots=False,
-        fill=True,
         allow_interruptions=True,
         show_minor_x_labels=False,
         truncate_label=-1,

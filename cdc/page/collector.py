@@ -33,7 +33,7 @@ _TICK_S: Final = 1.0
 _LOOKED_S: Final = 15.0
 """Time after the last request in which the page counts as looked at: a page without JavaScript reloads every 10 s."""
 
-_KAFKA_S: Final = 2.0
+_KAFKA_S: Final = 1.5
 _LEAST_REST_S: Final = 1.0
 _MOST_REST_S: Final = 30.0
 _REST_SHARE: Final = 3.0
@@ -41,10 +41,11 @@ _REST_SHARE: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The page's main part; `version` rises when its text changes."""
+    """The page's main part; `version` rises when its text changes, `read_at` is the time of its status."""
 
     version: int = 0
     html: str = ""
+    read_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Collector:
         self._read = _Read()
         self._looked_at = float("-inf")
         self._wanted = threading.Event()
+        self._news = threading.Event()
         self._closed = threading.Event()
         self.current = Rendered()
 
@@ -79,6 +81,7 @@ class Collector:
         """End the threads; a request to a server that is under way is not waited for."""
         self._closed.set()
         self._wanted.set()
+        self._news.set()
 
     @property
     def closed(self) -> bool:
@@ -87,8 +90,8 @@ class Collector:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the current page has a status of the servers."""
-        return self._watched and self.current.version > 0 and time.time() - self._read.at < _LOOKED_S
+        """Whether the current page has a recent status of the servers."""
+        return time.time() - self.current.read_at < _LOOKED_S
 
     def look(self) -> None:
         """Record that somebody looks at the page now."""
@@ -101,7 +104,9 @@ class Collector:
 
     def _sample_and_render(self) -> None:
         sampled_at = float("-inf")
-        while not self._closed.wait(_TICK_S if self.current.version else 0.2):
+        while not self._closed.is_set():
+            self._news.wait(_TICK_S)
+            self._news.clear()
             try:
                 now = time.time()
                 if new := time.monotonic() - sampled_at >= EVERY_S:
@@ -118,8 +123,8 @@ class Collector:
         read = self._read
         known = Known(self._health, self._history, read.status, read.at, read.tables)
         html = self._render(contents(self._config, known, self._charts, self._version, now))
-        if html != self.current.html:
-            self.current = Rendered(self.current.version + 1, html)
+        before = self.current
+        self.current = Rendered(before.version + (html != before.html), html, read.at)
 
     def _read_servers(self) -> None:
         waiting = WaitingChanges()
@@ -135,6 +140,7 @@ class Collector:
                 status, reads = read_pipeline(self._config, waiting, inside, _KAFKA_S)
                 tables = table_infos(reads.states) if reads is not None else self._read.tables
                 self._read = _Read(time.time(), status, tables)
+                self._news.set()
             except Exception:
                 log.exception("status page could not read the status; it continues")
             took_s = time.monotonic() - began

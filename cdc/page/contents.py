@@ -55,7 +55,10 @@ class SlotRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A captured table. `changes` are the records written since the daemon's start."""
+    """A captured table. `changes` are the records written since the daemon's start.
+
+    The remedy of a parked table is among the problems; `hint` is that of another state.
+    """
 
     name: str
     state: str
@@ -69,7 +72,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """A view, and why it does not advance."""
+    """A view, and why it does not advance; the remedy is among the problems."""
 
     name: str
     target: str
@@ -80,7 +83,6 @@ class ViewRow:
     generation: str
     code: str | None
     error: str | None
-    hint: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +270,8 @@ def _wal(status: Status, health: Health) -> SlotRow | None:
         return None
     status_text = slot.wal_status or UNKNOWN
     if slot.safe_wal_size is None:
-        return SlotRow(
-            bytes_text(retained), "no limit", None, status_text, "never: max_slot_wal_keep_size is not set", "ok"
-        )
+        never = "never: max_slot_wal_keep_size is not set"
+        return SlotRow(bytes_text(retained), "no limit", None, status_text, never, "ok")
     limit = retained + max(0, slot.safe_wal_size)
     share = min(1.0, retained / limit) if limit else 1.0
     left_s = status.seconds_to_full
@@ -279,7 +280,7 @@ def _wal(status: Status, health: Health) -> SlotRow | None:
         bytes_text(limit),
         share,
         status_text,
-        f"{duration_text(left_s)}, if no daemon reads it" if left_s is not None else UNKNOWN,
+        f"{duration_text(left_s)} without a daemon" if left_s is not None else UNKNOWN,
         "bad" if slot.wal_status in ("unreserved", "lost") or share >= 0.9 else "warn" if share >= 0.5 else "ok",
     )
 
@@ -303,7 +304,7 @@ def _bar(read: TableProgress, now: float) -> Bar:
 def _views(status: Status) -> list[ViewRow]:
     rows = []
     for view in status.views:
-        code, error, hint = named_error(view.error, view.name)
+        code, error, _ = named_error(view.error, view.name)
         waits = sentence(view.waits_for)
         parked = bool(view.error) and not view.only_waits
         begun = view.flushed_lsn is not None
@@ -318,7 +319,6 @@ def _views(status: Status) -> list[ViewRow]:
                 str(view.generation) if view.generation else "–",
                 code,
                 error or waits or None,
-                hint,
             )
         )
     return rows
@@ -343,7 +343,7 @@ def _tables(config: Config, health: Health, tables: Sequence[TableInfo], now: fl
                 f"{duration_text(max(0.0, now - at))} ago" if at else "none since the start",
                 each.code,
                 each.error,
-                each.hint,
+                None if bad else each.hint,
             )
         )
     return sorted(rows, key=lambda row: (row.tone != "bad", -ends[row.name], row.name))
@@ -385,7 +385,7 @@ def throughput(sample: Sample) -> float:
 def charts_of(history: History, now: float, draw: Callable[..., Chart]) -> list[Chart]:
     """Draw throughput, lag and latency."""
     return [
-        draw("throughput", "Throughput", history.rates(throughput, now), lambda value: f"{_short(value)} records/s"),
+        draw("throughput", "Throughput, records per second", history.rates(throughput, now), _short),
         draw("lag", "Lag of the topics", history.maxima(lambda each: each.lag_s, now), _seconds),
         draw("latency", "Latency, commit to Kafka", history.maxima(lambda each: each.delivery_s, now), _seconds),
     ]

@@ -24,7 +24,8 @@ _SEND_S: Final = 10.0
 """A client that does not read its stream for this time is disconnected."""
 
 _FIRST_S: Final = 4.0
-_EVERY_S: Final = 1.0
+_POLL_S: Final = 0.25
+_SILENT_POLLS: Final = 4
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
@@ -80,17 +81,18 @@ class StatusPage:
     async def _updates(self) -> AsyncIterator[ServerSentEvent]:
         """Yield the page's main part when it has changed, else a sign of life every second."""
         self._streams += 1
-        sent = 0
+        sent = silent = 0
         try:
             while not self._collector.closed:
                 self._collector.look()
                 current = self._collector.current
                 if current.version != sent:
-                    sent = current.version
+                    sent, silent = current.version, 0
                     yield ServerSentEvent(current.html, event="page", retry=1000)
-                else:
+                elif (silent := silent + 1) >= _SILENT_POLLS:
+                    silent = 0
                     yield ServerSentEvent("", event="tick")
-                await anyio.sleep(_EVERY_S)
+                await anyio.sleep(_POLL_S)
         finally:
             self._streams -= 1
 
