@@ -19,7 +19,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.table_names import candidates
-from tailrace.snapshot.progress import TableProgress
+from tailrace.snapshot.progress import TableProgress, seconds_left
 
 MOST_TABLES: Final = 200
 """Maximum number of tables on the page: parked ones first, then those that changed last."""
@@ -292,12 +292,13 @@ def _bars(health: Health, now: float) -> list[Bar]:
 
 def _bar(read: TableProgress, now: float) -> Bar:
     share = read.size_done / read.size if read.size else 0.0
-    rate = read.rows_per_s(int(now * 1000))
+    rate, left_s = read.rows_per_s(int(now * 1000)), seconds_left([read], int(now * 1000))
+    rest = "" if left_s is None else f", {_age(left_s)} left"
     return Bar(
         read.table,
         round(100 * share, 1),
         f"{share:.0%}: {bytes_text(read.size_done)} of {bytes_text(read.size)}, {read.rows:,} rows,"
-        f" {_short(rate)} rows/s",
+        f" {_short(rate)} rows/s{rest}",
     )
 
 
@@ -340,7 +341,7 @@ def _tables(config: Config, health: Health, tables: Sequence[TableInfo], now: fl
                 each.status,
                 "bad" if bad else "ok" if each.status == "streaming" else "warn",
                 changes,
-                f"{duration_text(max(0.0, now - at))} ago" if at else "none since the start",
+                f"{_age(now - at)} ago" if at else "none since the start",
                 each.code,
                 each.error,
                 None if bad else each.hint,
@@ -351,6 +352,10 @@ def _tables(config: Config, health: Health, tables: Sequence[TableInfo], now: fl
 
 def _past(error: PastError) -> ErrorRow:
     return ErrorRow(_clock(error.last_at), error.code, error.message, error.times)
+
+
+def _age(seconds: float) -> str:
+    return duration_text(seconds) if seconds >= 120 else f"{max(0.0, seconds):.0f} s"
 
 
 def _gap(end: int | None, position: int | None) -> str:

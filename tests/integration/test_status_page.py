@@ -29,7 +29,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.error_codes import CODES
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
-from tests.support.browser import accessible, browser, requested_urls, resize
+from tests.support.browser import accessible, browser, console, requested_urls, resize
 from tests.support.daemon import Daemon, running, tailrace, wait_for_state, wait_until, write_config
 from tests.support.servers import fresh_database
 
@@ -260,7 +260,7 @@ def test_nothing_secret_and_no_other_host(shown: Shown) -> None:
     assert any(url.endswith("/page/events") for url in urls)
     assert {urlsplit(url).netloc for url in urls} == {own}
     assert re.findall(r'(?:src|href)="([^/#][^"]*)"', served) == []
-    assert shown.page.get_log("browser") == []
+    assert console(shown.page) == []
 
 
 def test_streams_are_bounded_and_a_slow_client_disturbs_nobody(shown: Shown) -> None:
@@ -314,4 +314,4 @@ def test_a_killed_daemon_is_visible_and_the_page_comes_back_with_it(shown: Shown
         wait_until(lambda: "The daemon does not answer" not in shown.text)
         wait_until(lambda: "streaming" in shown.text)
     # the failed connections are the browser's own entries
-    assert [each for each in shown.page.get_log("browser") if "net::ERR_" not in each["message"]] == []
+    assert [each for each in console(shown.page) if "net::ERR_" not in each] == []

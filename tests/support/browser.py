@@ -53,9 +53,19 @@ def resize(found: Chrome, width: int, *, dark: bool = False) -> None:
 
 def requested_urls(found: Chrome) -> list[str]:
     """Return the URLs that pages have requested since the last call."""
-    messages = [json.loads(entry["message"])["message"] for entry in found.get_log("performance")]
+    messages = [json.loads(text)["message"] for text in _log(found, "performance")]
     sent = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
     return [url for url in sent if not url.startswith("data:")]
+
+
+def console(found: Chrome) -> list[str]:
+    """Return what the browser and its pages have written to the console since the last call."""
+    return _log(found, "browser")
+
+
+def _log(found: Chrome, kind: str) -> list[str]:
+    entries: list[dict[str, Any]] = found.get_log(kind)  # type: ignore[no-untyped-call]
+    return [entry["message"] for entry in entries]
 
 
 def accessible(found: Chrome) -> list[tuple[str, str]]:
