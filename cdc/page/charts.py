@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pygal
 from markupsafe import Markup
 
 from tailrace.cdc.page.history import Series
+from tailrace.cdc.page.pygal_line import Line
 
 _WIDTH, _HEIGHT = 340, 130
 _NOT_DRAWN: Final = ("style", "script", "title", "desc")
@@ -34,7 +34,7 @@ def chart(key: str, title: str, series: Series, shown: Callable[[float], str]) -
     newest = next((value for value in reversed(series.values) if value is not None), None)
     minutes = round(series.window_s / 60)
     top = _rounded(max(known, default=0.0))
-    drawn = pygal.Line(
+    drawn = Line(
         css=[],
         js=[],
         width=_WIDTH,

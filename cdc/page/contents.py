@@ -29,7 +29,7 @@ UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A station of the path. `field` is the position's name in `tailrace status --json`."""
+    """A station of the path. `field` is the position as a JSON pointer into `tailrace status --json`."""
 
     title: str
     name: str
@@ -199,7 +199,7 @@ def _path(config: Config, known: Known) -> list[Stage]:
             "bad" if down else "ok" if source else "off",
             "down" if down else "writes WAL" if source else "not asked yet",
             _lsn(wal_lsn),
-            "source.wal_lsn",
+            "/source/wal_lsn",
             _per_second(history.rate(lambda each: each.wal_lsn), bytes_text),
             "",
         ),
@@ -209,7 +209,7 @@ def _path(config: Config, known: Known) -> list[Stage]:
             "bad" if slot is None and source and not down else "ok" if slot and slot.active_pid else "warn",
             "missing" if slot is None and source and not down else "read" if slot and slot.active_pid else "not read",
             _lsn(slot.confirmed_flush_lsn if slot else None),
-            "source.slot.confirmed_flush_lsn",
+            "/source/slot/confirmed_flush_lsn",
             _per_second(history.rate(lambda each: each.confirmed_lsn), bytes_text),
             _gap(wal_lsn, slot.confirmed_flush_lsn if slot else None),
         ),
@@ -229,7 +229,7 @@ def _path(config: Config, known: Known) -> list[Stage]:
             "bad" if broken else "ok" if topics else "off",
             "down" if broken else "written" if topics else "not asked yet",
             _lsn(topics.flushed_lsn if topics else None),
-            "topics.flushed_lsn",
+            "/topics/flushed_lsn",
             _per_second(history.rate(lambda each: each.records), lambda n: f"{_short(n)} records"),
             lag_text(topics.lag_bytes, topics.lag_seconds) if topics else UNKNOWN,
         ),

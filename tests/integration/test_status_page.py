@@ -124,7 +124,7 @@ def _json_status(shown: Shown) -> dict[str, Any]:
 
 def _named(status: dict[str, Any], name: str) -> str:
     value: Any = status
-    parts = name.split(".")
+    parts = name.split("/")[1:]
     for part in parts:
         value = next(each for each in value if each["name"] == part) if isinstance(value, list) else value[part]
     return ("–" if parts[-1] == "generation" else "unknown") if value is None else str(value)
@@ -151,8 +151,8 @@ def test_the_values_equal_those_of_status(shown: Shown) -> None:
     except AssertionError:
         raise AssertionError(f"{seen}") from None
     assert len(seen) >= 9, seen
-    assert seen["topics.diverted"] == ("1", "1")
-    assert seen["views.orders.generation"] == ("3", "3")
+    assert seen["/topics/diverted"] == ("1", "1")
+    assert seen["/views/orders/generation"] == ("3", "3")
 
 
 def test_updates_arrive_without_a_reload(shown: Shown) -> None:
