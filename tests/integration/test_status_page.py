@@ -171,8 +171,10 @@ def test_a_parked_view_and_its_remedy_are_visible(shown: Shown) -> None:
     shown.view("spending", error)
     _within(VISIBLE_S, lambda: "View spending is parked" in shown.text)
     assert "tailrace views resume spending" in shown.text
+    assert DETAIL not in shown.page.page_source
     shown.view("spending", f"java.lang.Exception: {DETAIL}")
     _within(VISIBLE_S, lambda: "The views job reported an error" in shown.text)
+    assert DETAIL not in shown.page.page_source
     shown.view("spending")
     _within(VISIBLE_S, lambda: "is parked" not in shown.text)
 
