@@ -115,7 +115,8 @@ def test_polars(written: Written) -> None:
 def test_duckdb_over_arrow(written: Written) -> None:
     view = written.scan.to_arrow()
     with duckdb.connect() as connection:
-        written.check(connection.execute("SELECT * FROM view").to_arrow_table().to_pylist())
+        found: Any = connection.execute("SELECT * FROM view").to_arrow_table()
+        written.check(found.to_pylist())
     with written.scan.to_duckdb("view") as connection:
         assert connection.sql("SELECT count(*) FROM view").fetchall() == [(len(view),)]
 

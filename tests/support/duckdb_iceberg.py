@@ -35,7 +35,7 @@ for sql, answer in json.load(sys.stdin):
 
 def answers(queries: list[str]) -> list[list[dict[str, Any]]]:
     """Run queries, which may use `iceberg_scan`, in one process; return the rows of each."""
-    from pyarrow import parquet
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     with tempfile.TemporaryDirectory() as folder:
         work = [(sql, f"{folder}/{number}.parquet") for number, sql in enumerate(queries)]
