@@ -70,7 +70,7 @@ def _write(session: SparkSession, warehouse: Warehouse, view: str, ways: tuple[s
         target.replace(generation, first, ["id"], Commit(_cut(1)))
         for number, way in enumerate(ways, 2):
             if way == "compact":
-                assert compact(target)["files_rewritten"]
+                compact(target)
                 continue
             changed = {key: _row(draw, key) for key in draw.sample(range(80), 12)}
             gone = {key for key in changed if draw.random() < 0.3}
