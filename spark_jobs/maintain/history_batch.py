@@ -228,7 +228,7 @@ class HistoryBatch(KeepingBatch):
             keys = changes.select(*(F.col(quote(name)).alias(other) for name, other in names.items())).distinct()
             same = [open_rows[quote(name)] == keys[other] for name, other in names.items()]
             open_rows = open_rows.join(keys, same, "left_semi")
-        rows = self.persist_until_batch_end(versions(changes, open_rows, truncates, shapes.key, shapes.columns))
+        rows = self.persist_until_batch_end(versions(changes, open_rows, truncates, shapes.key))
         count = rows.count()
         if count == 0:
             return self.unchanged(applied, seen)
@@ -268,7 +268,7 @@ class LogBatch(KeepingBatch):
 def _since(found: DataFrame, every: Every, shapes: TableShapes, begins: int) -> DataFrame:
     """Return the versions that were valid at `begins` and all later ones."""
     truncates = found.where(F.col(OP) == "t") if every.facts.truncated else None
-    rows = versions(found.where(F.col(OP) != "t"), None, truncates, shapes.key, shapes.columns)
+    rows = versions(found.where(F.col(OP) != "t"), None, truncates, shapes.key)
     return rows.where(F.col(TO_LSN).isNull() | (F.col(TO_LSN) >= begins))
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
 
 from tailrace.sinks.spark.comparable import comparable
 from tailrace.sinks.spark.sql_types import quote
@@ -21,13 +20,14 @@ def versions(
     open_rows: DataFrame | None,
     truncates: DataFrame | None,
     key: Sequence[str],
-    compared: Mapping[str, DataType],
 ) -> DataFrame:
     """Return the new versions, and those of `open_rows` that end, with the columns of both and `VALIDITY`.
 
     `changes` are events without truncates, all after `open_rows`, which has the open version of every key that they or
-    `truncates` affect. A row with the same `compared` columns as the version before it begins no new version: rows may
-    be read again, and updates may change nothing. Times of one key never go back, even if the source's clock does.
+    `truncates` affect. A row that equals the version before it begins no new version: rows may be read again, and
+    updates may change nothing. All columns count, also those that the table has lost: otherwise their changes would be
+    versions in a batch that ends before the loss, and none in one that ends after it. Times of one key never go back,
+    even if the source's clock does.
     """
     timeline = changes.select(
         *map(quote, plain(changes)),
@@ -40,6 +40,8 @@ def versions(
     if open_rows is not None:
         known = open_rows.drop(VALID_TO, TO_LSN, TO_ORDINAL).withColumns({_THERE: F.lit(True), _KNOWN: F.lit(True)})
         timeline = timeline.unionByName(known, allowMissingColumns=True)
+    own = {VALID_FROM, FROM_LSN, FROM_ORDINAL, _THERE, _KNOWN}
+    compared = [(each.name, each.dataType) for each in timeline.schema if each.name not in own]
     # An era is the span between two truncates: no version continues in the next era.
     truncated = F.lit(None)
     if truncates is None:
@@ -53,7 +55,7 @@ def versions(
         timeline = timeline.withColumn(_ERA, F.size(passed))
         truncated = F.get("ends", F.col(_ERA))
     order = Window.partitionBy(*map(quote, key), _ERA).orderBy(FROM_LSN, FROM_ORDINAL)
-    values = (comparable(F.col(quote(name)), kind) for name, kind in compared.items())
+    values = (comparable(F.col(quote(name)), kind) for name, kind in compared)
     row = F.struct(*(value.alias(f"c{number}") for number, value in enumerate(values)))
     timeline = timeline.withColumn(_SAME, F.when(F.col(_THERE), row))
     timeline = timeline.withColumn(_SAME, F.lag(_SAME).over(order).eqNullSafe(F.col(_SAME)) & ~F.col(_KNOWN))

@@ -25,6 +25,7 @@ from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.lsn import format_lsn, parse_lsn
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewsTopic
+from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.kafka.groups import Groups
 from tailrace.sinks.read.as_of import read_as_of_lsn, read_as_of_time
 from tailrace.sinks.read.views import read_view
@@ -37,7 +38,7 @@ from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut
 from tailrace.spark_jobs.topics.records import Records
 from tailrace.spark_jobs.views import declare
-from tests.spark.conftest import Bench, reader
+from tests.spark.conftest import Bench, reader, step
 from tests.spark.pipeline import column
 from tests.support.daemon import running, tailrace, wait_for_state, wait_until, write_config
 
@@ -380,3 +381,46 @@ def test_histories_and_logs_that_cannot_be_maintained_are_refused(
     seen = made.shared.cuts.wait(reader(made.pipeline))
     with pytest.raises(TailraceError, match=code):
         made.kept("v").step(seen, Report())
+
+
+def _all_versions(view: KeptView) -> list[dict[str, Any]]:
+    assert view.applied is not None
+    assert isinstance(view.batch.target, IcebergTarget)
+    rows = view.batch.target.rows(view.applied.generation).collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: (row["id"], row["valid_from_lsn"]))
+
+
+def test_batches_of_any_length_give_the_same_versions_of_a_column_that_goes(bench: Callable[..., Bench]) -> None:
+    """A history that is brought forward often, and one that begins when the column is gone."""
+    names = [f"{name}_{uuid.uuid4().hex[:8]}" for name in ("often", "rarely", "late")]
+    made = bench({name: View(table="public.t", shape="history") for name in names})
+    often, rarely, late = map(made.kept, names)
+    pipeline = made.pipeline
+    before = [column("id", "int4"), column("price", "int4"), column("note", "text")]
+    pipeline.table("t", before, ("id",))
+
+    def commit(*rows: dict[str, Any]) -> None:
+        with pipeline.transaction() as tx:
+            for row in rows:
+                tx.put("t", row)
+        step(made, often)
+
+    commit({"id": 1, "price": 1, "note": "a"}, {"id": 2, "price": 1, "note": "b"})
+    step(made, rarely)
+    commit({"id": 1, "price": 2, "note": "a"})
+    commit({"id": 1, "price": 3, "note": "a"})
+    pipeline.reshape("t", [column("id", "int4"), column("amount", "int4"), column("note", "text")])
+    commit({"id": 1, "amount": 3, "note": "a"})
+    commit({"id": 1, "amount": 4, "note": "a"}, {"id": 2, "amount": None, "note": "b"})
+    pipeline.reshape("t", [column("id", "int4"), column("amount", "int4")])
+    commit({"id": 1, "amount": 4})
+    commit({"id": 1, "amount": 4}, {"id": 2, "amount": None})
+    step(made, rarely, late)
+    found = [_all_versions(view) for view in (often, rarely, late)]
+    assert [(row["price"], row["amount"], row["note"]) for row in found[0] if row["id"] == 1] == [
+        *((1, None, "a"), (2, None, "a"), (3, None, "a")),
+        *((None, 3, "a"), (None, 4, "a"), (None, 4, None)),
+    ]
+    assert [(row["price"], row["note"]) for row in found[0] if row["id"] == 2] == [(1, "b"), (None, "b"), (None, None)]
+    assert found[1] == found[0]
+    assert found[2] == found[0]
