@@ -264,6 +264,15 @@ CODES: Final = (
         remedy="Cast the column in `query`, for example to string.",
     ),
     ErrorCode(
+        "TR-534",
+        StateError,
+        "The index of a search view is missing",
+        Retry.BATCH,
+        cause="It was deleted in OpenSearch, or restored without its mapping. A write would create an index of the same"
+        " name, without the alias that searches use.",
+        remedy="Run `tailrace views rebuild VIEW`.",
+    ),
+    ErrorCode(
         "TR-548",
         StateError,
         "The view was built from another query or key, or of another shape",

@@ -122,6 +122,7 @@ class OpenSearchTarget:
         """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         types = {f.name: f.dataType.simpleString() for f in changes.schema if f.name != DELETED}
         with named_errors(self._search):
+            self._check_there(generation)
             known = self._seen.get(generation) or self.columns(generation)
             if {**known, **types} != known:
                 self._check_types(known, types)
@@ -134,6 +135,7 @@ class OpenSearchTarget:
     def unchanged(self, applied: Applied, commit: Commit) -> Applied:
         """Write only the cut and its facts."""
         with named_errors(self._search):
+            self._check_there(applied.generation)
             self._store(applied.generation, commit, commit.cut, None)
         return self._now(applied.generation, commit)
 
@@ -273,6 +275,18 @@ class OpenSearchTarget:
         index = self.index(generation)
         found: dict[str, Any] = self._client.indices.get_mapping(index=index)[index]["mappings"]["_meta"]
         return found
+
+    def _check_there(self, generation: int) -> None:
+        """Raise RebuildError (TR-534) if the index was deleted; a write would create one, without alias and mapping."""
+        index = self.index(generation)
+        answer = self._client.indices.get_mapping(index=index, params={"ignore": 404})
+        if "columns" not in answer.get(index, {}).get("mappings", {}).get("_meta", {}):
+            raise RebuildError(
+                "TR-534",
+                f'view "{self._view}": its index "{index}" is not there',
+                view=self._view,
+                detail="It was deleted, or is another one of that name; what it had is lost.",
+            )
 
     def _create(self, generation: int, types: Mapping[str, str], key: Sequence[str]) -> None:
         body = {"settings": {"index": _SETTINGS}, "mappings": mapping(types, key)}

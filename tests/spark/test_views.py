@@ -14,7 +14,9 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 
 from tailrace.schemas.config.model import View
-from tailrace.schemas.errors import StateError, TailraceError
+from tailrace.schemas.errors import RebuildError, StateError, TailraceError
+from tailrace.sinks.opensearch.bulk import connect
+from tailrace.sinks.opensearch.target import alias_of
 from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.jobs.rebuild import rebuild
 from tests.spark.conftest import Bench, reader, step
@@ -315,6 +317,33 @@ def test_a_rebuild_takes_over_from_the_live_generation(made: Bench) -> None:
         rebuild(made.shared, made.kept(name))
     assert read_view(made.config, name).generation == again.generation
     assert made.agrees(name, "t") == 65
+
+
+def test_a_deleted_index_stops_its_view_until_it_is_rebuilt(request: pytest.FixtureRequest, bench: Make) -> None:
+    url, name = request.getfixturevalue("search_url"), f"s_{uuid.uuid4().hex[:8]}"
+    made = bench({name: View(table="public.t", target="search")}, url)
+    made.pipeline.table("t", [column("id", "int4"), column("name", "text")], ("id",))
+    view = made.kept(name)
+    for number in (1, 2):
+        with made.pipeline.transaction() as tx:
+            tx.put("t", {"id": number, "name": "a"})
+        step(made, view)
+    assert made.config.search is not None
+    client, index = connect(made.config.search), f"{alias_of(made.config.search, name)}-g1"
+    try:
+        client.indices.delete(index=index)
+        made.pipeline.idle()
+        with pytest.raises(RebuildError, match="TR-534"):
+            step(made, view)
+        with made.pipeline.transaction() as tx:
+            tx.put("t", {"id": 3, "name": "a"})
+        with pytest.raises(RebuildError, match="TR-534"):
+            step(made, view)
+        assert not client.indices.exists(index=index)
+        rebuild(made.shared, made.kept(name))
+        assert made.agrees(name, "t") == 3
+    finally:
+        client.close()
 
 
 def lose_first_records(bootstrap: str, topic: str) -> None:
