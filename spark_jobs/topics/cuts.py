@@ -130,7 +130,9 @@ def newest_state(view: Declared, look: Look | None, before: Look | None, known: 
     cut = look.record.state_for(view.captured)
     if known is not None and (cut is None or cut.order <= known.cut.order):
         cut = known.cut
-    if cut is None:
+    waits_for = look.record.waits_for(view.captured)
+    if cut is None or (waits_for and any(topic not in cut.offsets for topic in view.topics)):
+        # without a topic, the cut precedes the table's capture: it would show a table that has rows as empty
         return None
     is_end = all(cut.offsets.get(topic) == here.offsets.get(topic) for topic in view.topics)
     if is_end:
@@ -141,4 +143,4 @@ def newest_state(view: Declared, look: Look | None, before: Look | None, known: 
         level_ms = cut.commit_ts_us // 1000  # changes after the cut were committed later
     if known is not None:
         level_ms = max(level_ms, known.level_ms)  # no record after an older cut: none after this one
-    return SeenCut(cut, level_ms, is_end, look.record.waits_for(view.captured))
+    return SeenCut(cut, level_ms, is_end, waits_for)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
 from tailrace.spark_jobs.topics.cuts import Look, SeenCut, newest_state
@@ -78,3 +80,16 @@ def test_a_view_does_not_go_back_when_its_cut_is_no_longer_recorded() -> None:
     found = _at([*_LOOKS, (gone, 5_000_000)], _BIG)
     assert (found[-1].cut.flushed_lsn, found[-1].waits_for) == (400, ("public.big",))
     assert newest_state(_BIG, Look(gone, 1), None, None) is None
+
+
+def test_a_cut_before_a_table_was_captured_is_no_state_of_it() -> None:
+    """The table had rows there, and the topic did not exist: a view would be empty, and say that it is at that LSN."""
+    later = Declared("later", "warehouse", ("t.later",), None, captured=("public.later",))
+    read = PositionRecord(_cut(200, 1, 1), 1, incomplete_tables=("public.later",), newest_state=_WHOLE.here)
+    assert newest_state(later, Look(read, 1), None, None) is None
+    assert newest_state(_BIG, Look(read, 1), None, None) is not None
+    here = _cut(300, 1, 1)
+    done = PositionRecord(replace(here, offsets={**here.offsets, "t.later": [4]}), 1)
+    seen = newest_state(later, Look(done, 1), None, None)
+    assert seen is not None
+    assert seen.cut.flushed_lsn == 300
