@@ -14,6 +14,8 @@ _SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
     # if this is on, persist() clones the session to turn it off there, with all temporary views of that moment
     "spark.sql.adaptive.applyFinalStageShuffleOptimizations": "false",
+    # estimated sizes of joins are products; above this, what is in one partition would be shuffled into one
+    "spark.sql.maxSinglePartitionBytes": f"{2**62}b",
 }
 
 

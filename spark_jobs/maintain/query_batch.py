@@ -19,7 +19,7 @@ from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBa
 from tailrace.spark_jobs.maintain.difference import TIMES, difference, not_unique
 from tailrace.spark_jobs.maintain.inputs import Inputs
 from tailrace.spark_jobs.maintain.late import LateRows
-from tailrace.spark_jobs.maintain.reached import Reached
+from tailrace.spark_jobs.maintain.reached import Changes, Reached
 from tailrace.spark_jobs.maintain.states import Layout, States
 from tailrace.spark_jobs.query.catalog import TableInfo
 from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
@@ -111,13 +111,11 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
         few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
         # An interrupted batch is completed at its own cut, with changes that were read up to a newer one.
         beyond = applied.unfinished is not None
-        changes = None
+        changes: Changes | None = None
         # late rows are found in the whole tables
         if few and not beyond and not self._event_times(query):
             with in_one_task(self.session, few=True):
-                affected = self._reached.affected(query, tables, applied.cut, seen, self._sql)
-                if affected is not None:
-                    changes = self._compared(query, *affected, report)
+                changes = self._reached.changes(query, tables, applied.cut, seen, self._sql, self._count)
         if changes is None:
             with (
                 in_one_task(self.session, few=few and inputs.are_small),
@@ -130,20 +128,21 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
                     states.differing(view, self.persist_until_batch_end)
                 report.late = self._note_late(query, tables, applied.cut, cut)
                 before, after, few = self._affected(query.steps([*tables, *views]), states, few)
-                changes = self._compared(query, before, after, report)
-        if not report.rows:
+                changes = self._count(difference(before, after, query.key, counted=True))
+        if changes.most > 1:
+            raise not_unique(query.key, self.view.name)
+        report.rows = changes.rows
+        if not changes.rows:
             return self.unchanged(applied, seen)
         # A few changed rows of a table that many others are joined with may change many rows of the view.
-        few = few and are_few(report.rows, changes)
-        return self.target.merge(applied.generation, changes.drop(TIMES), query.key, self.commit(seen), few=few)
+        few = few and are_few(changes.rows, changes.frame)
+        return self.target.merge(applied.generation, changes.frame.drop(TIMES), query.key, self.commit(seen), few=few)
 
-    def _compared(self, query: DeclaredQuery, before: DataFrame, after: DataFrame, report: Report) -> DataFrame:
-        """Return the changes that turn the affected rows before a batch into those after it, already computed."""
-        changes = self.persist_until_batch_end(difference(before, after, query.key, counted=True))
-        report.rows, most = changes.agg(F.count("*"), F.max(TIMES)).collect()[0]
-        if most and most > 1:
-            raise not_unique(query.key, self.view.name)
-        return changes
+    def _count(self, changes: DataFrame) -> Changes:
+        """Compute a `difference`, once for counting and writing."""
+        frame = self.persist_until_batch_end(changes)
+        rows, most = frame.agg(F.count("*"), F.max(TIMES)).collect()[0]
+        return Changes(frame, rows, most or 0)
 
     def _declared(self, changed: Mapping[str, Latest] | None) -> DeclaredQuery:
         """Parse the query with the tables' present columns, at least those of `changed`; None: all may be new.

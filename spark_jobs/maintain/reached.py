@@ -1,4 +1,4 @@
-"""The affected rows of a query's small batch, over looked up rows instead of whole tables.
+"""The changes of a query's small batch, over looked up rows instead of whole tables.
 
 `spark_jobs.query.lookups` says by which columns the changes reach other rows, `spark_jobs.lookup` has these rows. If
 anything about them is not known, the batch reads the base tables (`spark_jobs.maintain.states`), with the same result.
@@ -13,6 +13,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.types as types  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 from sqlglot import exp
@@ -26,7 +30,10 @@ from tailrace.sinks.target.protocol import DELETED
 from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.lookup.row_form import RowForm
 from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, Rows, TableRows
+from tailrace.spark_jobs.maintain.difference import TIMES, difference
 from tailrace.spark_jobs.maintain.inputs import Inputs
+from tailrace.spark_jobs.maintain.plan_source import TooLarge
+from tailrace.spark_jobs.maintain.step_plans import IMAGES, CannotRunAgain, Relation, StepPlans
 from tailrace.spark_jobs.query.declared import DeclaredQuery
 from tailrace.spark_jobs.query.lookups import Lookup, Unreachable, lookups
 from tailrace.spark_jobs.query.rewrite import State, Step, state
@@ -45,6 +52,11 @@ _MOST_APPLIED: Final = 200_000
 _MANY_ROWS: Final = 100_000
 """Reading so many rows takes about a second, so that a batch is visibly longer."""
 
+_MOST_PLANS: Final = 8
+"""Up to this many combinations of tables that change together are planned once; a query of more tables plans again."""
+
+Steps = Sequence[tuple[Step, tuple[Lookup, ...]]]
+
 
 @dataclass(frozen=True, slots=True)
 class _At:
@@ -52,6 +64,15 @@ class _At:
 
     rows: TableRows
     moments: Mapping[State, Moment]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of a batch, as `difference` counts them; `most` is the maximum number of rows with one key."""
+
+    frame: DataFrame
+    rows: int
+    most: int
 
 
 @dataclass(slots=True)
@@ -67,27 +88,36 @@ class Reached:
     _query: DeclaredQuery | None = field(default=None, init=False)
     _read: frozenset[str] = field(default=frozenset(), init=False)
     """The names of all columns in the query."""
-    _plans: dict[tuple[str, ...], list[tuple[Step, tuple[Lookup, ...]]] | str] = field(default_factory=dict, init=False)
+    _steps: dict[tuple[str, ...], Steps | str] = field(default_factory=dict, init=False)
     """For tables that changed together: the steps with their lookups, or why there are none."""
+    _plans: dict[tuple[str, ...], StepPlans | Mapping[Relation, StructType]] = field(default_factory=dict, init=False)
+    """For the same: the plans of the steps; if they cannot run again, the relations of which that is known."""
     _noted: str = field(default="", init=False)
 
-    def affected(
+    def changes(
         self,
         query: DeclaredQuery,
         changed: Sequence[str],
         applied: Cut,
         seen: SeenCut,
         sql: Callable[[str], DataFrame],
-    ) -> tuple[DataFrame, DataFrame] | None:
-        """Return the affected rows before and after a batch; None, with a line in the log, if tables have to be read.
+        count: Callable[[DataFrame], Changes],
+    ) -> Changes | None:
+        """Return the changes of the view in a batch; None, with a line in the log, if tables have to be read.
 
         `changed` are the tables that the batch changes, from the cut `applied` to that of `seen`; `sql` runs a
-        statement. Call it with the session set for one task.
+        statement, `count` computes a `difference`. Call it with the session set for one task.
         """
         try:
             steps = self._planned(query, tuple(changed))
             at = self._moments(steps, changed, applied, seen)
-            return self._run(steps, changed, at, sql)
+            plans = self._step_plans(query, steps, tuple(changed), at, sql)
+            if plans is not None:
+                try:
+                    return self._run_again(plans, steps, changed, at)
+                except TooLarge:
+                    pass
+            return count(self._run(query, steps, changed, at, sql))
         except NotKnown as error:
             self._note(str(error))
             return None
@@ -98,7 +128,7 @@ class Reached:
             self._noted = text
             _LOG.info('view "%s": a small batch reads its tables: %s', self.view.name, text)
 
-    def _planned(self, query: DeclaredQuery, changed: tuple[str, ...]) -> list[tuple[Step, tuple[Lookup, ...]]]:
+    def _planned(self, query: DeclaredQuery, changed: tuple[str, ...]) -> Steps:
         if not self.config.spark.lookups:
             raise NotKnown("spark.lookups is off")
         if self.view.views:
@@ -106,14 +136,16 @@ class Reached:
         if query is not self._query:
             self._query = query
             self._read = frozenset(column.name for column in query.whole.find_all(exp.Column))
-            self._plans.clear()
-        if changed not in self._plans:
+            self._steps.clear()
+            for each in list(self._plans):
+                self._forget_plans(each)
+        if changed not in self._steps:
             try:
                 steps = query.steps(changed)
-                self._plans[changed] = [(step, lookups(step.query, query.tables)) for step in steps]
+                self._steps[changed] = [(step, lookups(step.query, query.tables)) for step in steps]
             except Unreachable as error:
-                self._plans[changed] = f"{error} cannot be reached by equality from {', '.join(changed)}"
-        found = self._plans[changed]
+                self._steps[changed] = f"{error} cannot be reached by equality from {', '.join(changed)}"
+        found = self._steps[changed]
         if isinstance(found, str):
             raise NotKnown(found)
         return found
@@ -197,39 +229,107 @@ class Reached:
         level = logging.INFO if count >= _MANY_ROWS else logging.DEBUG
         _LOG.log(level, "rows for lookups read: %s: %d rows in %.1f s", table, count, time.monotonic() - began)
 
+    def _step_plans(
+        self,
+        query: DeclaredQuery,
+        steps: Steps,
+        changed: tuple[str, ...],
+        at: Mapping[str, _At],
+        sql: Callable[[str], DataFrame],
+    ) -> StepPlans | None:
+        """Return the plans of the steps for these tables; None if they cannot run again, or not here."""
+        if not self.config.spark.master.startswith("local"):
+            return None  # tasks of a cluster have no file of this machine
+        relations: dict[Relation, StructType] = {}
+        for table in changed:
+            for image in ("before", "after"):
+                relations[IMAGES, state(table, image)] = self._layout(table, at[table].rows.form)
+        for number, (_, found) in enumerate(steps):
+            for lookup in found:
+                form = at[lookup.table].rows.form
+                relations[number, state(lookup.table, lookup.which)] = self._layout(lookup.table, form)
+        known = self._plans.get(changed)
+        if isinstance(known, StepPlans):
+            if known.relations == relations:
+                return known
+            self._forget_plans(changed)
+        elif known == relations:
+            return None
+        if len(self._plans) >= _MOST_PLANS:
+            self._forget_plans(next(iter(self._plans)))
+        try:
+            plans = StepPlans(self.session, [step for step, _ in steps], relations, query.key, sql)
+        except (CannotRunAgain, TooLarge, AnalysisException, pa.ArrowException) as error:
+            # this way is only faster: whatever is wrong shows in the other one
+            _LOG.debug('view "%s": planned anew for each batch: %s', self.view.name, reason(error))
+            self._plans[changed] = relations
+            return None
+        self._plans[changed] = plans
+        return plans
+
+    def _forget_plans(self, changed: tuple[str, ...]) -> None:
+        plans = self._plans.pop(changed)
+        if isinstance(plans, StepPlans):
+            plans.close()
+
+    def _run_again(self, plans: StepPlans, steps: Steps, changed: Sequence[str], at: Mapping[str, _At]) -> Changes:
+        relations = self._images(changed, at)
+        for table in changed:
+            for image in ("before", "after"):
+                plans.fill(IMAGES, state(table, image), relations[state(table, image)])
+        for number, (step, found) in enumerate(steps):
+            for name, rows in self._look_up(found, at, relations).items():
+                plans.fill(number, name, rows)
+            if number < len(steps) - 2:
+                relations[step.name] = _not_many(plans.result(step.name))
+                plans.fill(number, step.name, relations[step.name])
+        rows, schema = plans.changes()
+        most = pc.max(rows.column(TIMES)).as_py()
+        return Changes(self.session.createDataFrame(rows, schema), rows.num_rows, most or 0)
+
     def _run(
         self,
-        steps: Sequence[tuple[Step, Sequence[Lookup]]],
+        query: DeclaredQuery,
+        steps: Steps,
         changed: Sequence[str],
         at: Mapping[str, _At],
         sql: Callable[[str], DataFrame],
-    ) -> tuple[DataFrame, DataFrame]:
-        relations: dict[str, Any] = {}
+    ) -> DataFrame:
+        """Plan and run the steps; return the `difference` between the last two, planned only."""
+        relations = self._images(changed, at)
+        affected: list[DataFrame] = []
         with ExitStack() as names:
             for table in changed:
-                own = at[table]
-                images = own.rows.images(own.moments["old"], own.moments["new"])
-                for image, rows in zip(("before", "after"), images, strict=True):
-                    relations[state(table, image)] = own.rows.form.decode(list(rows.values()))
-                    self._name(names, table, image, relations[state(table, image)])
-            affected: list[DataFrame] = []
-            for step, found in steps:
-                self._look_up(found, at, relations, names)
+                for image in ("before", "after"):
+                    self._name(names, table, image, relations[state(table, image)], at)
+            for number, (step, found) in enumerate(steps):
+                looked_up = self._look_up(found, at, relations)
+                for table, which in {(lookup.table, lookup.which) for lookup in found}:
+                    self._name(names, table, which, looked_up[state(table, which)], at)
                 frame = sql(step.sql())
-                if step in (steps[-2][0], steps[-1][0]):
+                if number >= len(steps) - 2:
                     affected.append(frame)
                     continue
-                relations[step.name] = few = frame.toArrow()
-                if few.num_rows > _MOST_REACHED:
-                    raise NotKnown(f"more than {_MOST_REACHED} rows are reached")
+                relations[step.name] = few = _not_many(frame.toArrow())
                 names.enter_context(temp_view(self.session, step.name, self.session.createDataFrame(few, frame.schema)))
         before, after = affected
-        return before, after
+        return difference(before, after, query.key, counted=True)
 
-    def _look_up(
-        self, found: Sequence[Lookup], at: Mapping[str, _At], relations: dict[str, Any], names: ExitStack
-    ) -> None:
-        """Look up the rows of a step and name them as the states of their tables."""
+    def _images(self, changed: Sequence[str], at: Mapping[str, _At]) -> dict[str, Any]:
+        """Return the rows of the changed keys before and after the batch, Arrow tables by name in the SQL."""
+        relations: dict[str, Any] = {}
+        for table in changed:
+            own = at[table]
+            images = own.rows.images(own.moments["old"], own.moments["new"])
+            for image, rows in zip(("before", "after"), images, strict=True):
+                relations[state(table, image)] = own.rows.form.decode(list(rows.values()))
+        return relations
+
+    def _look_up(self, found: Sequence[Lookup], at: Mapping[str, _At], relations: dict[str, Any]) -> dict[str, Any]:
+        """Look up the rows of a step; return those of each table's state, Arrow tables by name in the SQL.
+
+        `relations` are what values are looked up from: the images, the results of steps, and what this adds.
+        """
         states: dict[tuple[str, State], Rows] = {}
         for lookup in found:
             own = at[lookup.table]
@@ -238,20 +338,29 @@ class Reached:
             relations[lookup.name] = own.rows.form.decode(list(rows.values()))
             # a state may be reached on several ways
             states.setdefault((lookup.table, lookup.which), {}).update(rows)
-        for (table, which), rows in states.items():
-            self._name(names, table, which, at[table].rows.form.decode(list(rows.values())))
+        return {
+            state(table, which): at[table].rows.form.decode(list(rows.values()))
+            for (table, which), rows in states.items()
+        }
 
-    def _name(self, names: ExitStack, table: str, which: str, rows: Any) -> None:
-        columns = self.records.shapes(self.view.topic_of[table]).columns
-        there = set(rows.column_names)
-        schema = StructType([StructField(name, kind) for name, kind in columns.items() if name in there])
-        frame = self.session.createDataFrame(rows, schema)
+    def _name(self, names: ExitStack, table: str, which: str, rows: Any, at: Mapping[str, _At]) -> None:
+        frame = self.session.createDataFrame(rows, self._layout(table, at[table].rows.form))
         names.enter_context(temp_view(self.session, state(table, which), frame))
+
+    def _layout(self, table: str, form: RowForm) -> StructType:
+        """Return the columns of a table's looked up rows."""
+        columns = self.records.shapes(self.view.topic_of[table]).columns
+        return StructType([StructField(name, kind) for name, kind in columns.items() if name in form.columns])
+
+
+def _not_many(rows: Any) -> Any:
+    if rows.num_rows > _MOST_REACHED:
+        raise NotKnown(f"more than {_MOST_REACHED} rows are reached")
+    return rows
 
 
 def _values(lookup: Lookup, relations: Mapping[str, Any], form: RowForm) -> list[Any]:
     """Return the distinct values of a lookup, an Arrow array for each of its columns, with these columns' types."""
-    import pyarrow as pa  # type: ignore[import-untyped]
 
     kinds = [form.columns[name] for name in lookup.by]
     parts = []
@@ -271,8 +380,6 @@ def _values(lookup: Lookup, relations: Mapping[str, Any], form: RowForm) -> list
 
 def _as_type(column: Any, kind: Any) -> Any:
     """Return a column with another type, if its values are equal in Spark exactly when they are then."""
-    import pyarrow as pa
-    import pyarrow.types as types  # type: ignore[import-untyped]
 
     if column.type == kind:
         return column
@@ -289,20 +396,17 @@ def _as_type(column: Any, kind: Any) -> Any:
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow.types as types
 
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _is_moment(kind: Any) -> bool:
-    import pyarrow.types as types
 
     # whatever the zone that it is shown in
     return bool(types.is_timestamp(kind) and kind.tz is not None)
 
 
 def _is_local(kind: Any) -> bool:
-    import pyarrow.types as types
 
     return bool(types.is_timestamp(kind) and kind.tz is None)
 

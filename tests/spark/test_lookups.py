@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from tailrace.sinks.iceberg.direct.writers import index_folder
 from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.lookup.row_form import RowForm
 from tailrace.spark_jobs.lookup.table_rows import Log, TableRows
+from tailrace.spark_jobs.maintain.plan_source import TooLarge
 from tailrace.spark_jobs.maintain.states import States
+from tailrace.spark_jobs.maintain.step_plans import StepPlans
 from tests.spark.conftest import ROUNDS, Bench, step
 from tests.spark.pipeline import column
 from tests.spark.shop import Shop
@@ -69,6 +72,51 @@ def test_small_batches_read_no_table(bench: Make, monkeypatch: pytest.MonkeyPatc
             _no_scan(patched)
             shop.step()
         shop.check()
+
+
+def test_steps_are_planned_once_for_tables_that_change_together(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"sums_{uuid.uuid4().hex[:8]}"
+    query = "SELECT t.part, count(*) AS n, sum(t.price) AS price FROM public.t t GROUP BY t.part"
+    made = bench({name: View(query=query, key=["part"])})
+    made.pipeline.table("t", [column("id", "int4"), column("part", "text"), column("price", "int4")], ("id",))
+    planned, ran, plan, changes = list[StepPlans](), list[StepPlans](), StepPlans.__init__, StepPlans.changes
+
+    def planning(self: StepPlans, *arguments: Any) -> None:
+        planned.append(self)
+        plan(self, *arguments)
+
+    def running(self: StepPlans) -> Any:
+        ran.append(self)
+        return changes(self)
+
+    monkeypatch.setattr(StepPlans, "__init__", planning)
+    monkeypatch.setattr(StepPlans, "changes", running)
+    view, rows = made.kept(name), dict[int, tuple[str, int]]()
+    for number in range(5):
+        with made.pipeline.transaction() as tx:
+            for id in range(number, number + 3):
+                rows[id] = "xyz"[(id + number) % 3], id * 10 + number
+                tx.put("t", {"id": id, "part": rows[id][0], "price": rows[id][1]})
+        step(made, view)
+        parts = {part for part, _ in rows.values()}
+        prices = {part: [price for of, price in rows.values() if of == part] for part in parts}
+        found = {row["part"]: (row["n"], row["price"]) for row in made.rows(name)}
+        assert found == {part: (len(each), sum(each)) for part, each in prices.items()}
+    assert len(planned) == 1
+    assert ran == planned * 4
+
+
+def test_rows_that_do_not_fit_a_plan_are_planned_for(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = _filled(bench, "left", "group")
+
+    def full(*_: Any) -> None:
+        raise TooLarge
+
+    monkeypatch.setattr(StepPlans, "fill", full)
+    _no_scan(monkeypatch)
+    _change(shop)
+    shop.step()
+    shop.check()
 
 
 def test_a_view_that_lags_looks_up_its_own_old_state(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
