@@ -68,6 +68,8 @@ _QUICK = [
     ("table resume u", 0),
     ("table remove u", 0),
     ("table add u", 0),
+    ("check", 0),
+    ("init --dsn postgresql://127.0.0.1:1/x", 4),
     ("slot show", 0),
     ("slot drop --confirm another", 4),
     ("snapshot plan", 0),
@@ -101,7 +103,8 @@ def assert_readable(seen: Seen, width: int) -> None:
     """Assert that nothing is raw, and that no line is wider than the terminal."""
     assert_nothing_raw(seen)
     # what is to be pasted stays whole: the lines of hints, statements, and what has no space
-    broken = re.sub(r"^HINT .*$(\n {7}.*$)*|^.*;$|^ *(# )?\S+$", "", "\n".join(seen.drawn), flags=re.MULTILINE)
+    whole = r"^HINT .*$(\n {7}.*$)*|^ +paste .*$|^.*;$|^ *(# )?\S+$"
+    broken = re.sub(whole, "", "\n".join(seen.drawn), flags=re.MULTILINE)
     assert [line for line in broken.split("\n") if len(line) > width] == []
 
 
