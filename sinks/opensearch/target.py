@@ -74,7 +74,6 @@ class OpenSearchTarget:
         self._alias = alias_of(search, view)
         self._cuts = cuts_index(search)
         self._client = connect(search)
-        self._seen: dict[int, dict[str, str]] = {}
         with named_errors(search):
             if not self._client.indices.exists(index=self._cuts):
                 # 400: another process was faster.
@@ -82,8 +81,6 @@ class OpenSearchTarget:
 
     def live(self) -> Applied | None:
         """Return the state of the generation that readers see; None if nothing was ever applied."""
-        # Another process may have dropped a generation and created one with the same number.
-        self._seen.clear()
         with named_errors(self._search):
             index = self._live_index()
             return None if index is None else self._applied(int(index.rpartition("-g")[2]))
@@ -122,20 +119,18 @@ class OpenSearchTarget:
         """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         types = {f.name: f.dataType.simpleString() for f in changes.schema if f.name != DELETED}
         with named_errors(self._search):
-            self._check_there(generation)
-            known = self._seen.get(generation) or self.columns(generation)
+            known = self.columns(generation)
             if {**known, **types} != known:
                 self._check_types(known, types)
                 body = mapping({**known, **types}, key)
                 self._client.indices.put_mapping(index=self.index(generation), body=body)
-            self._seen[generation] = {**known, **types}
             before = self._applied(generation)
         return self._apply(generation, changes, key, commit, before)
 
     def unchanged(self, applied: Applied, commit: Commit) -> Applied:
         """Write only the cut and its facts."""
         with named_errors(self._search):
-            self._check_there(applied.generation)
+            self._meta(applied.generation)
             self._store(applied.generation, commit, commit.cut, None)
         return self._now(applied.generation, commit)
 
@@ -272,32 +267,30 @@ class OpenSearchTarget:
         return found
 
     def _meta(self, generation: int) -> dict[str, Any]:
-        index = self.index(generation)
-        found: dict[str, Any] = self._client.indices.get_mapping(index=index)[index]["mappings"]["_meta"]
-        return found
+        """Return what a generation's mapping says of it.
 
-    def _check_there(self, generation: int) -> None:
-        """Raise RebuildError (TR-534) if the index was deleted; a write would create one, without alias and mapping."""
+        RebuildError (TR-534) if the index was deleted: a write would create one of that name, without our mapping.
+        """
         index = self.index(generation)
         answer = self._client.indices.get_mapping(index=index, params={"ignore": 404})
-        if "columns" not in answer.get(index, {}).get("mappings", {}).get("_meta", {}):
+        found: dict[str, Any] | None = answer.get(index, {}).get("mappings", {}).get("_meta")
+        if found is None:
             raise RebuildError(
                 "TR-534",
                 f'view "{self._view}": its index "{index}" is not there',
                 view=self._view,
                 detail="It was deleted, or is another one of that name; what it had is lost.",
             )
+        return found
 
     def _create(self, generation: int, types: Mapping[str, str], key: Sequence[str]) -> None:
         body = {"settings": {"index": _SETTINGS}, "mappings": mapping(types, key)}
         self._client.indices.create(index=self.index(generation), body=body)
-        self._seen[generation] = dict(types)
 
     def _drop(self, generation: int) -> None:
         """Drop a generation: first its cut, because an index without a cut counts only as remains."""
         self._client.delete(index=self._cuts, id=cut_id(self._view, generation), params={"ignore": 404})
         self._client.indices.delete(index=self.index(generation), params={"ignore": 404})
-        self._seen.pop(generation, None)
 
     def _numbers(self) -> list[int]:
         there = self._client.indices.get(index=f"{self._alias}-g*", params={"filter_path": "*.aliases"})
