@@ -12,7 +12,7 @@ from tailrace.cdc.operations.slots import read_slot
 from tailrace.schemas.lsn import format_lsn
 from tests.integration.test_bad_input import assert_refused, slots
 from tests.integration.test_start import Pipeline, _invalidate, fresh, stopped
-from tests.support.daemon import running, tailrace, wait_for_state
+from tests.support.daemon import running, tailrace, wait_until
 
 __all__ = ["fresh", "stopped"]  # fixtures
 
@@ -47,9 +47,9 @@ def test_show_agrees_with_the_server_and_the_topics(stopped: Pipeline) -> None:
 
 def test_show_names_the_reader_and_drop_refuses_an_active_slot(stopped: Pipeline) -> None:
     with running(stopped.path):
-        wait_for_state(stopped.config, stopped.connection)
+        # a state is no proof of a reader: the last run may have left one with everything that is committed
+        wait_until(lambda: _shown(stopped)["active_pid"] is not None)
         pid = _shown(stopped)["active_pid"]
-        assert pid is not None
         done = tailrace("slot", "drop", "--confirm", stopped.name, cwd=stopped.path.parent)
         assert done.returncode == 4
         assert "TR-206" in done.stderr

@@ -135,8 +135,11 @@ def running(config: Path, *, forked: bool = True) -> Iterator[Daemon]:
 def wait_for_state(
     config: Config, connection: psycopg.Connection, seconds: float = 60, tables: Collection[str] | None = None
 ) -> Cut:
-    """Return the first state, of all tables or of these, that has everything committed before this call."""
-    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    """Return the first state, of all tables or of these, that has everything committed before this call.
+
+    It is of a daemon that reads the slot now: the state that a stopped one has left is not enough.
+    """
+    row = connection.execute("SELECT pg_logical_emit_message(true, 'test', 'x')::text").fetchone()
     assert row is not None
     target = parse_lsn(row[0])
     # write something after the target, for an idle source is reported at intervals only
