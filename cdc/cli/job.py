@@ -17,6 +17,7 @@ from tailrace.cdc.cli.display import Display
 
 if TYPE_CHECKING:
     from tailrace.cdc.launch.spark_job import Job
+    from tailrace.schemas.errors import TailraceError
 
 _LAST_WORDS_S: Final = 5.0
 """Maximum wait in seconds for the last lines after the job has ended: a child process may hold the pipe open."""
@@ -33,10 +34,25 @@ def run_shown(started: Job, what: str, *, service: bool = False) -> int:
         return run_on(display, started, display.line if sys.stdout.isatty() else None, service=service)
 
 
-def ended(code: int) -> None:
-    """End the command with a job's exit code; the job has printed its error."""
+def ended(code: int, *, service: bool = False) -> None:
+    """End the command with a job's exit code. The job has printed its error, unless a signal has ended it."""
+    if code < 0:
+        from tailrace.schemas.log_form import failure
+
+        print(failure(_killed(-code), terminal=not service or sys.stderr.isatty()), file=sys.stderr, flush=True)
     if code:
         raise typer.Exit(code if code > 0 else 128 - code)
+
+
+def _killed(number: int) -> TailraceError:
+    from tailrace.schemas.errors import TailraceError
+
+    return TailraceError(
+        "TR-518",
+        f"the Spark job was ended by signal {number} ({signal.Signals(number).name})",
+        detail="It could not report why. Uncommitted work has no effect; the next start repeats it.",
+        hint="dmesg | grep -i 'out of memory'  # SIGKILL is mostly the kernel's, for want of memory",
+    )
 
 
 def run_on(display: Display, started: Job, result: Callable[[str], None] | None, *, service: bool = False) -> int:

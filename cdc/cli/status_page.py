@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tailrace.cdc.operations.quantities import bytes_text, duration_text, lag_text
-from tailrace.cdc.operations.status import DaemonStatus, SourceStatus, Status, TopicsStatus, ViewStatus
+from tailrace.cdc.operations.status import DaemonStatus, SourceStatus, Status, TopicsStatus, ViewStatus, not_followed
 from tailrace.cdc.operations.table_waits import sentence
 from tailrace.cdc.postgres.membership import shown
 from tailrace.schemas.lsn import format_lsn
@@ -30,17 +30,28 @@ def status_lines(status: Status, width: int = 80) -> Iterator[str]:
         yield from view_lines(status.views, width, said=status.topics.error)
 
 
-def view_lines(views: Sequence[ViewStatus], width: int = 80, said: str | None = None) -> Iterator[str]:
-    """Yield a table of views with LSN and lag, then their errors, except one that equals `said`."""
+def view_lines(
+    views: Sequence[ViewStatus], width: int = 80, said: str | None = None, *, full: bool = False
+) -> Iterator[str]:
+    """Yield a table of views with LSN and lag, then their errors, except one that equals `said`.
+
+    With `full`, the errors have their details and hints, and nothing is wrapped.
+    """
     rows = [("VIEW", "TARGET", "LSN", "LAG"), *map(_view, views)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for *cells, last in rows:
         yield "  ".join([cell.ljust(size) for cell, size in zip(cells, widths, strict=True)] + [last]).rstrip()
     errors = dict.fromkeys(view.error for view in views if view.error and view.error != said)
-    if errors:
+    followers = not_followed(views)
+    if (errors and not full) or followers:
         yield ""
+    for line, of in followers.items():
+        yield from _wrapped(f"{', '.join(of)}: {line}", width)
     for error in errors:
         of = [view.name for view in views if view.error == error]
+        if full:
+            yield from ("", f"{', '.join(of)}:", *error.splitlines())
+            continue
         # an error that several views share, such as Kafka being down, is printed once
         yield from _wrapped(f"{', '.join(of)}: {_first_line(error)}", width)
         if "\n" in error:
@@ -191,7 +202,7 @@ def _view(view: ViewStatus) -> tuple[str, str, str, str]:
     else:
         state = [lag_text(view.lag_bytes, view.lag_seconds)]
     begins = [] if view.history_from_lsn is None else [f"from {_lsn(view.history_from_lsn)}"]
-    stopped = ["stopped, see below"] if view.error else []
+    stopped = [f"{'waits' if view.only_waits else 'stopped'}, see below"] if view.error else []
     lsn = "-" if view.flushed_lsn is None else _lsn(view.flushed_lsn)
     return view.name, view.target, lsn, ", ".join(state + begins + stopped + waits)
 

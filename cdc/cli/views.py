@@ -52,7 +52,7 @@ def status(
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Show the LSN that each view has applied, and its lag."""
+    """Show the LSN that each view has applied, and its lag. Exit codes as of `tailrace status`, for these views."""
     with Display("asking PostgreSQL and Kafka", json=json):
         from tailrace.cdc.cli.status_page import view_lines
         from tailrace.cdc.operations.read_status import read_status
@@ -64,13 +64,12 @@ def status(
         status = read_status(loaded)
     if json:
         output.json([view for view in status.to_dict()["views"] if view["name"] in chosen])
-        return
-    found = [view for view in status.views if view.name in chosen]
-    for text in view_lines(found, output.width()):
-        output.line(text)
-    for view in found if views else ():
-        if view.error:
-            output.line(f"\n{view.name}:\n{view.error}")
+    else:
+        found = [view for view in status.views if view.name in chosen]
+        for text in view_lines(found, output.width(), full=bool(views)):
+            output.line(text)
+    if code := status.views_exit_code(chosen):
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -248,7 +247,8 @@ def _run_job(
 
         loaded = read(path)
         views = named(loaded.config, names)
-        refuse_without_key(loaded.config, views)
+        # without names, the one that is refused would stop the others: its batch parks it
+        refuse_without_key(loaded.config, views, at_topics=bool(names) or not service)
         file = ["--config", str(loaded.path)] if loaded.path else []
         display.show("starting Spark", None)
         started = job(loaded.config, script, [*options, *file, *names])
@@ -257,15 +257,15 @@ def _run_job(
 
 def _show(started: Job, what: str, *, shown: bool, service: bool = False) -> None:
     if shown and on_terminal():
-        ended(run_shown(started, what, service=service))
+        ended(run_shown(started, what, service=service), service=service)
     else:
-        _run(started, what)
+        _run(started, what, service=service)
 
 
-def _run(started: Job, what: str) -> None:
+def _run(started: Job, what: str, *, service: bool) -> None:
     from tailrace.cdc.launch.spark_job import start
 
     if on_terminal():
         output.note(f"{what}; Ctrl-C ends the job")
     # in its own process group: else the terminal also sends Ctrl-C, and a second signal ends a job in mid-batch
-    ended(wait(start(started, process_group=0)))
+    ended(wait(start(started, process_group=0)), service=service)

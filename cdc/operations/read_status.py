@@ -27,6 +27,7 @@ from tailrace.schemas.records.position import PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import Reader
 from tailrace.sinks.control.views_topic import ViewRecord, read_views
+from tailrace.sinks.target.follower import follower
 from tailrace.snapshot.progress import ReadProgress
 
 KAFKA_TIMEOUT_S: Final = 5.0
@@ -89,6 +90,7 @@ def read_pipeline(
             lag_s=lag_s,
             daemon=daemon_status(source, reads.daemon if reads else None, answer),
             remedies=reads.remedies() if reads else {},
+            followers={name: found for name in config.views if (found := follower(config, name)) is not None},
         )
         return status, reads
 

@@ -5,17 +5,20 @@ A server that is down is reported in the status, not raised as an error. `schema
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from tailrace.cdc.health.forecast import seconds_to_full
 from tailrace.cdc.operations.table_waits import TableWait, incomplete_tables, waited_for
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.schemas.config.model import Config, View
+from tailrace.schemas.error_codes import CODES
+from tailrace.schemas.error_codes.entry import Retry
 from tailrace.schemas.errors import FoundError, SinkError, SourceError
 from tailrace.schemas.lag import age, lacking, missing_since
 from tailrace.schemas.lsn import format_lsn
@@ -24,8 +27,10 @@ from tailrace.schemas.records.position import Cut, PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.table_names import split_name
 from tailrace.sinks.control.views_topic import WAITS_FOR_TABLE, ViewRecord
+from tailrace.sinks.target.follower import Follower
 
-_PRESENT_S = 60.0
+_PRESENT_S: Final = 60.0
+_PASSING: Final = frozenset(code for code, entry in CODES.items() if entry.retry is Retry.ROUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ class ViewStatus:
     """State of a view. It equals the database as of `flushed_lsn`, which is None before the first batch.
 
     A history or a log begins at `history_from_lsn`. The view does not advance until the tables in `waits_for` are
-    complete.
+    complete. `follower` is the process that follows it, or did, as far as this host knows.
     """
 
     name: str
@@ -114,11 +119,28 @@ class ViewStatus:
     lag_seconds: float | None = None
     history_from_lsn: int | None = None
     waits_for: tuple[TableWait, ...] = ()
+    follower: Follower | None = None
 
     @property
     def only_waits(self) -> bool:
-        """Whether the error says that the view waits for tables that are still being read."""
-        return WAITS_FOR_TABLE in (self.error or "").partition("\n")[0]
+        """Whether the error says that the view waits for what comes by itself, such as tables that are being read."""
+        code = re.match(r"ERROR\s+(TR-\d{3})", self.error or "")
+        return code is not None and code[1] in _PASSING
+
+    @property
+    def needs_a_person(self) -> bool:
+        """Whether the view has stopped, or its process has ended and nobody has stopped it."""
+        dead = self.follower is not None and self.follower.needs_a_person
+        return dead or bool(self.error and not self.only_waits)
+
+
+def not_followed(views: Sequence[ViewStatus]) -> dict[str, list[str]]:
+    """Return the views that nobody follows, as far as this host knows, by what has become of their process."""
+    found: dict[str, list[str]] = {}
+    for view in views:
+        if view.follower is not None and (why := view.follower.not_followed) is not None:
+            found.setdefault(why, []).append(view.name)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +176,18 @@ class Status:
 
         A server that is down comes first: it may be the cause of the rest, or hide it.
         """
+        return self._outage or (FoundError.exit_code if self._needs_a_person else 0)
+
+    def views_exit_code(self, names: Collection[str]) -> int:
+        """Return the exit code for the status of these views only: 0, 4, 5 or 7 as above."""
+        wrong = any(view.needs_a_person for view in self.views if view.name in names)
+        return self._outage or (FoundError.exit_code if wrong else 0)
+
+    @property
+    def _outage(self) -> int:
         if self.source.error is not None:
             return SourceError.exit_code
-        if self.topics.error is not None:
-            return SinkError.exit_code
-        return FoundError.exit_code if self._needs_a_person else 0
+        return 0 if self.topics.error is None else SinkError.exit_code
 
     @property
     def _needs_a_person(self) -> bool:
@@ -170,7 +199,7 @@ class Status:
             or self.lacks_slot
             or not self.source.captures_any
             or any(self.topics.parked_tables.values())
-            or any(view.error and not view.only_waits for view in self.views)
+            or any(view.needs_a_person for view in self.views)
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -206,12 +235,14 @@ def assemble(
     lag_s: float | None = None,
     daemon: DaemonStatus = DaemonStatus(),
     remedies: Mapping[str, str] = MappingProxyType({}),
+    followers: Mapping[str, Follower] = MappingProxyType({}),
 ) -> Status:
     """Assemble the status from the data that was read.
 
     `positions` are the last position records, in order, with their Kafka timestamps (ms). `lag_s` is the lag of the
     topics, None if unknown. `shares` is the fraction of each table, of those being read, that has been read.
-    `remedies` has the statements that publish the changes of each unpublished table.
+    `remedies` has the statements that publish the changes of each unpublished table. `followers` has the process of
+    each view that this host knows.
     """
     record, stored_ms = positions[-1] if positions else (None, 0)
     flushed = record.here.flushed_lsn if record else None
@@ -238,6 +269,7 @@ def assemble(
         _view(config, name, records.get(name), views_error, source.wal_lsn, topics, positions, now, waits[name])
         for name in config.views
     )
+    views = tuple(replace(view, follower=followers.get(view.name)) for view in views)
     return Status(config.source.slot, source, topics, views, daemon)
 
 

@@ -87,10 +87,11 @@ def not_compared(config: Config, by_spark: Collection[str]) -> dict[str, str]:
     return {kind: ", ".join(names) for kind, names in sorted(kinds.items(), reverse=True)}
 
 
-def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
+def refuse_without_key(config: Config, views: Mapping[str, View], *, at_topics: bool = True) -> None:
     """Raise ConfigError for a view whose table has no key, or whose topic is a log of inserts (TR-508).
 
-    Without a key, rows cannot be distinguished, so none is the newest. Views with shape "log" are allowed.
+    Without a key, rows cannot be distinguished, so none is the newest. Views with shape "log" are allowed. Without
+    `at_topics` the configuration alone is examined: batches examine the topics, too.
     """
     if config.source.publish == "insert":
         for name, view in views.items():
@@ -102,6 +103,8 @@ def refuse_without_key(config: Config, views: Mapping[str, View]) -> None:
                     " so the current rows of the table are unknown.",
                     hint='shape = "log"  # under [views.' + name + "]: a row for each insert",
                 )
+    if not at_topics:
+        return
     topics = Topics(config.kafka.prefix)
     subjects = {stored.subject for stored in read_schemas(config.kafka, topics)}
     for name, view in views.items():

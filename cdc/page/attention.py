@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from tailrace.cdc.health.health import Health
 from tailrace.cdc.operations.quantities import bytes_text, duration_text
-from tailrace.cdc.operations.status import SourceStatus, Status
+from tailrace.cdc.operations.status import SourceStatus, Status, not_followed
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.error_codes import CODES
 
@@ -98,6 +98,10 @@ def _views(status: Status) -> Iterator[Problem]:
         if view.error and not view.only_waits and view.error != status.topics.error:
             code, message, hint = named_error(view.error, view.name)
             yield Problem("bad", f"View {view.name} is parked", message or "", code, hint)
+    for why, names in not_followed(status.views).items():
+        dead = any(view.follower and view.follower.needs_a_person for view in status.views if view.name in names)
+        title = f"Nobody follows {', '.join(names)}"
+        yield Problem("bad" if dead else "warn", title, why, hint="tailrace views follow")
 
 
 def _tables(health: Health) -> Iterator[Problem]:

@@ -241,15 +241,17 @@ def _views_stage(status: Status | None, history: History) -> Stage:
     views = status.views if status else ()
     if not views:
         return Stage("Views", "none declared" if status else "", "off", "", "", "", "", "")
-    stopped = [view for view in views if view.error and not view.only_waits]
+    parked = [view for view in views if view.error and not view.only_waits]
+    dead = [view for view in views if view.follower is not None and view.follower.needs_a_person]
     lags = [view.lag_seconds for view in views]
     known = [lag for lag in lags if lag is not None]
     lag = lag_text(None, max(known)) if known else UNKNOWN
+    maintained = "maintained" if len(known) == len(lags) else "not all maintained"
     return Stage(
         "Views",
         "1 view" if len(views) == 1 else f"{len(views)} views",
-        "bad" if stopped else "ok" if len(known) == len(lags) else "warn",
-        f"{len(stopped)} parked" if stopped else "maintained" if len(known) == len(lags) else "not all maintained",
+        "bad" if parked or dead else "ok" if len(known) == len(lags) else "warn",
+        f"{len(parked)} parked" if parked else "not followed" if dead else maintained,
         _lsn(oldest_view(status)),
         "",
         _per_second(history.rate(lambda each: each.views_lsn), bytes_text),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.schemas.error_codes.entry import ErrorCode, Retry
-from tailrace.schemas.errors import ConfigError, DeadlineError, FoundError, SinkError, StateError
+from tailrace.schemas.errors import ConfigError, DeadlineError, FoundError, SinkError, StateError, TailraceError
 
 CODES: Final = (
     ErrorCode(
@@ -138,6 +138,16 @@ CODES: Final = (
         "The view is not in the warehouse",
         cause="`tailrace.table` was called with a view that is not declared, or has another target.",
         remedy='Use a view with `target = "warehouse"`: `tailrace views list` prints them.',
+    ),
+    ErrorCode(
+        "TR-518",
+        TailraceError,
+        "A signal has ended the Spark job",
+        cause="The job's process was killed and could not report it: by the kernel if memory is short (SIGKILL;"
+        " `dmesg` names it), by a person, or by a fault in native code (SIGSEGV). The command exits with 128 plus the"
+        " signal's number.",
+        remedy="Give it more memory or less to do (`spark.driver_memory`, `spark.views_at_once`), and start it again:"
+        " it repeats what was not committed.",
     ),
     ErrorCode(
         "TR-520",

@@ -18,6 +18,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import Lsn, format_lsn, parse_lsn
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.target.follower import following
 from tailrace.spark_jobs.causes import is_jvm_gone
 from tailrace.spark_jobs.health.backlog import Reached
 from tailrace.spark_jobs.health.health import JobHealth, ViewHealth
@@ -53,7 +54,12 @@ def main(arguments: Sequence[str]) -> int:
         names = in_order(config, given.views or config.views)
         health = JobHealth()
         try:
-            with serving(config, health), opened(config, names) as shared, watching(config, health):
+            with (
+                following(config, names),
+                serving(config, health),
+                opened(config, names) as shared,
+                watching(config, health),
+            ):
                 views = [open_view(shared, name) for name in names]
                 health.begin(known(shared, views, health))
                 line(event="views job started", views=names, **({"health": health.url} if health.url else {}))

@@ -182,7 +182,7 @@ def _assert_no_views(config_path: Path) -> None:
     """A view and a verification of such a table are refused, each with its reason."""
     with config_path.open("a") as file:
         file.write('[views.log]\ntable = "public.plain"\n[warehouse]\nuri = "jdbc:sqlite:x"\nlocation = "x"\n')
-    for arguments, code in ((("views", "follow"), "TR-508"), (("verify", "log"), "TR-344")):
+    for arguments, code in ((("views", "follow", "log"), "TR-508"), (("verify", "log"), "TR-344")):
         refused = tailrace(*arguments, "--config", str(config_path))
         assert refused.returncode == 3
         assert code in refused.stderr

@@ -30,6 +30,7 @@ from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.metrics import VIEWS
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.target.follower import follower
 from tests.spark.pipeline import Pipeline, column
 from tests.support.daemon import ROOT, tailrace, wait_until, write_config
 from tests.support.terminal import alive_in
@@ -155,13 +156,16 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         assert_health_while_all_is_well(file, pipeline)
         assert_health_of_a_parked_view(file, pipeline)
         assert "hunter" not in ask(file, "/readyz")[1] + ask(file, "/metrics")[1]
+        assert shown_followers(file) == {"running"}
         follow.kill()
         wait_until(lambda: not alive_in(follow.pid), 15)
+        assert shown_followers(file) == {"killed"}
     folders = {each.name for each in tmp_path.iterdir() if each.is_dir()}
     assert folders == {"new one", "wh"}, "no spark-warehouse, nothing with escapes"
 
     with pipeline.transaction() as tx:
         tx.put("t", {"id": 1, "n": 50})
+    assert_a_killed_job_is_reported(file)
     with following(file) as follow:
         wait_applied(file, pipeline)
         # as a supervisor does: the JVM is terminated, too, in the middle of its work
@@ -175,7 +179,29 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
     assert "Traceback" not in text
     assert "ERROR" not in text
     assert not [each for each in logged(file) if each["event"] == "view parked"]
+    assert shown_followers(file) == {"stopped"}
     assert_one_view_is_followed_up_to_an_lsn(file, pipeline)
+
+
+def shown_followers(file: Path) -> set[str]:
+    """Return the states of the processes that follow the views, of which there is one."""
+    config = load(file)
+    found = [follower(config, view) for view in config.views]
+    return {each.state for each in found if each is not None}
+
+
+def assert_a_killed_job_is_reported(file: Path) -> None:
+    with following(file) as follow:
+        wait_until(lambda: shown_followers(file) == {"running"}, 60)
+        (job,) = follow.children()
+        job.kill()
+        assert follow.wait(30) == 128 + signal.SIGKILL
+        last = logged(file)[-1]
+        assert (last["level"], last["code"]) == ("error", "TR-518"), last
+        assert "signal 9 (SIGKILL)" in last["event"]
+    done = tailrace("views", "status", "--config", str(file))
+    assert "NOT FOLLOWED: `tailrace views follow` (process " in done.stdout, done.stdout + done.stderr
+    assert done.returncode in (4, 7)  # this test has no PostgreSQL
 
 
 def assert_one_view_is_followed_up_to_an_lsn(file: Path, pipeline: Pipeline) -> None:

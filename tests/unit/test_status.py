@@ -18,6 +18,7 @@ from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.daemon import DaemonRecord
 from tailrace.schemas.records.position import Cut, PositionRecord
 from tailrace.sinks.control.views_topic import ViewRecord
+from tailrace.sinks.target.follower import Follower
 from tailrace.sinks.target.protocol import HistoryFrom
 
 NOW = 1_700_000_000.0
@@ -173,10 +174,26 @@ _WAITING = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
         (7, {"positions": stored(replace(_WAITING, parked={"public.orders": "TR-220"}), 1)}),
         (7, {"records": {"orders": ViewRecord("orders", "warehouse", 1, None, 1, error="ERROR  TR-522  it")}}),
         (0, {"records": {"orders": ViewRecord("orders", "warehouse", 1, None, 1, error="ERROR  TR-584  it")}}),
+        (0, {"records": {"orders": ViewRecord("orders", "warehouse", 1, None, 1, error="ERROR  TR-582  it")}}),
+        (0, {"followers": {"orders": Follower("running", "", "db1", 42)}}),
+        (0, {"followers": {"orders": Follower("stopped", "", "db1", 42)}}),
+        (7, {"followers": {"orders": Follower("killed", "", "db1", 42)}}),
+        (7, {"followers": {"orders": Follower("failed", "", "db1", 42, "TR-513", "no catalog")}}),
     ],
 )
 def test_the_exit_code_says_whether_a_server_is_down_or_a_person_is_needed(code: int, changes: dict[str, Any]) -> None:
     assert made(**changes).exit_code == code
+
+
+def test_a_view_that_nobody_follows_says_so() -> None:
+    dead = Follower("failed", "2026-11-24T19:00:00+00:00", "db1", 42, "TR-513", "no catalog")
+    status = made(followers={"orders": dead})
+    words = "`tailrace views follow` (process 42 on db1) failed at 2026-11-24 19:00:00 UTC: TR-513 no catalog"
+    assert f"orders: NOT FOLLOWED: {words}" in text(status)
+    assert status.to_dict()["views"][0]["follower"]["state"] == "failed"
+    assert status.views_exit_code(["orders"]) == 7
+    assert status.views_exit_code(["another"]) == 0
+    assert "FOLLOWED" not in text(made(followers={"orders": replace(dead, state="running")}))
 
 
 def test_a_slot_that_is_missing_is_not_shown_as_one_to_come() -> None:
