@@ -34,7 +34,7 @@ def up(
     """Start all processes that do not run, and return when the views have caught up. Safe to repeat."""
     with Display("starting servers") as display:
         from tailrace.cdc.dev.state import ended_on_failure
-        from tailrace.cdc.dev.up import NOT_CAUGHT_UP, bring_up, page_url, wait_for_views
+        from tailrace.cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views, where_to_look
 
         def told(what: str, done: int, total: int | None) -> None:
             display.step(what, done, total)
@@ -42,11 +42,11 @@ def up(
         with ended_on_failure(state_dir, display.note, but_for=(NOT_CAUGHT_UP,)):
             file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note, told=told)
             wait_for_views(file, servers, state_dir, say=display.phase, told=told)
-            page = page_url(file)
+            lines = where_to_look(file)
     shown = "" if file.parent == Path.cwd() else f" --config {file}"
     output.note(f"ready: tailrace status{shown} | tailrace tail orders{shown} | tailrace verify{shown}")
-    if page is not None:
-        output.note(f"status page: {page}")
+    for line in lines:
+        output.line(line)
     if foreground:
         _stay(file, state_dir)
 

@@ -50,10 +50,53 @@ _SEARCH: Final = """
 hosts = ["SEARCH"]
 """
 _VIEWS: Final = """
-# A view is a table, or a query in Spark SQL with a key, maintained in the warehouse or (target = "search") as an index:
-# [views.spending]
-# query = "SELECT customer_id, count(*) AS orders FROM public.orders GROUP BY customer_id"
-# key = ["customer_id"]
+# A view is a table, or a query in Spark SQL with a key, maintained in the warehouse or (target = "search") as an index.
+"""
+_QUERIES: Final = """
+[views.spending]            # an aggregate of a join: a change recomputes the rows of its customers only
+query = '''
+SELECT c.id, c.name, c.country, count(*) AS orders, sum(o.total) AS total
+FROM public.customers AS c JOIN public.orders AS o ON o.customer_id = c.id
+GROUP BY c.id, c.name, c.country
+'''
+key = ["id"]
+
+[views.sales_by_hour]       # a window on the time in the row, not on that of its arrival
+query = '''
+SELECT window.start AS hour, count(*) AS orders, sum(total) AS total
+FROM public.orders GROUP BY window(placed_at, '1 hour')
+'''
+key = ["hour"]
+
+[views.price_history]       # each version of a product, with valid_from and valid_to
+table = "public.products"
+shape = "history"
+
+[views.items_then]          # an as-of join: each item with the price of its product when the order was placed
+query = '''
+SELECT i.order_id, i.line, i.quantity, p.price AS price_then
+FROM public.order_items AS i JOIN public.orders AS o ON o.id = i.order_id
+JOIN price_history AS p ASOF o.placed_at ON p.id = i.product_id
+'''
+key = ["order_id", "line"]
+asof_before = "first"
+"""
+_DOCUMENTS: Final = """
+[views.order_documents]     # a document for each order, with its customer and a list of its items
+query = '''
+SELECT o.id, o.status, o.total, o.placed_at, c.name AS customer,
+       sort_array(collect_list(struct(i.line, p.name AS product, i.quantity, i.price))) AS items
+FROM public.orders AS o JOIN public.customers AS c ON c.id = o.customer_id
+JOIN public.order_items AS i ON i.order_id = o.id JOIN public.products AS p ON p.id = i.product_id
+GROUP BY o.id, o.status, o.total, o.placed_at, c.name
+'''
+key = ["id"]
+target = "search"
+
+[views.alerts]              # reverse search: the stored queries that each changed order matches, on a topic
+table = "public.orders"
+shape = "percolate"
+queries = "public.searches.query"
 """
 
 
@@ -90,6 +133,9 @@ def _text(servers: Servers, folder: Path) -> str:
     parts.append(_VIEWS)
     for name, table, more in views:
         parts.append(f'[views.{name.format(table=table)}]\ntable = "public.{table}"\n{more}\n')
+    parts.append(_QUERIES.lstrip("\n"))
+    if servers.opensearch is not None:
+        parts.append(_DOCUMENTS)
     return (
         _with_addresses("".join(parts).rstrip() + "\n", servers)
         .replace("JAVA_OPTIONS", SMALL_SPARK)

@@ -21,6 +21,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import SinkError, TailraceError
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.opensearch.target import alias_of
 
 DATABASE: Final = "shop"
 PROGRAMS: Final = ("daemon", "views", "load")
@@ -96,11 +97,19 @@ def wait_for_views(
         time.sleep(0.5)
 
 
-def page_url(file: Path) -> str | None:
-    """Return the address of the daemon's status page; None if it is off or the address is not recorded."""
+def where_to_look(file: Path) -> list[str]:
+    """Return lines to paste that show what runs: the status page, a search, a query of a table."""
     config = load(file)
     record = stored_reads(config).daemon if config.health.page else None
-    return f"http://{record.address}/" if record is not None and record.address else None
+    lines = [f"http://{record.address}/  # the status page"] if record is not None and record.address else []
+    if config.search is not None and "order_documents" in config.views:
+        index = alias_of(config.search, "order_documents")
+        lines.append(f"curl '{config.search.hosts[0]}/{index}/_search?q=customer:Chlo%C3%A9&size=1&pretty'")
+    if "spending" in config.views:
+        query = "SELECT country, sum(total) FROM v GROUP BY 1 ORDER BY 2 DESC LIMIT 3"
+        opened = f"tailrace.table('spending', config='{file}').scan.to_duckdb('v')"
+        lines.append(f"""{sys.executable} -c "import tailrace; print({opened}.sql('{query}'))"  # pip install duckdb""")
+    return lines
 
 
 def _applied(config: Config) -> dict[str, int]:
