@@ -15,9 +15,10 @@ from tailrace.spark_jobs.causes import job_failed
 
 
 class _Log:
-    """The lowest level that is written; all threads of a job share one log."""
+    """The lowest level that is written, and whether a result was cut; all threads of a job share one log."""
 
     least = LEVELS["info"]
+    cut = False
 
 
 def line(**values: Any) -> None:
@@ -30,7 +31,7 @@ def line(**values: Any) -> None:
 
 
 def result(text: str) -> None:
-    """Print a result on standard output; a closed pipe (`| head`) is not an error."""
+    """Print a result on standard output; a closed pipe (`| head`) does not end the job."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Escape characters that the locale's encoding lacks, as on standard error.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -39,6 +40,12 @@ def result(text: str) -> None:
     except BrokenPipeError:
         # The interpreter flushes standard output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _Log.cut = True
+
+
+def was_cut() -> bool:
+    """Whether the reader of standard output has ended before it had all results."""
+    return _Log.cut
 
 
 def set_level(level: str) -> None:

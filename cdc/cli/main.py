@@ -35,7 +35,7 @@ app = App(
     pretty_exceptions_enable=False,  # it could print local variables, and with them the DSN
     epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 configuration, 4 source, 5 sink, 6 needs a person, "
     "7 verify found a difference, check what stops a start, or status something that needs a person, "
-    "8 deadline passed, 130 interrupted.",
+    "8 deadline passed, 130 interrupted, 141 the reader of the output has ended.",
 )
 
 
@@ -87,6 +87,11 @@ def main() -> None:
         else:
             output.note(str(usage_error(error)))
         sys.exit(2)
+    except SystemExit as error:
+        # the library's own output, such as `--help`
+        if isinstance(error.__context__, BrokenPipeError):
+            sys.exit(output.CUT)
+        raise
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except TailraceError as error:
@@ -94,6 +99,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None and output.cannot_be_written():
+            if isinstance(error, BrokenPipeError):
+                sys.exit(output.CUT)
             refused = UsageError(
                 "TR-006",
                 f"standard output cannot be written: {error.strerror}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -14,20 +15,23 @@ import typer
 
 from tailrace.cdc.operations.quantities import bytes_text as bytes_text
 
+CUT: Final = 128 + signal.SIGPIPE
+"""Exit code of a command whose output was cut, as that of other Unix tools, which SIGPIPE ends."""
+
 _NARROWEST: Final = 8
 """No column of a table is made narrower, even if the table is wider than the terminal then."""
 _BELOW_HINT: Final = " " * 7
 
 
 def line(text: str = "") -> None:
-    """Print a line; if the reader has closed the pipe (``| head``), end the command quietly."""
+    """Print a line; if the reader has closed the pipe (``| head``), end the command quietly with `CUT`."""
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter flushes again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
+        raise typer.Exit(CUT) from None
 
 
 def open_missing_streams() -> None:

@@ -28,7 +28,7 @@ from tailrace.sinks.read.targets import TARGETS
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.spark_jobs.causes import NO_DRIVER, cause, is_jvm_gone
 from tailrace.spark_jobs.jobs.parent import end_with_parent
-from tailrace.spark_jobs.log import configure, named, set_level
+from tailrace.spark_jobs.log import configure, named, set_level, was_cut
 from tailrace.spark_jobs.views import targets_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run(main: Callable[[Config], None], path: Path | None, *, service: bool = Fa
         failed = named(error)
         print(failure(failed, terminal=not service or sys.stderr.isatty()), file=sys.stderr, flush=True)
         return failed.exit_code
-    return 0
+    return 128 + signal.SIGPIPE if was_cut() else 0
 
 
 @contextmanager

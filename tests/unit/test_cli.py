@@ -197,7 +197,7 @@ def test_a_job_whose_reader_has_ended_prints_no_error(folder: Path) -> None:
         )
     finally:
         os.close(write)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 USAGE = {
@@ -313,9 +313,11 @@ def test_an_unexpected_exception_is_reported_as_a_bug(folder: Path) -> None:
     assert "This is a bug" in result.stderr
 
 
-def test_a_closed_stdout_is_no_error(folder: Path) -> None:
+@pytest.mark.parametrize("command", [("config", "show"), ("--help",), ("status",)])
+def test_an_output_that_is_cut_ends_the_command_quietly(folder: Path, command: tuple[str, ...]) -> None:
+    """With the exit code of a program that SIGPIPE has ended: 0 would hide that `status` finds trouble."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tailrace.cdc.cli.main", "config", "show"],
+        [sys.executable, "-m", "tailrace.cdc.cli.main", *command],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -327,7 +329,7 @@ def test_a_closed_stdout_is_no_error(folder: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(30) == 0
+    assert process.wait(30) == 141
 
 
 def test_config_show_hides_secrets(folder: Path) -> None:
