@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from tailrace.cdc.check.finding import Finding
 
 _INDENT = " " * 7
+
+_PASTED: Final = re.compile(
+    r"(tailrace|kcat|kafka-[\w.-]+|apt-get|curl|df|dmesg|docker|export|iconv|ls|mkdir|pip|psql|ss|systemctl) "
+    r"|[A-Z_]+=\S|[A-Z]{3,} |--|\[|\"|[\w.]+ = "
+)
+"""The start of a command, of SQL or of a line of tailrace.toml; other lines of a hint are prose."""
 
 
 def check(
@@ -70,12 +77,12 @@ def _findings(config: Path | None, only: Sequence[str] | None) -> list[Finding]:
 
 
 def finding_lines(found: Sequence[Finding]) -> Iterator[str]:
-    """Yield the lines of the findings: severity, id and part, then what was seen and wanted, and lines to paste."""
+    """Yield the lines of the findings: severity, id and part, what was seen and wanted, hints and lines to paste."""
     for each in found:
         yield f"{each.severity.upper():<5}  {each.id}  {each.object}: {each.seen}"
         yield f"{_INDENT}wanted {each.wanted}"
         for line in each.paste.splitlines():
-            yield f"{_INDENT}paste  {line}"
+            yield f"{_INDENT}{'paste' if _PASTED.match(line) else 'hint '}  {line}"
         yield f"{_INDENT}page   {each.page}"
         yield ""
 

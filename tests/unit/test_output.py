@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tailrace.cdc.check.finding import Finding, Severity
+from tailrace.cdc.cli.check import finding_lines
 from tailrace.cdc.cli.output import fitted, table_lines, wrapped
 
 ROWS = [("rows", "host=127.0.0.1 port=5432 dbname=shop", "tailrace.toml"), ("q", "/a/path/that-is-longer", "default")]
@@ -84,3 +86,10 @@ def test_a_row_of_many_columns_breaks_between_them() -> None:
 )
 def test_a_note_breaks_at_spaces_and_a_hint_stays_whole(text: str, shown: str) -> None:
     assert fitted(text, 20) == shown
+
+
+def test_only_lines_to_paste_are_called_so() -> None:
+    paste = 'Is the broker running?\nkcat -b HOST:PORT -L  # look\nALTER ROLE a REPLICATION;\nshape = "log"\nor another'
+    found = Finding("TR-301", Severity.STOP, "kafka", "It is down.", "Start it.", paste, "page")
+    labels = [line.split()[0] for line in list(finding_lines([found]))[2:-2]]
+    assert labels == ["hint", "paste", "paste", "paste", "hint"]
