@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
 
+import orjson
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from tailrace.schemas.config.model import Config
@@ -26,6 +28,9 @@ from tailrace.snapshot.verify.canonical import Canon, row_of
 from tailrace.snapshot.verify.value_kinds import Form, Kind, key_fields, row_fields
 
 _WIDTH: Final = 40
+
+_QUOTED: Final = re.compile(r'[{}",\\\s]')
+"""Characters because of which PostgreSQL quotes an item of an array."""
 
 _REAL_DIGITS: Final = 6
 _DOUBLE_DIGITS: Final = 15
@@ -205,10 +210,26 @@ def _words(values: dict[str, Canon]) -> str:
 
 
 def _short(value: Canon) -> str:
-    text = "NULL" if value is None else value if isinstance(value, str) else str(value)
+    text = "NULL" if value is None else _text(value)
     # a line break inside a value must not end the line
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: _WIDTH + 1])
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+def _text(value: Canon) -> str:
+    """Return a value in PostgreSQL's text form: an array as ``{1,NULL,"a b"}``."""
+    if isinstance(value, list):
+        return "{" + ",".join(map(_item, value)) + "}"
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _item(value: Canon) -> str:
+    if value is None:
+        return "NULL"
+    text = _text(value)
+    if isinstance(value, list) or not (_QUOTED.search(text) or text.upper() in ("", "NULL")):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _no_topic(table: str, topic: str) -> ConfigError:
