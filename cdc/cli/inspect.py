@@ -119,7 +119,14 @@ def wait(
             wanted = given
         display.show(f"waiting for views to be at {format_lsn(wanted)}", None)
         with AppliedViews(loaded) as applied:
-            found = applied.wait(wanted, views or [], timeout)
+            try:
+                found = applied.wait(wanted, views or [], timeout)
+            except KeyboardInterrupt:
+                display.end()
+                for name, at in applied.reached(views or []).items():
+                    state = "has applied nothing" if at is None else f"at {format_lsn(at)}"
+                    output.note(f"interrupted: {name} {state}, not waited any longer for {format_lsn(wanted)}")
+                raise
     if json:
         output.json({"lsn": format_lsn(wanted), "views": {name: format_lsn(at) for name, at in found.items()}})
         return

@@ -61,6 +61,10 @@ class AppliedViews(Closes):
                 raise self._late(lsn, applied, timeout_s)
             self._look(min(max(left, 0.0), _LOOK_S))
 
+    def reached(self, views: Sequence[str]) -> dict[str, int | None]:
+        """Return the applied LSN of each of `views` (all if none is named) as of the last look; None if unknown."""
+        return self._applied(list(named(self._config, views)))
+
     def _applied(self, names: Sequence[str]) -> dict[str, int | None]:
         records = {name: self._records.get(name) for name in names}
         return {name: record.cut.flushed_lsn if record and record.cut else None for name, record in records.items()}
