@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -44,15 +45,18 @@ def _named(given: str) -> ErrorCode:
     from difflib import get_close_matches
 
     from tailrace.schemas.error_codes import CODES, code
-    from tailrace.schemas.errors import UsageError
+    from tailrace.schemas.errors import ConfigError
 
     wanted = given.upper()
     wanted = f"TR-{wanted}" if wanted.isdigit() else wanted
     if wanted in CODES:
         return code(wanted)
-    nearest = get_close_matches(wanted, CODES, n=1)
     listed = "tailrace explain  # lists all codes"
-    raise UsageError(
+    if re.fullmatch(r"TR-\d{3}", wanted):
+        near = ", ".join(sorted(sorted(CODES, key=lambda each: abs(int(each[3:]) - int(wanted[3:])))[:3]))
+        raise ConfigError("TR-005", f"there is no error code {wanted}", detail=f"The nearest are {near}.", hint=listed)
+    nearest = get_close_matches(wanted, CODES, n=1)
+    raise ConfigError(
         "TR-005",
         f'unknown error code "{given}"',
         detail="Usage: tailrace explain [OPTIONS] [CODE]",

@@ -216,7 +216,6 @@ USAGE = {
     "snapshot start": ("TR-004", "tailrace snapshot start --help"),
     "tail t -n 0": ("TR-004", "tailrace tail --help"),
     "verify a --log": ("TR-004", "tailrace verify --help"),
-    "explain TR-2044": ("TR-005", 'Did you mean "tailrace explain TR-204"?'),
     "wait --lsn 0": ("TR-004", "tailrace wait --help"),
 }
 
