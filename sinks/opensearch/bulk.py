@@ -33,7 +33,7 @@ def connect(search: Search) -> OpenSearch:
     check_files("search", search)
     return OpenSearch(
         search.hosts,
-        http_auth=(search.user, search.password.get_secret_value()) if search.user and search.password else None,
+        http_auth=_login(search.user, search.password.get_secret_value()) if search.user and search.password else None,
         ca_certs=search.ca_file,
         client_cert=search.cert_file,
         client_key=search.key_file,
@@ -41,6 +41,11 @@ def connect(search: Search) -> OpenSearch:
         max_retries=3,
         retry_on_timeout=True,
     )
+
+
+def _login(user: str, password: str) -> tuple[str, str]:
+    """Return user and password so that the client, which encodes them as Latin-1, sends UTF-8 (RFC 7617)."""
+    return user.encode().decode("latin-1"), password.encode().decode("latin-1")
 
 
 @contextmanager
