@@ -32,6 +32,7 @@ from tailrace.schemas.avro import SOURCE_NAME
 from tailrace.schemas.envelope import FRAMING_SIZE, framing
 from tailrace.schemas.errors import StateError
 from tailrace.schemas.evolution import row_record
+from tailrace.schemas.keyless import no_key
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.spark_jobs.query.catalog import captured
 
@@ -102,6 +103,9 @@ class TableShapes:
 
     @property
     def key(self) -> tuple[str, ...]:
+        """The columns of the newest key. ConfigError (TR-508) if the topic has no schema of keys."""
+        if not self.keys:
+            raise no_key(None, self.topic)
         return tuple(self.keys[next(reversed(self.keys))].types)
 
     def align(self, column: str, value: Column, shape: Shape, to: DataType | None = None) -> Column:

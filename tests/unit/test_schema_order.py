@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql.types import IntegerType, LongType
 
 from tailrace.schemas.avro import key_schema, value_schema
+from tailrace.schemas.errors import ConfigError
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation, ReplicaIdentity
 from tailrace.schemas.types import Column, TypeInfo
@@ -32,6 +34,13 @@ def test_a_view_has_the_last_schema_not_the_highest_id() -> None:
     old, new = (Shape(number, "", "", {}, {"id": kind}) for number, kind in ((9, IntegerType()), (8, LongType())))
     shapes = TableShapes("p.public.t", {7: old}, {9: old, 8: new})
     assert (shapes.columns, shapes.key, shapes.newest) == ({"id": LongType()}, ("id",), {7, 8})
+
+
+def test_a_topic_without_keys_is_named_by_the_error_for_its_key() -> None:
+    """And not by a StopIteration, which is reported as TR-527 with the name of a file."""
+    with pytest.raises(ConfigError, match=r'table of topic "p\.public\.t" has no key') as refused:
+        _ = TableShapes("p.public.t", {}, {}).key
+    assert refused.value.code == "TR-508"
 
 
 def test_a_stored_schema_records_whether_a_registry_gave_its_id() -> None:
