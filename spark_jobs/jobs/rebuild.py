@@ -44,12 +44,20 @@ def main(arguments: Sequence[str]) -> int:
         if given.dry_run:
             foretell(config, dict.fromkeys(given.views), as_json=given.json)
             return
-        with opened(config, given.views) as shared:
-            for name in in_order(config, given.views):
-                view = open_view(shared, name)
-                applied = rebuild(shared, view, swap=not given.no_swap)
-                if given.json:
-                    result(orjson.dumps(_as_json(view, applied)).decode())
+        done: list[str] = []
+        try:
+            with opened(config, given.views) as shared:
+                for name in in_order(config, given.views):
+                    view = open_view(shared, name)
+                    found = _as_json(view, rebuild(shared, view, swap=not given.no_swap))
+                    if given.json:
+                        result(orjson.dumps(found).decode())
+                    state = "live" if found["live"] else "staged"
+                    done.append(f"{name}: generation {found['generation']} is {state} at {found['lsn']}")
+        finally:
+            # also of those before one that failed
+            for text in done if not given.json else ():
+                result(text)
 
     return run(job, given.config)
 

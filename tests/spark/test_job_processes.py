@@ -183,6 +183,18 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
     assert_one_view_is_followed_up_to_an_lsn(file, pipeline)
 
 
+def test_a_rebuild_of_several_views_ends_with_a_summary(servers: Servers, prefix: str, tmp_path: Path) -> None:
+    filled(servers.bootstrap, prefix)
+    sections = f'[warehouse]\nuri = "jdbc:sqlite:{tmp_path}/c.db"\nlocation = "{tmp_path}/wh"\n' + _SPARK + _VIEWS
+    file = write_config(tmp_path, "host=127.0.0.1", servers.bootstrap, prefix, sections)
+    done = tailrace("views", "rebuild", "rows", "changes", "--config", str(file), timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(" is live at ")[0] for line in done.stdout.splitlines()] == [
+        "rows: generation 1",
+        "changes: generation 1",
+    ]
+
+
 def shown_followers(file: Path) -> set[str]:
     """Return the states of the processes that follow the views, of which there is one."""
     config = load(file)
