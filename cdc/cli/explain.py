@@ -45,7 +45,7 @@ def _named(given: str) -> ErrorCode:
     from difflib import get_close_matches
 
     from tailrace.schemas.error_codes import CODES, code
-    from tailrace.schemas.errors import ConfigError
+    from tailrace.schemas.errors import UsageError
 
     wanted = given.upper()
     wanted = f"TR-{wanted}" if wanted.isdigit() else wanted
@@ -54,9 +54,9 @@ def _named(given: str) -> ErrorCode:
     listed = "tailrace explain  # lists all codes"
     if re.fullmatch(r"TR-\d{3}", wanted):
         near = ", ".join(sorted(sorted(CODES, key=lambda each: abs(int(each[3:]) - int(wanted[3:])))[:3]))
-        raise ConfigError("TR-005", f"there is no error code {wanted}", detail=f"The nearest are {near}.", hint=listed)
+        raise UsageError("TR-005", f"there is no error code {wanted}", detail=f"The nearest are {near}.", hint=listed)
     nearest = get_close_matches(wanted, CODES, n=1)
-    raise ConfigError(
+    raise UsageError(
         "TR-005",
         f'unknown error code "{given}"',
         detail="Usage: tailrace explain [OPTIONS] [CODE]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.schemas.error_codes.entry import ErrorCode
-from tailrace.schemas.errors import ConfigError, DeadlineError, UsageError
+from tailrace.schemas.errors import DeadlineError, UsageError
 
 CODES: Final = (
     ErrorCode(
@@ -38,7 +38,7 @@ CODES: Final = (
     ),
     ErrorCode(
         "TR-005",
-        ConfigError,
+        UsageError,
         "There is no error code of this name",
         cause="The argument of `tailrace explain` is not a registered code.",
         remedy="Run `tailrace explain`, which lists all codes. The hint names the nearest.",

@@ -121,7 +121,8 @@ class Pipeline:
         table = self.tables[name]
         table.relation = Relation(table.relation.oid, "public", name, table.relation.replica_identity, tuple(columns))
         key_columns = [next(c for c in columns if c.name == part) for part in table.key]
-        table.key_id = self._store(f"{table.topic}-key", key_schema(key_columns, TYPES, table.topic))
+        if key_columns:  # else the topic is a log, without a schema of keys
+            table.key_id = self._store(f"{table.topic}-key", key_schema(key_columns, TYPES, table.topic))
         table.value_id = self._store(f"{table.topic}-value", value_schema(table.relation, TYPES, table.topic))
 
     def _store(self, subject: str, schema: str) -> int:

@@ -10,7 +10,7 @@ import pytest
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.explain import explain
 from tailrace.schemas.error_codes import CODES
-from tailrace.schemas.errors import ConfigError
+from tailrace.schemas.errors import UsageError
 
 
 @pytest.mark.parametrize("given", ["TR-204", "tr-204", "204"])
@@ -54,13 +54,13 @@ def test_json_has_the_registrys_entries(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_an_unknown_code_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="TR-005") as refused:
+    with pytest.raises(UsageError, match="TR-005") as refused:
         explain("TR-2044")
     assert refused.value.hint == 'Did you mean "tailrace explain TR-204"? tailrace explain  # lists all codes'
-    with pytest.raises(ConfigError, match="there is no error code TR-999") as refused:
+    with pytest.raises(UsageError, match="there is no error code TR-999") as refused:
         explain("999")
-    assert (refused.value.exit_code, refused.value.hint) == (3, "tailrace explain  # lists all codes")
+    assert (refused.value.exit_code, refused.value.hint) == (2, "tailrace explain  # lists all codes")
     assert all(each in CODES for each in refused.value.detail.removeprefix("The nearest are ")[:-1].split(", "))
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(UsageError) as refused:
         explain("everything")
     assert refused.value.hint == "tailrace explain  # lists all codes"
