@@ -14,6 +14,7 @@ from typing import Final, Literal
 from sqlglot import exp
 
 from tailrace.spark_jobs.query.catalog import name_of
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.text import QueryText
 
 How = Literal["inner", "left", "semi", "anti", "subquery"]
@@ -144,7 +145,7 @@ def has_query(node: exp.Expr) -> bool:
 
 def key_of(node: exp.Expr) -> str:
     """Return the canonical text of an expression, which is the same for equal expressions."""
-    return _bare(node).sql("spark", identify=True)
+    return _bare(node).sql(DIALECT, identify=True)
 
 
 def read(query: exp.Query, text: QueryText) -> Node:

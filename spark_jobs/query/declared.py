@@ -11,9 +11,10 @@ from sqlglot import exp
 from tailrace.spark_jobs.query.asof import check_written, is_history
 from tailrace.spark_jobs.query.blocks import Block, Branches, Node, read
 from tailrace.spark_jobs.query.catalog import Catalog, name_of
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.keys import Keys
 from tailrace.spark_jobs.query.order import check_order
-from tailrace.spark_jobs.query.parse import DIALECT, parse, tree
+from tailrace.spark_jobs.query.parse import parse, tree
 from tailrace.spark_jobs.query.refusals import refuse
 from tailrace.spark_jobs.query.rewrite import State, Step, at, rewrite
 from tailrace.spark_jobs.query.text import QueryText

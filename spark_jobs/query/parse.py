@@ -10,7 +10,6 @@ import difflib
 import itertools
 import re
 from collections.abc import Collection, Mapping
-from typing import Final
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
@@ -23,11 +22,10 @@ from tailrace.schemas.table_names import split_name
 from tailrace.sinks.target.protocol import FIRST
 from tailrace.spark_jobs.query.asof import check_histories, hide_first, is_history, put_back, take_out
 from tailrace.spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of, not_captured
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.shape import inline_ctes, one_form, settle_unions
 from tailrace.spark_jobs.query.text import QueryText
 from tailrace.spark_jobs.query.times import name_windows, split_windows
-
-DIALECT: Final = "spark, normalization_strategy=case_sensitive"
 
 
 def parse(raw: exp.Query, text: QueryText, catalog: Catalog, known: Mapping[str, bool] | None = None) -> exp.Query:

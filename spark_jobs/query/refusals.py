@@ -11,6 +11,7 @@ from typing import Final
 from sqlglot import exp
 
 from tailrace.spark_jobs.query.blocks import is_aggregate
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.text import QueryText
 from tailrace.spark_jobs.query.times import is_window
 
@@ -73,7 +74,7 @@ def _findings(query: exp.Query) -> Iterator[Finding]:
             yield _PART, node.key.upper(), node, ""
         elif isinstance(node, exp.UDTF | exp.Stack | exp.Inline) or _is_called(node, _SEVERAL_ROWS):
             yield _PART, "a function that returns several rows", node, ""
-        elif isinstance(node, _VARYING) or _is_called(node, _VARYING_NAMES):
+        elif isinstance(node, _VARYING) or _is_called(node, _VARYING_NAMES) or _is_clock(node):
             what = f"{_name(node)}(), which returns a different value at each call,"
             yield _VARYING_RESULT, what, node, "Use a column of the row instead."
         elif isinstance(node, ANY_ROW) and is_aggregate(node):

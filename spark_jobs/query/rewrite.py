@@ -26,9 +26,9 @@ from sqlglot import exp
 
 from tailrace.spark_jobs.query.blocks import Block, Branches, Node, Source, aliases, is_aggregate
 from tailrace.spark_jobs.query.catalog import name_of, slug
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.joins import Joined, joined
 from tailrace.spark_jobs.query.keys import Keys
-from tailrace.spark_jobs.query.parse import DIALECT
 from tailrace.spark_jobs.query.units import unit
 
 State = Literal["old", "new"]

@@ -9,6 +9,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.text import QueryText
 
 _FUNCTIONS: Final = ("window", "session_window")
@@ -67,14 +68,14 @@ def _split(select: exp.Select, call: exp.Expr) -> None:
     inner = exp.Select(from_=select.args["from_"], joins=select.args.get("joins"), where=select.args.get("where"))
     for moved in ("from_", "joins", "where"):
         select.set(moved, None)
-    text = call.sql("spark")
-    for part in [found for found in select.find_all(exp.Anonymous) if found.sql("spark") == text]:
+    text = call.sql(DIALECT)
+    for part in [found for found in select.find_all(exp.Anonymous) if found.sql(DIALECT) == text]:
         part.replace(exp.column(column, alias, quoted=True))
     names: dict[str, str] = {}
     for used in list(select.find_all(exp.Column)):
         if used.table == alias:
             continue
-        name = names.setdefault(used.sql("spark"), f"c{len(names)}")
+        name = names.setdefault(used.sql(DIALECT), f"c{len(names)}")
         if name not in inner.named_selects:
             inner = inner.select(exp.alias_(used.copy(), name, quoted=True), copy=False)
         used.replace(exp.column(name, alias, quoted=True))

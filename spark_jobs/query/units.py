@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from tailrace.spark_jobs.query.blocks import Block, has_query, is_aggregate, key_of
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.keys import Keys
 from tailrace.spark_jobs.query.times import is_window
 
@@ -57,4 +58,4 @@ def rows_of(block: Block, keys: Keys) -> list[exp.Expr]:
     facts = keys.facts(block)
     always = [source.alias for source in block.sources if source.how == "inner"]
     parts = [part for alias in always for part in facts.identity(alias)]
-    return [exp.maybe_parse(part, dialect="spark") for part in sorted(facts.reduced(parts), key=parts.index)]
+    return [exp.maybe_parse(part, dialect=DIALECT) for part in sorted(facts.reduced(parts), key=parts.index)]

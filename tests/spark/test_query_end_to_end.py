@@ -12,7 +12,7 @@ from psycopg import sql
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.lsn import parse_lsn
-from tailrace.spark_jobs.query.parse import DIALECT
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tests.spark.conftest import INTERPRETED
 from tests.spark.shop import plain
 from tests.spark.test_end_to_end import Shop, end, process, sections, warehouse_rows

@@ -11,8 +11,8 @@ import sqlglot
 from sqlglot import exp
 
 from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.lookups import Lookup, Unreachable, lookups
-from tailrace.spark_jobs.query.parse import DIALECT
 from tailrace.spark_jobs.query.rewrite import Step, state
 from tailrace.spark_jobs.query.text import QueryText
 from tests.support.shop_model import CATALOG, COLUMNS, EXAMPLES, Key, Row

@@ -1,0 +1,27 @@
+"""What our parser understands is written for Spark with the same meaning."""
+
+from __future__ import annotations
+
+import sqlglot
+
+from tailrace.spark_jobs.query.declared import declare
+from tailrace.spark_jobs.query.dialect import DIALECT
+from tailrace.spark_jobs.query.text import QueryText
+from tests.support.shop_model import CATALOG
+
+
+def test_qualify_orders_by_the_column_that_it_names() -> None:
+    sql = """SELECT c.id, o.id AS newest FROM public.customer c JOIN public.orders o ON o.customer_id = c.id
+        QUALIFY row_number() OVER (PARTITION BY c.id ORDER BY o.at DESC, o.id DESC) = 1"""
+    view = declare(QueryText("v", sql), ("id",), CATALOG)
+    for text in (view.over("new"), *(step.sql() for step in view.steps(["public.orders"])[-2:])):
+        assert "ORDER BY `o`.`at` DESC, `o`.`id` DESC) = 1" in text
+
+
+def test_distinct_order_and_limit_come_after_qualify() -> None:
+    sql = "SELECT DISTINCT a.x AS y FROM t AS a QUALIFY rank() OVER (ORDER BY a.z) < 3 ORDER BY a.q DESC, y LIMIT 3"
+    assert sqlglot.parse_one(sql, dialect=DIALECT).sql(DIALECT) == (
+        "SELECT DISTINCT `tailrace_qualify`.`y` FROM (SELECT a.x AS y, a.q AS `tailrace_qualify_0`,"
+        " RANK() OVER (ORDER BY a.z) < 3 AS `tailrace_qualify` FROM t AS a) AS `tailrace_qualify`"
+        " WHERE `tailrace_qualify`.`tailrace_qualify` ORDER BY `tailrace_qualify`.`tailrace_qualify_0` DESC, y LIMIT 3"
+    )
