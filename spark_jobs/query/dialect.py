@@ -42,7 +42,12 @@ def _qualify_as_where(select: exp.Expr) -> exp.Expr:
 
 class _Generator(SparkGenerator):
     TRANSFORMS: ClassVar = {
-        **SparkGenerator.TRANSFORMS,
+        **{
+            node: write
+            for node, write in SparkGenerator.TRANSFORMS.items()
+            # would make an approximation of percentile_cont() and percentile_disc()
+            if node is not exp.WithinGroup
+        },
         exp.Select: transforms.preprocess(
             [
                 _qualify_as_where,

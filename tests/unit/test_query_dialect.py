@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import sqlglot
 
 from tailrace.spark_jobs.query.declared import declare
@@ -25,3 +26,15 @@ def test_distinct_order_and_limit_come_after_qualify() -> None:
         " RANK() OVER (ORDER BY a.z) < 3 AS `tailrace_qualify` FROM t AS a) AS `tailrace_qualify`"
         " WHERE `tailrace_qualify`.`tailrace_qualify` ORDER BY `tailrace_qualify`.`tailrace_qualify_0` DESC, y LIMIT 3"
     )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY a)",
+        "PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY a DESC)",
+    ],
+)
+def test_a_function_is_written_as_it_was(part: str) -> None:
+    sql = f"SELECT {part} FROM t"
+    assert sqlglot.parse_one(sql, dialect=DIALECT).sql(DIALECT) == sql
