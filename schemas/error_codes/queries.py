@@ -12,7 +12,8 @@ CODES: Final = (
         "TR-540",
         ConfigError,
         "The query of a view is not one SELECT in Spark's SQL",
-        cause="The text has a syntax error, a quote or comment that does not end, or is another statement.",
+        cause="The text has a syntax error, a quote or comment that does not end, is another statement, or has a part"
+        " that our parser cannot pass on to Spark unchanged.",
         remedy="Correct `query` of `[views.NAME]` at the place that DETAIL shows.",
     ),
     ErrorCode(

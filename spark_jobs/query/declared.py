@@ -11,7 +11,7 @@ from sqlglot import exp
 from tailrace.spark_jobs.query.asof import check_written, is_history
 from tailrace.spark_jobs.query.blocks import Block, Branches, Node, read
 from tailrace.spark_jobs.query.catalog import Catalog, name_of
-from tailrace.spark_jobs.query.dialect import DIALECT
+from tailrace.spark_jobs.query.dialect import DIALECT, unwritable
 from tailrace.spark_jobs.query.keys import Keys
 from tailrace.spark_jobs.query.order import check_order
 from tailrace.spark_jobs.query.parse import parse, tree
@@ -65,6 +65,8 @@ def declare(
     if refresh == "incremental":
         refuse(raw, text)
     whole = parse(raw, text, catalog, known)
+    if lost := unwritable(whole):
+        raise text.error("TR-540", f"the query cannot be passed on to Spark unchanged: {lost}", 0)
     tables = tuple(dict.fromkeys(map(name_of, whole.find_all(exp.Table))))
     _check_outputs(whole, key, text)
     keys = Keys(catalog)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from sqlglot import exp, transforms
-from sqlglot.dialects.dialect import NormalizationStrategy
+from sqlglot.dialects.dialect import NormalizationStrategy, groupconcat_sql
 from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ErrorLevel, UnsupportedError
 from sqlglot.generators.spark import SparkGenerator
+from sqlglot.parsers.spark import SparkParser
 
 _HOLDS: Final = "tailrace_qualify"
 
@@ -40,6 +42,19 @@ def _qualify_as_where(select: exp.Expr) -> exp.Expr:
     return outer.from_(inner, copy=False).where(exp.column(_HOLDS, _HOLDS, quoted=True), copy=False)
 
 
+_AS_WRITTEN: Final = frozenset(
+    (
+        *("DATE_FORMAT", "FROM_UNIXTIME", "TO_CHAR", "TO_DATE", "TO_TIMESTAMP", "TO_UNIX_TIMESTAMP", "UNIX_TIMESTAMP"),
+        *("LEVENSHTEIN", "PARSE_JSON", "UNIX_DATE"),
+    )
+)
+"""Functions that sqlglot would write in another form, with fewer arguments, another format or another type."""
+
+
+class _Parser(SparkParser):
+    FUNCTIONS: ClassVar = {name: read for name, read in SparkParser.FUNCTIONS.items() if name not in _AS_WRITTEN}
+
+
 class _Generator(SparkGenerator):
     TRANSFORMS: ClassVar = {
         **{
@@ -48,6 +63,8 @@ class _Generator(SparkGenerator):
             # would make an approximation of percentile_cont() and percentile_disc()
             if node is not exp.WithinGroup
         },
+        # without a separator, Spark has none
+        exp.GroupConcat: lambda self, node: groupconcat_sql(self, node, sep=None),
         exp.Select: transforms.preprocess(
             [
                 _qualify_as_where,
@@ -63,8 +80,18 @@ class TailraceSpark(Spark):
     """Spark's dialect; names are compared as written."""
 
     NORMALIZATION_STRATEGY = NormalizationStrategy.CASE_SENSITIVE
+    Parser = _Parser
     Generator = _Generator
 
 
 DIALECT: Final = "tailracespark"
 """The name under which sqlglot knows `TailraceSpark`."""
+
+
+def unwritable(query: exp.Query) -> str:
+    """Return the first part of a query that its text for Spark would not have, in sqlglot's words; "" if it has all."""
+    try:
+        query.sql(DIALECT, unsupported_level=ErrorLevel.RAISE, max_unsupported=1)
+    except UnsupportedError as error:
+        return str(error).rstrip(".")
+    return ""

@@ -111,6 +111,10 @@ def _is_called(node: exp.Expr, names: Collection[str]) -> bool:
     return isinstance(node, exp.Anonymous) and str(node.this).lower() in names
 
 
+def _is_clock(node: exp.Expr) -> bool:
+    return _is_called(node, ("unix_timestamp",)) and not node.expressions
+
+
 def _is_sorted(node: exp.Expr) -> bool:
     parent = node.parent
     while isinstance(parent, exp.Filter | exp.Paren | exp.Distinct | exp.Transform):
@@ -119,5 +123,5 @@ def _is_sorted(node: exp.Expr) -> bool:
 
 
 def _name(node: exp.Expr) -> str:
-    name = node.this if isinstance(node, exp.Anonymous) else node.sql("spark").partition("(")[0]
+    name = node.this if isinstance(node, exp.Anonymous) else node.sql(DIALECT).partition("(")[0]
     return str(name).lower()

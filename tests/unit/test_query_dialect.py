@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import sqlglot
 
-from tailrace.spark_jobs.query.declared import declare
+from tailrace.schemas.errors import ConfigError
+from tailrace.spark_jobs.query.declared import Refresh, declare
 from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.text import QueryText
 from tests.support.shop_model import CATALOG
@@ -33,8 +34,27 @@ def test_distinct_order_and_limit_come_after_qualify() -> None:
     [
         "PERCENTILE_CONT(0.5) WITHIN GROUP (ORDER BY a)",
         "PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY a DESC)",
+        "LISTAGG(a)",
+        "LISTAGG(a, '; ') WITHIN GROUP (ORDER BY b)",
+        "TO_CHAR(a, '999')",
+        "TO_DATE(a, 'yyyy-MM-dd')",
+        "TO_TIMESTAMP(a, 'dd.MM.y')",
+        "DATE_FORMAT(a, 'd.M.y')",
+        "FROM_UNIXTIME(a, 'yyyy-MM-dd HH:mm:ss')",
+        "UNIX_TIMESTAMP(a, 'y')",
+        "LEVENSHTEIN(a, b, 2)",
+        "PARSE_JSON(a)",
+        "UNIX_DATE(a)",
     ],
 )
 def test_a_function_is_written_as_it_was(part: str) -> None:
     sql = f"SELECT {part} FROM t"
     assert sqlglot.parse_one(sql, dialect=DIALECT).sql(DIALECT) == sql
+
+
+def test_what_would_be_lost_is_refused() -> None:
+    sql = "SELECT id, regexp_extract(status, 'x', 1, 2) AS s FROM public.orders"
+    modes: tuple[Refresh, ...] = ("incremental", "full")
+    for refresh in modes:
+        with pytest.raises(ConfigError, match="TR-540"):
+            declare(QueryText("v", sql), ("id",), CATALOG, refresh)

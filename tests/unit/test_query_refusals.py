@@ -34,6 +34,7 @@ REFUSED = [
     ("SELECT id, current_timestamp() AS t FROM public.orders", "TR-554", "current_timestamp"),
     ("SELECT id FROM public.orders WHERE at > current_date", "TR-554", None),
     ("SELECT id, rand() AS r FROM public.orders", "TR-554", "rand"),
+    ("SELECT id, unix_timestamp() AS t FROM public.orders", "TR-554", "unix_timestamp"),
     ("SELECT customer_id AS id, first(amount) AS f FROM public.orders GROUP BY customer_id", "TR-554", "first"),
     (
         "SELECT customer_id AS id, collect_list(id) AS f FROM public.orders GROUP BY customer_id",
