@@ -32,6 +32,15 @@ ANY_ROW: Final = (
 )
 """Aggregates whose result depends on the order in which they see the rows."""
 
+_SKETCHES: Final = {
+    **dict.fromkeys(
+        ("kll_sketch_agg_bigint", "kll_sketch_agg_double", "kll_sketch_agg_float"), "percentile(value, 0.5)"
+    ),
+    "histogram_numeric": "GROUP BY floor(value / width)",
+    "hll_sketch_agg": "approx_count_distinct(value), or theta_sketch_agg(value), which can be united as well",
+}
+"""Approximations that also depend on the order of the rows, or on chance, and what to use instead."""
+
 _SEVERAL_ROWS: Final = frozenset(("inline_outer", "variant_explode", "variant_explode_outer"))
 """Spark's row-generating functions that sqlglot has no class for."""
 
@@ -80,6 +89,9 @@ def _findings(query: exp.Query) -> Iterator[Finding]:
         elif isinstance(node, ANY_ROW) and is_aggregate(node):
             hint = "Use min_by(value, order), max_by(value, order) or array_join(sort_array(collect_list(...)), ',')."
             yield _VARYING_RESULT, f"{_name(node)}(), whose result depends on the order of rows,", node, hint
+        elif _is_called(node, _SKETCHES):
+            what = f"{_name(node)}(), whose result depends on the order of rows,"
+            yield _VARYING_RESULT, what, node, f"Use {_SKETCHES[_name(node)]}."
         elif isinstance(node, exp.Any) and not isinstance(node.this, exp.Query):
             yield _PART, "any(...) as an aggregate", node, "Use bool_or(...), which is the same."
         elif isinstance(node, exp.ArrayAgg | exp.ArrayUniqueAgg) and not _is_sorted(node):

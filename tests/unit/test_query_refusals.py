@@ -35,6 +35,8 @@ REFUSED = [
     ("SELECT id FROM public.orders WHERE at > current_date", "TR-554", None),
     ("SELECT id, rand() AS r FROM public.orders", "TR-554", "rand"),
     ("SELECT id, unix_timestamp() AS t FROM public.orders", "TR-554", "unix_timestamp"),
+    ("SELECT status AS id, hll_sketch_agg(at) AS s FROM public.orders GROUP BY status", "TR-554", "hll_sketch_agg"),
+    ("SELECT status AS id, HISTOGRAM_NUMERIC(id, 3) AS s FROM public.orders GROUP BY 1", "TR-554", "HISTOGRAM_NUMERIC"),
     ("SELECT customer_id AS id, first(amount) AS f FROM public.orders GROUP BY customer_id", "TR-554", "first"),
     (
         "SELECT customer_id AS id, collect_list(id) AS f FROM public.orders GROUP BY customer_id",
