@@ -379,7 +379,9 @@ class Windows:
 
     def _failed(self, window: Window, error: str) -> None:
         table = window.plan.table
-        log.error("table read failed: cannot select rows", table=table, where=window.plan.where, error=error)
+        # without the condition itself: it may hold values
+        limited = window.plan.where is not None
+        log.error("table read failed: cannot select rows", table=table, condition=limited, error=error)
         self._registry.cancel(table, "failed")
 
     def _has_left(self, relation: Relation, lsn: int) -> bool:

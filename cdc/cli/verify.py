@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,8 @@ from tailrace.cdc.cli.options import ConfigFile, Json
 
 if TYPE_CHECKING:
     from tailrace.cdc.operations.verify_result import Result
-    from tailrace.schemas.config.model import Config
+    from tailrace.schemas.config.file import Loaded
+    from tailrace.schemas.errors import TailraceError
 
 
 def verify(
@@ -36,73 +38,137 @@ def verify(
     log: Annotated[
         bool, typer.Option("--log", help="Compare the topics with their position records; do not read the source.")
     ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Show how differences would be repaired, ask, do it, and compare again.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --repair: do not ask.")] = False,
 ) -> None:
     """Compare source, topics and views at one LSN, row by row; exit code 7 if they differ.
 
     Views of queries and logs are compared with their content, recomputed from the topics.
     """
+    if yes and not repair:
+        raise typer.BadParameter("--yes answers what --repair asks; it means nothing without it.")
     if log:
-        if views or every:
-            raise typer.BadParameter("--log checks the topics of all tables; do not name views, and leave out --all.")
+        if views or every or repair:
+            raise typer.BadParameter(
+                "--log checks the topics of all tables; do not name views, and leave out --all and --repair."
+            )
         _verify_log(config, json, limit)
         return
-    results: list[Result] = []
-    with Display("asking Kafka for schemas", json=json) as display:
-        from tailrace.cdc.cli.verify_report import lines, summary
-        from tailrace.cdc.operations.verify import verify as compare
-        from tailrace.cdc.operations.views import computed, holds_rows, not_compared
+    command = _Command(config, timeout, limit, json)
+    if not repair:
+        command.finish(*command.compare(views or [], every=every))
+        return
+    from tailrace.cdc.cli.repair import carry_out, confirmed, refuse_unasked
+    from tailrace.cdc.operations.repair import MOST_KEYS, plan_of
+
+    refuse_unasked(yes=yes)
+    results, late = command.compare(views or [], every=every, listed=MOST_KEYS)
+    plan = plan_of(results)
+    if plan is None:
+        output.note("nothing to repair")
+        command.finish(results, late)
+    elif not confirmed(plan, yes=yes, json=json):
+        command.finish(results, late)
+    else:
+        repaired = carry_out(plan, command.file(), timeout, limit, command.show, json=json)
+        again = [result.view for result in results if result.x is not None and not result.equal]
+        after, later = command.compare(again, every=False) if again else ([], [])
+        command.finish([*repaired, *after], [*late, *later])
+
+
+@dataclass(slots=True)
+class _Command:
+    """The options of one call, and what it does with them."""
+
+    config: Path | None
+    timeout: float
+    limit: int
+    json: bool
+    code: int = 0
+    """The exit code of the Spark job that compares views."""
+    _file: Loaded | None = None
+
+    def file(self) -> Loaded:
+        """Return the configuration, read once."""
         from tailrace.schemas.config.file import read
-        from tailrace.schemas.errors import TailraceError, all_of
 
-        file = read(config)
-        loaded, names = file.config, views or []
-        by_spark = computed(loaded, names, every=every)
-        of_tables = [name for name in names if holds_rows(loaded.views[name])]
-        for kind, left_out in not_compared(loaded, by_spark).items() if not names else ():
-            display.note(f"not compared{'' if every else ' without --all'}, because they are {kind}: {left_out}")
+        self._file = self._file or read(self.config)
+        return self._file
 
-        def told(what: str, done: int, total: int | None) -> None:
-            display.step(what, done, total, "rows")
+    def compare(
+        self, names: Sequence[str], *, every: bool, listed: int = 0
+    ) -> tuple[list[Result], list[TailraceError]]:
+        """Compare views, print the results, and return them and what could not be compared.
 
-        def take(result: Result) -> None:
-            results.append(result)
-            for text in [output.json_text(result.to_dict())] if json else lines(result):
-                for part in [text] if json else output.wrapped(text, output.width()):
-                    display.line(part)
-
+        `listed`: up to so many differing keys are in the results, even if fewer are printed.
+        """
+        results: list[Result] = []
         late: list[TailraceError] = []
-        try:
-            if of_tables or not names:
-                for result in compare(loaded, of_tables, timeout_s=timeout, limit=limit, say=display.note, told=told):
-                    take(result)
-        except TailraceError as error:
-            late.append(error)
-        code = _compare_by_spark(display, loaded, file.path, by_spark, limit, take) if by_spark else 0
-    failure = summary(results)
-    if failure is not None or late:
-        # the exit code is that of a difference, if there is one
-        raise all_of([failure, *late] if failure is not None else late)
-    ended(code)
+        with Display("asking Kafka for schemas", json=self.json) as display:
+            from tailrace.cdc.operations.verify import verify as compare
+            from tailrace.cdc.operations.views import computed, holds_rows, not_compared
+            from tailrace.schemas.errors import TailraceError
 
+            loaded = self.file().config
+            by_spark = computed(loaded, names, every=every)
+            of_tables = [name for name in names if holds_rows(loaded.views[name])]
+            for kind, left_out in not_compared(loaded, by_spark).items() if not names else ():
+                display.note(f"not compared{'' if every else ' without --all'}, because they are {kind}: {left_out}")
 
-def _compare_by_spark(
-    display: Display,
-    config: Config,
-    path: Path | None,
-    names: Sequence[str],
-    limit: int,
-    take: Callable[[Result], None],
-) -> int:
-    """Run the job that compares views with their recomputed content; return its exit code. It prints its errors."""
-    import orjson
+            def told(what: str, done: int, total: int | None) -> None:
+                display.step(what, done, total, "rows")
 
-    from tailrace.cdc.launch.spark_job import job
-    from tailrace.cdc.operations.verify_result import Result
+            def take(result: Result) -> None:
+                results.append(result)
+                self.show(display, result)
 
-    display.show("starting Spark", None)
-    file = ["--config", str(path)] if path else []
-    started = job(config, "verify", [f"--limit={limit}", *file, *names])
-    return run_on(display, started, lambda line: take(Result.from_dict(orjson.loads(line))))
+            most = max(self.limit, listed)
+            try:
+                if of_tables or not names:
+                    for result in compare(
+                        loaded, of_tables, timeout_s=self.timeout, limit=most, say=display.note, told=told
+                    ):
+                        take(result)
+            except TailraceError as error:
+                late.append(error)
+            if by_spark:
+                self.code = self._compare_by_spark(display, by_spark, take)
+        return results, late
+
+    def show(self, display: Display, result: Result) -> None:
+        """Print a result."""
+        from tailrace.cdc.cli.verify_report import lines
+
+        shown = result.limited(self.limit)
+        for text in [output.json_text(shown.to_dict())] if self.json else lines(shown):
+            for part in [text] if self.json else output.wrapped(text, output.width()):
+                display.line(part)
+
+    def finish(self, results: Sequence[Result], late: Sequence[TailraceError]) -> None:
+        """Raise the error that ends the command, if views differ or could not be compared."""
+        from tailrace.cdc.cli.verify_report import summary
+        from tailrace.schemas.errors import all_of
+
+        failure = summary(results)
+        if failure is not None or late:
+            # the exit code is that of a difference, if there is one
+            raise all_of([failure, *late] if failure is not None else late)
+        ended(self.code)
+
+    def _compare_by_spark(self, display: Display, names: Sequence[str], take: Callable[[Result], None]) -> int:
+        """Run the job that compares views with their recomputed content; return its exit code. It prints its errors."""
+        import orjson
+
+        from tailrace.cdc.launch.spark_job import job
+        from tailrace.cdc.operations.verify_result import Result
+
+        display.show("starting Spark", None)
+        found = self.file()
+        file = ["--config", str(found.path)] if found.path else []
+        started = job(found.config, "verify", [f"--limit={self.limit}", *file, *names])
+        return run_on(display, started, lambda line: take(Result.from_dict(orjson.loads(line))))
 
 
 def _verify_log(config: Path | None, json: bool, limit: int) -> None:

@@ -37,12 +37,13 @@ def summary(results: Sequence[Result]) -> FoundError | None:
     if not different:
         return None
     views = len({result.view for result in results})
+    every = " --all" if any(result.x is None and not result.equal for result in results) else ""
     keys = sum(outcome.differing for result in results for outcome in result.outcomes)
     return FoundError(
         "TR-700",
         f"{len(different)} of {views} views differ: {', '.join(different)}",
         detail=f"Differing keys in all comparisons: {keys}.",
-        hint=f"tailrace views rebuild {different[0]}  # rebuilds the view from its topic",
+        hint=f"tailrace verify {' '.join(different)}{every} --repair  # shows how, and asks",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import orjson
@@ -50,6 +50,10 @@ class Result:
     @property
     def equal(self) -> bool:
         return not any(outcome.differing for outcome in self.outcomes)
+
+    def limited(self, count: int) -> Self:
+        """Return the result with at most `count` differences of each comparison listed."""
+        return replace(self, outcomes=tuple(replace(o, differences=o.differences[:count]) for o in self.outcomes))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; keys and rows have values in PostgreSQL's text form."""

@@ -1,11 +1,11 @@
-"""TR-7xx: a comparison found a difference."""
+"""TR-7xx: a comparison found a difference, or its repair failed."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from tailrace.schemas.error_codes.entry import ErrorCode
-from tailrace.schemas.errors import FoundError
+from tailrace.schemas.errors import ConfigError, FoundError, RebuildError, SinkError, StateError
 
 CODES: Final = (
     ErrorCode(
@@ -13,8 +13,8 @@ CODES: Final = (
         FoundError,
         "A view or a topic differs from the source",
         cause="`tailrace verify` compared source, topic and view at one LSN and printed the keys that differ.",
-        remedy="If the topic equals the source, rebuild the view: `tailrace views rebuild VIEW`. If the topic differs,"
-        " read the table again: `tailrace snapshot start schema.table --reconcile`.",
+        remedy="Repair topics and views: `tailrace verify --repair`. Or rebuild a view: `tailrace views rebuild VIEW`;"
+        " if its topic differs, first read the table again: `tailrace snapshot start schema.table --reconcile`.",
     ),
     ErrorCode(
         "TR-701",
@@ -23,5 +23,45 @@ CODES: Final = (
         cause="`tailrace verify --log` found records that are missing, too many, or not counted by a position record:"
         " another program writes to the topics or deletes from them.",
         remedy="Find the other writer, then compare the tables with the source: `tailrace verify`.",
+    ),
+    ErrorCode(
+        "TR-702",
+        ConfigError,
+        "A repair could not ask",
+        cause="`tailrace verify --repair` shows what it will change and asks, but its standard input is no terminal.",
+        remedy="Give `--yes`, for example in a scheduled job. `tailrace verify` alone changes nothing.",
+    ),
+    ErrorCode(
+        "TR-703",
+        ConfigError,
+        "A view cannot be repaired",
+        cause="A percolate view has matches, which depend on the queries that were stored when a change arrived. They"
+        " cannot be computed a second time.",
+        remedy="`tailrace views rebuild VIEW` begins it again.",
+    ),
+    ErrorCode(
+        "TR-704",
+        StateError,
+        "A view was not repaired: its content took too long to compute",
+        cause="Computing the content took longer than `kafka.min_compaction_lag_ms`, or the views below it moved"
+        " meanwhile. Compaction may have removed records that belong to it. Nothing was changed.",
+        remedy="`tailrace views rebuild VIEW`, or raise `kafka.min_compaction_lag_ms` and the topics'"
+        " `min.compaction.lag.ms`, and repeat the repair later.",
+    ),
+    ErrorCode(
+        "TR-705",
+        RebuildError,
+        "Another writer's documents are newer than the next batch",
+        cause="A document's version is the LSN of its batch. Something else has written documents so often, or with"
+        " such versions, that the next batch could not replace them. They were repaired, but would not be maintained.",
+        remedy="Find the other writer, then `tailrace views rebuild VIEW`: a new index has none of these versions.",
+    ),
+    ErrorCode(
+        "TR-706",
+        SinkError,
+        "A table was not read again",
+        cause="`tailrace verify --repair` asked the daemon to read rows again whose topic differs from the source. No"
+        " daemon answered, or the read was cancelled, failed or was followed by another one.",
+        remedy="`tailrace snapshot status` shows the read. Is the daemon running? Then repeat the repair.",
     ),
 )

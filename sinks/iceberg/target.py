@@ -281,6 +281,13 @@ class IcebergTarget(Generations):
         """Return a generation, at its newest snapshot, and rows to compare it with."""
         return Tables(self.rows(generation), rows, key)
 
+    def mend(self, generation: int, pair: Tables, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+        """Merge the differing rows at the generation's own cut.
+
+        By Spark in any case: a key index may not know rows that something else has written.
+        """
+        return self.merge(generation, pair.changes(), key, commit)
+
     def shape_as(self, generation: int, rows: DataFrame) -> None:
         """Give a generation the columns of `rows`, before a query reads it to compute the rows to write."""
         self._evolve(self._places[generation], rows.schema)

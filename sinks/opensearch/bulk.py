@@ -97,12 +97,31 @@ def write_documents(rows: Iterable[Row], search: Search, index: str, version: in
             client.close()
 
 
-def _bodies(rows: Iterable[Row], version: int) -> Iterator[bytes]:
+def mend_documents(rows: Iterable[Row], search: Search, index: str) -> Iterator[int]:
+    """Index or delete each of `rows` (id, document or null) whatever its version; yield the greatest new version."""
+    newest = 0
+    with named_errors(search):
+        client = connect(search)
+        try:
+            for body in _bodies(rows, None):
+                answer = client.bulk(
+                    body=body, index=index, params={"filter_path": "items.*.status,items.*.error,items.*._version"}
+                )
+                _check(answer["items"], index)
+                found = (result.get("_version", 0) for item in answer["items"] for result in item.values())
+                newest = max(newest, *found)
+        finally:
+            client.close()
+    yield newest
+
+
+def _bodies(rows: Iterable[Row], version: int | None) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
     for number, document in rows:
         action = "delete" if document is None else "index"
-        parts.append(orjson.dumps({action: {"_id": number, "version": version, "version_type": "external_gte"}}))
+        versioned = {} if version is None else {"version": version, "version_type": "external_gte"}
+        parts.append(orjson.dumps({action: {"_id": number, **versioned}}))
         if document is not None:
             parts.append(document.encode())
             size += len(parts[-1])

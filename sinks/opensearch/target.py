@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.schemas.config.model import Search
 from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
-from tailrace.sinks.opensearch.bulk import connect, named_errors, write_documents
+from tailrace.sinks.opensearch.bulk import connect, mend_documents, named_errors, write_documents
 from tailrace.sinks.opensearch.compare import ID, Indexes, indexed, opened, texts
 from tailrace.sinks.opensearch.documents import INTEGERS, documents, mapping
+from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ _CUTS: Final[dict[str, Any]] = {
     # Read only by id, which needs no refresh and no indexed field.
     "mappings": {"dynamic": False},
 }
+_LSN_STEP: Final = 8
+"""Least difference of two commit LSNs: by fewer versions, another writer cannot be ahead of the next batch."""
+
 _FEW_BYTES: Final = 262_144
 """Up to this size, by Spark's estimate, the driver writes documents itself: a Python task takes 100 ms to start."""
 
@@ -169,6 +173,30 @@ class OpenSearchTarget:
         points = pins.enter_context(opened(self._search, (self.index(generation),), tuple(key), columns))
         computed = texts(documents(rows, key), columns)
         return Tables(indexed(rows.sparkSession, points), computed, (ID,), are_json=True)
+
+    def mend(self, generation: int, pair: Tables, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+        """Write the differing documents over those of any version, while the cut is marked as unfinished.
+
+        RebuildError (TR-705) if a document's version would be greater than that of the next batch.
+        """
+        ids, found = pair.changes().select(quote(ID)), documents(rows, key)
+        wanted = ids.join(found, found["id"] == ids[ID], "left_outer").select(quote(ID), "document")
+        index, limit = self.index(generation), commit.cut.position.commit_lsn + _LSN_STEP
+        mended = wanted.rdd.mapPartitions(partial(mend_documents, search=self._search, index=index))
+        with named_errors(self._search):
+            self._store(generation, commit, commit.cut, commit.cut)
+        newest = mended.fold(0, max)
+        with named_errors(self._search):
+            self._client.indices.refresh(index=index)
+            self._store(generation, commit, commit.cut, None)
+        if newest >= limit:
+            raise RebuildError(
+                "TR-705",
+                f'view "{self._view}": something else has written newer versions of its documents',
+                view=self._view,
+                detail="The next batch could not replace them.",
+            )
+        return self._now(generation, commit)
 
     def keep(self, numbers: Collection[int]) -> None:
         """Drop every generation except the live one and these, including remains of interrupted attempts."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ class Lease:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{name}.lease"
         self._token = uuid.uuid4().bytes
+        self._holder: int | None = None
         self.changed = True
 
     @property
@@ -60,7 +62,13 @@ class Lease:
 
     @contextmanager
     def held(self, wait_s: float) -> Iterator[bool]:
-        """Hold the lease for the block; yield False if another holder keeps it for more than `wait_s` seconds."""
+        """Hold the lease for the block; yield False if another holder keeps it for more than `wait_s` seconds.
+
+        A thread that already holds it by this object holds it on, and `changed` stays as it is.
+        """
+        if self._holder == threading.get_ident():
+            yield True
+            return
         # Append mode keeps the last holder's token until we hold the lock, and never makes a second file.
         with open(self._path, "a+b") as file:
             deadline = time.monotonic() + wait_s
@@ -74,7 +82,11 @@ class Lease:
             file.truncate(0)
             file.write(self._token)
             file.flush()
-            yield True  # closing the file releases the lock
+            self._holder = threading.get_ident()
+            try:
+                yield True  # closing the file releases the lock
+            finally:
+                self._holder = None
 
 
 def _locked(descriptor: int) -> bool:

@@ -129,6 +129,12 @@ class Target(Protocol):
     def pair_with(self, generation: int, rows: DataFrame, key: Sequence[str], pins: ExitStack) -> Tables:
         """Pin a generation, until `pins` closes, so that it can be compared with rows, which take the staged side."""
 
+    def mend(self, generation: int, pair: Tables, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+        """Give the keys that differ in `pair` (`pair_with` of `rows`) their rows of the other side, in one commit.
+
+        The cut of `commit` is that of the generation: nothing is brought forward. No key may be there twice.
+        """
+
     def keep(self, numbers: Collection[int]) -> None:
         """Drop every generation except the live one and these."""
 

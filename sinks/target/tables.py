@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType
 from tailrace.sinks.spark.comparable import comparable
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.comparison import Counts, Difference
+from tailrace.sinks.target.protocol import DELETED
 
 Values = list[Any]
 """The values of a row in the order of `Tables.common`."""
@@ -50,6 +51,20 @@ class Tables:
         rows = (F.to_json(side, _WITH_NULLS).alias(side) for side in ("l", "s"))
         counts, found = self._compared(limit, ["what", "columns", *rows])
         return counts, [(self._difference(row), self._values(row["l"]), self._values(row["s"])) for row in found]
+
+    def changes(self) -> DataFrame:
+        """Return what makes the live side equal: its differing keys with their staged rows, or with `DELETED`.
+
+        A key that the live side has more than once is returned as often.
+        """
+        numbers = {name: number for number, name in enumerate(self.key)}
+        values = (
+            (F.col(f"k{numbers[name]}") if name in numbers else F.col("s")[f"c{place}"])
+            .cast(self.staged.schema[name].dataType)
+            .alias(name)
+            for place, name in enumerate(self.common)
+        )
+        return self._marked().where("what <> 'same'").select(*values, F.col("s").isNull().alias(DELETED))
 
     def _difference(self, row: Row) -> Difference:
         key = {name: row[f"k{number}"] for number, name in enumerate(self.key)}

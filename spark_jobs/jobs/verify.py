@@ -80,7 +80,8 @@ def verify(shared: Shared, view: KeptView, limit: int) -> Iterator[dict[str, Any
             if live is None:
                 raise not_made(name)
             check_definition(view.declared, live)
-            if live.unfinished is not None:
+            # an interrupted repair is at one cut
+            if live.unfinished is not None and live.unfinished.order != live.cut.order:
                 raise _in_mid_batch(name)
             if isinstance(batch, QueryBatch):
                 batch.inputs.take_as_they_are()
@@ -96,7 +97,7 @@ def verify(shared: Shared, view: KeptView, limit: int) -> Iterator[dict[str, Any
         if isinstance(batch, QueryBatch):
             pairs = [*_bases(shared, batch, seen), (None, pair)]
         else:
-            pairs = [(None, _versions_or_changes(batch, view_rows, live, seen))]
+            pairs = [(None, versions_or_changes(batch, view_rows, live, seen)[0])]
         for table, pair in pairs:
             began, what = time.monotonic(), f"the base table of {table}" if table else "the view"
             line(event="progress", view=name, stage=f"comparing {what}")
@@ -120,13 +121,18 @@ def _bases(shared: Shared, batch: QueryBatch, seen: SeenCut) -> Iterator[tuple[s
     """Yield each captured table with its base table at the cut and its rows there according to its topic."""
     for table, topic in batch.view.topic_of.items():
         found = shared.records.latest(topic, [], seen.cut.offsets.get(topic, []))
-        content = batch.inputs.base(topic).whole(found, seen, Report())
+        content = batch.inputs.base(topic).batch.whole(found, seen, Report())
         there = batch.session.sql(f"SELECT * FROM {batch.inputs.at(table, seen.cut)}")
         yield table, Tables(there, content.rows, content.key)
 
 
-def _versions_or_changes(batch: KeepingBatch, view_rows: DataFrame, live: Applied, seen: SeenCut) -> Tables:
-    """Return the view's versions or changes and the topic's, both since the LSN from which both have all of them."""
+def versions_or_changes(
+    batch: KeepingBatch, view_rows: DataFrame, live: Applied, seen: SeenCut
+) -> tuple[Tables, DataFrame]:
+    """Return the view's versions or changes and the topic's, both since the LSN from which both have all of them.
+
+    The second value are the view's other rows: those that cannot be compared.
+    """
     (topic,) = batch.view.topics
     content = batch.whole(batch.records.every(topic, [], seen.cut.offsets.get(topic, [])), seen, Report())
     begins = live.history_from.lsn if live.history_from else 0
@@ -138,7 +144,8 @@ def _versions_or_changes(batch: KeepingBatch, view_rows: DataFrame, live: Applie
         comparable = (F.col("op") != "r") & (F.col("commit_lsn") >= since)
     if since > begins:
         line(event="not compared: older versions are no longer on the topic", before=format_lsn(since))
-    return Tables(view_rows.where(comparable), content.rows.where(comparable), content.key)
+    pair = Tables(view_rows.where(comparable), content.rows.where(comparable), content.key)
+    return pair, view_rows.where(~F.coalesce(comparable, F.lit(False)))
 
 
 def _comparison(

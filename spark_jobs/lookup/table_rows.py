@@ -69,6 +69,24 @@ class TableRows:
         self._level_ms = 0
         self._indexes: list[tuple[str, ...]] = []
         self._steps: deque[_Step] = deque(maxlen=_STEPS)
+        self._sound = 0
+        """The value of `_doubted` when the rows were filled."""
+
+    def doubt(self) -> None:
+        """Have the rows read again by whatever process uses them next: what they came from was not right."""
+        self._mark.parent.mkdir(parents=True, exist_ok=True)
+        self._mark.touch()
+
+    @property
+    def _mark(self) -> Path:
+        return self._folder.with_name(f"{self._folder.name}.doubted")
+
+    def _doubted(self) -> int:
+        """Return when the rows were last doubted, in ns since 1970; 0: never."""
+        try:
+            return self._mark.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
 
     def close(self) -> None:
         """Release the folder; what it holds can be used again."""
@@ -93,11 +111,14 @@ class TableRows:
         with self._using():
             if self._moment is None:
                 self._open()
+            if self._moment is not None and self._sound != self._doubted():
+                self.drop()
             return (self._moment, self._level_ms) if self._moment is not None and self._log == log else None
 
     def fill(self, batches: Iterable[Any], moment: Moment, log: Log, level_ms: int) -> int:
         """Replace all rows by those of Arrow batches, as of a moment; return how many they are."""
         with self._using():
+            sound = self._doubted()
             (self._store or self._opened()).remove()
             store = self._store = self._opened()
             self._moment = None
@@ -107,7 +128,7 @@ class TableRows:
                 rows = self.form.aligned(batch)
                 self._write(store, self._added(rows))
                 count += rows.num_rows
-            self._moment, self._log, self._level_ms = moment, log, level_ms
+            self._moment, self._log, self._level_ms, self._sound = moment, log, level_ms, sound
             self._write(store, Writes(), about=True)
             return count
 
@@ -281,6 +302,7 @@ class TableRows:
         if about is None or about["form"] != self.form.identity:
             return
         self._moment, self._level_ms = tuple(about["moment"]), about["level_ms"]
+        self._sound = about.get("sound", 0)
         self._log = Log(*about["log"])
         self._indexes = [tuple(by) for by in about["indexes"]]
 
@@ -301,6 +323,7 @@ class TableRows:
                 "level_ms": self._level_ms,
                 "log": [self._log.system_identifier, self._log.epoch],
                 "indexes": self._indexes,
+                "sound": self._sound,
             }
         store.write(writes, told)
 

@@ -7,14 +7,14 @@ Queries are computed over their snapshots, because the topics do not retain the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from tailrace.schemas.errors import RebuildError, StateError
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.target.protocol import Applied
-from tailrace.spark_jobs.maintain.batch import Report, ViewBatch
+from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
 from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
@@ -88,9 +88,9 @@ class BaseTables:
             base.forget()
             return True
 
-    def batch(self, topic: str) -> ViewBatch[Any]:
-        """Return the batches of a topic's base table."""
-        return self._kept(topic).batch
+    def view(self, topic: str) -> KeptView:
+        """Return a topic's base table, which is maintained like a view."""
+        return self._kept(topic)
 
     def target(self, topic: str) -> IcebergTarget:
         """Return the base table of a topic; its lineage is never broken, so a cut alone finds a snapshot."""

@@ -21,7 +21,7 @@ from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.target.protocol import Applied
 from tailrace.spark_jobs.log import named
 from tailrace.spark_jobs.maintain.base_tables import BaseTables
-from tailrace.spark_jobs.maintain.batch import Report, ViewBatch
+from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
 from tailrace.spark_jobs.maintain.waiting import Waiting, waits_for_tables
 from tailrace.spark_jobs.query.catalog import is_view
@@ -72,9 +72,9 @@ class Inputs:
         live = {name: self._lower(name).batch.target.live() for name in self._view.views}
         self._reached = {name: applied for name, applied in live.items() if applied is not None}
 
-    def base(self, topic: str) -> ViewBatch[Any]:
-        """Return the batches of a topic's base table."""
-        return self._bases.batch(topic)
+    def base(self, topic: str) -> KeptView:
+        """Return a topic's base table, which is maintained like a view."""
+        return self._bases.view(topic)
 
     def renew(self, seen: SeenCut) -> SeenCut:
         """Bring all inputs to one cut, like `advance`; recreate base tables that cannot continue."""

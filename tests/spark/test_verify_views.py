@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from tailrace.schemas.config.model import View
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.opensearch.bulk import connect
+from tailrace.spark_jobs.jobs.mend import mend
+from tailrace.spark_jobs.jobs.repair import repair
 from tailrace.spark_jobs.jobs.verify import verify
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tests.spark.conftest import Bench, step
@@ -30,6 +32,22 @@ def differing(results: dict[str | None, dict[str, Any]]) -> dict[str | None, int
     counts = {table: result["comparisons"][0]["differing"] for table, result in results.items()}
     assert [result["equal"] for result in results.values()] == [not count for count in counts.values()]
     return counts
+
+
+def repaired(bench: Bench, *views: KeptView) -> tuple[list[tuple[str, str | None, int]], dict[str, bool]]:
+    """Repair views; return view, table and keys of each repair, and whether each compared view is equal now."""
+    done: list[tuple[str, str | None, int]] = []
+    equal: dict[str, bool] = {}
+
+    def say(what: dict[str, Any]) -> None:
+        if "repaired" in what:
+            each = what["repaired"]
+            done.append((each["view"], each["table"], each["keys"]))
+        else:
+            equal[what["view"]] = equal.get(what["view"], True) and what["equal"]
+
+    repair(bench.shared, [view.declared.name for view in views], 20, say)
+    return done, equal
 
 
 def table_of(view: KeptView) -> str:
@@ -66,11 +84,34 @@ def test_a_spoiled_row_of_a_query_view_or_of_its_base_table_is_named(bench: Make
     )
 
     # a lost row of a base table: the query over it would agree with a view that has lost it, too
-    base = left.batch.inputs.base(left.declared.topic_of["public.orders"]).target.table()  # type: ignore[attr-defined]
+    base = left.batch.inputs.base(left.declared.topic_of["public.orders"]).batch.target.table()  # type: ignore[attr-defined]
     spark.sql(f"DELETE FROM {base} WHERE id = {row.id}")
     counts = differing(found(shop.bench, left))
     assert counts["public.orders"] == 1
     assert counts["public.customer"] == 0
+
+    # repaired at the newest cut, which has the changes that only the topics had
+    done, equal = repaired(shop.bench, left)
+    assert [each for each in done if each[0] == left.declared.name] == [
+        (left.declared.name, "public.orders", 1),
+        (left.declared.name, None, 1),
+    ]
+    # `group` reads the same base table
+    assert equal == {left.declared.name: True, group.declared.name: True}
+    assert_right_from_now_on(shop, group, left)
+
+
+def assert_right_from_now_on(shop: Shop, *views: KeptView) -> None:
+    """Assert that a second repair finds nothing, and that the next batches continue from the repaired rows."""
+    for view in views:
+        before = view.batch.target.live()
+        assert mend(shop.bench.shared, view) == []
+        assert view.batch.target.live() == before
+    for _ in range(2):
+        shop.commit(shop.model.change(9))
+        shop.step()
+    for view in views:
+        assert set(differing(found(shop.bench, view)).values()) == {0}
 
 
 def test_a_spoiled_document_of_a_query_is_named(bench: Make, search_url: str) -> None:
@@ -103,6 +144,9 @@ def test_a_spoiled_document_of_a_query_is_named(bench: Make, search_url: str) ->
     place = result["columns"].index(items)
     assert differences[hit["_id"]]["left"][place] == hit["_source"][items]
     assert differences[hit["_id"]]["right"][place] == changed[items]
+    name = view.declared.name
+    assert repaired(shop.bench, view) == ([(name, None, 2)], {name: True})
+    assert_right_from_now_on(shop, view)
 
 
 def test_a_view_over_a_view_is_compared_over_the_view_below(bench: Make, spark: SparkSession) -> None:
@@ -122,6 +166,16 @@ def test_a_view_over_a_view_is_compared_over_the_view_below(bench: Make, spark: 
     spark.sql(f"UPDATE {table_of(views[above])} SET times = times + 1")
     assert differing(found(made, views[above])) == {None: 1}
     assert differing(found(made, views[below])) == {"public.t": 0, None: 0}
+    # a wrong row of the view below is one of the view above, too: both are repaired, the lower one first
+    step(made, views[above])
+    spark.sql(f"UPDATE {table_of(views[below])} SET many = 77 WHERE n = 1")
+    done, equal = repaired(made, views[below])
+    assert done == [(below, None, 1), (above, None, 1)]
+    assert equal == {below: True, above: True}
+    put(made, range(8), 1)
+    step(made, views[above])
+    for view in views.values():
+        assert set(differing(found(made, view)).values()) == {0}
 
 
 def put(made: Bench, ids: range, more: int = 0) -> None:
@@ -150,3 +204,36 @@ def test_a_spoiled_version_or_change_is_named(bench: Make, spark: SparkSession, 
     result = found(made, view)[None]["comparisons"][0]
     assert result["right_rows"] == rows - 1
     assert any(each["right"] is None for each in result["differences"])
+    assert [each.keys for each in mend(made.shared, view)] == [2]
+    assert differing(found(made, view)) == {None: 0}
+    assert mend(made.shared, view) == []
+    spark.sql(f"INSERT INTO {table_of(view)} SELECT * FROM {table_of(view)} WHERE id = 2")
+    assert [each.replaced for each in mend(made.shared, view)] == [True]
+    put(made, range(3), 40)
+    step(made, view)
+    assert differing(found(made, view)) == {None: 0}
+
+
+def test_a_spoiled_row_of_a_view_of_one_table_is_repaired(bench: Make, spark: SparkSession) -> None:
+    name = f"rows_{uuid.uuid4().hex[:8]}"
+    made = bench({name: View(table="public.t")})
+    made.pipeline.table("t", [column("id", "int4"), column("n", "int8")], ("id",))
+    view = made.kept(name)
+    put(made, range(10))
+    step(made, view)
+    put(made, range(2), 10)
+    table = table_of(view)
+    spark.sql(f"UPDATE {table} SET n = 99 WHERE id = 5")
+    spark.sql(f"DELETE FROM {table} WHERE id = 6")
+    spark.sql(f"INSERT INTO {table} VALUES (77, 7)")
+    (done,) = mend(made.shared, view)
+    assert (done.view, done.table, done.keys, done.replaced) == (name, None, 3, False)
+    assert made.agrees(name, "t") == 10
+    applied = view.batch.target.live()
+    assert mend(made.shared, view) == []
+    assert view.batch.target.live() == applied
+    spark.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE id = 5")
+    assert mend(made.shared, view)[0].replaced
+    put(made, range(4), 20)
+    step(made, view)
+    assert made.agrees(name, "t") == 10
