@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from psycopg.rows import dict_row
 
 from tailrace.cdc.dev import postgres
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.repair import plan_of, read_again
 from tailrace.cdc.operations.snapshots import TableSnapshot, read_snapshots
+from tailrace.cdc.operations.told import nobody
 from tailrace.cdc.operations.verify_log import verify_log
 from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.file import load
@@ -36,7 +39,7 @@ from tests.support.daemon import (
 )
 from tests.support.postgres_own import own_postgres
 from tests.support.topics import TopicRecord, assert_once_in_order, latest, read_raw, read_topic
-from tests.support.verified import differing_keys
+from tests.support.verified import compared, differing_keys
 
 ROWS = 3000
 
@@ -100,6 +103,19 @@ class Pipeline:
         for key, raw in zigzag.items():
             message = by_key[_framed(raw, keys[key % len(keys)])]
             producer.produce(topic, message.value(), raw, headers=[(POSITION_HEADER, Position(0, 1, key).to_bytes())])
+        assert producer.flush(10) == 0
+
+    def overwrite(self, table: str, keys: list[int]) -> None:
+        """Write the row of another key as a newer one of each of these keys to the topic."""
+        topic = f"{self.config.kafka.prefix}.public.{table}"
+        by_key = {message.key(): message for message in read_raw(self.bootstrap, topic) if message.value()}
+        producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random"})
+        other = by_key[_framed(next(iter(by_key)), 10)]
+        for key in keys:
+            raw = _framed(next(iter(by_key)), key)
+            (header,) = (value for name, value in by_key[raw].headers() if name == POSITION_HEADER)
+            newer = replace(Position.from_bytes(header), ordinal=1 << 20)
+            producer.produce(topic, other.value(), raw, headers=[(POSITION_HEADER, newer.to_bytes())])
         assert producer.flush(10) == 0
 
 
@@ -248,7 +264,30 @@ def test_reconcile_deletes_the_keys_that_the_table_lacks(pipeline: Pipeline) -> 
             assert record.value is not None
             assert record.value["before"] == {"id": record.key[0], "n": None, "label": None}
             assert (record.snapshot, record.value["after"]) == (2, None)
+        repairs_what_verify_has_found(pipeline)
         assert daemon.stop() == 0
+
+
+def repairs_what_verify_has_found(pipeline: Pipeline) -> None:
+    """Rows that differ are read again by their keys; keys that the source lacks need the whole table."""
+    config = pipeline.config
+    pipeline.overwrite("t", [3, 5])
+    pipeline.connection.execute("UPDATE t SET n = n + 1 WHERE id > 10")
+    plan = plan_of([compared(config, "t")])
+    assert plan is not None
+    assert [(read.table, read.keys) for read in plan.tables] == [("public.t", 2)]
+    read_again(config, plan.tables[0], 20, nobody)
+    again = [record.key[0] for record in pipeline.records("t") if record.snapshot == 3]
+    assert sorted(again) == [3, 5]
+    assert plan_of([compared(config, "t")]) is None
+
+    pipeline.spoil("t", range(1, ROWS + 1), range(ROWS + 9001, ROWS + 9003))
+    pipeline.connection.execute("UPDATE t SET n = n + 1 WHERE id > 10")
+    plan = plan_of([compared(config, "t")])
+    assert plan is not None
+    assert [(read.keys, read.where) for read in plan.tables] == [(2, None)]
+    read_again(config, plan.tables[0], 20, nobody)
+    assert plan_of([compared(config, "t")]) is None
 
 
 @pytest.mark.parametrize("how", ["lost", "dropped"])

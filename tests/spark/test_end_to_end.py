@@ -265,9 +265,30 @@ def test_views_equal_the_source(
         found = [json.loads(line)["comparisons"] for line in done.stdout.splitlines()]
         assert [[compared["differing"] for compared in result] for result in found] == [[0, 0], [0, 1], [0, 1]]
         assert [result[1]["differences"][0]["key"] for result in found[1:]] == [[str(order)], ["7"]]
+        with process(tmp_path / "load.log", *work) as load_process:
+            assert_repaired(shop)
+            assert end(load_process) == 0
+        shop.wait_for_views()
+        assert_views_equal_source(shop)
 
         assert end(follow) == 0
         assert daemon.stop() == 0
+
+
+def assert_repaired(shop: Shop) -> None:
+    """Repair two documents under load; a second repair has nothing to do."""
+    refused = shop.run("verify", "orders", "--repair")
+    assert (refused.returncode, "TR-702" in refused.stderr) == (3, True), refused.stderr
+    views = ("orders_search", "products_search")
+    done = shop.run("verify", "--json", "--repair", "--yes", *views)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    (plan,) = (line["plan"] for line in lines if "plan" in line)
+    assert (plan["tables"], plan["views"], plan["bases"]) == ([], dict.fromkeys(views, 1), {})
+    assert {line["repaired"]["view"]: line["repaired"]["keys"] for line in lines if "repaired" in line} == plan["views"]
+    assert [line["equal"] for line in lines if "equal" in line] == [False] * 2 + [True] * 2
+    again = shop.run("verify", "--repair", "--yes", *views)
+    assert (again.returncode, "nothing to repair" in again.stderr) == (0, True), again.stderr
 
 
 def assert_examples_are_right(shop: Shop) -> None:

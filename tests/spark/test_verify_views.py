@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.schemas.config.model import View
+from tailrace.sinks.control.views_topic import ViewsTopic
 from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.kafka.groups import Groups
 from tailrace.sinks.opensearch.bulk import connect
+from tailrace.spark_jobs.jobs.follow import follow
 from tailrace.spark_jobs.jobs.mend import mend
 from tailrace.spark_jobs.jobs.repair import repair
 from tailrace.spark_jobs.jobs.verify import verify
-from tailrace.spark_jobs.maintain.kept_view import KeptView
+from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
+from tailrace.spark_jobs.maintain.open_view import open_view
+from tailrace.spark_jobs.topics.cuts import Cuts
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import column
 from tests.spark.shop import Shop
@@ -237,3 +245,79 @@ def test_a_spoiled_row_of_a_view_of_one_table_is_repaired(bench: Make, spark: Sp
     put(made, range(4), 20)
     step(made, view)
     assert made.agrees(name, "t") == 10
+
+
+def test_rows_are_repaired_while_the_views_are_maintained(bench: Make, spark: SparkSession, search_url: str) -> None:
+    """A row, a joined row, a document and a version are spoiled and repaired, under load and with `follow`."""
+    suffix = uuid.uuid4().hex[:8]
+    joined = View(query="SELECT t.id, t.n, u.label FROM public.t JOIN public.u ON t.n = u.id", key=["id"])
+    made = bench(
+        {
+            f"rows_{suffix}": View(table="public.t"),
+            f"joined_{suffix}": joined,
+            f"documents_{suffix}": joined.model_copy(update={"target": "search"}),
+            f"history_{suffix}": View(table="public.t", shape="history"),
+        },
+        search_url,
+    )
+    made.pipeline.table("t", [column("id", "int4"), column("n", "int8")], ("id",))
+    made.pipeline.table("u", [column("id", "int8"), column("label", "text")], ("id",))
+    with made.pipeline.transaction() as tx:
+        for number in range(5):
+            tx.put("u", {"id": number, "label": f"label {number}"})
+            tx.put("t", {"id": number, "n": number})
+    rows, join, documents, history = views = [made.kept(name) for name in made.config.views]
+    step(made, *views)
+    with maintained(made, spark):
+        spoiled = [spoil(spark, view, column) for view, column in ((rows, "n"), (join, "label"), (history, "n"))]
+        assert spoiled == [1, 1, 1]
+        assert made.config.search is not None
+        with connect(made.config.search) as client:
+            index = f"{made.config.search.index_prefix}{documents.declared.name}"
+            client.update(index=index, id="[3]", body={"doc": {"label": "spoiled"}}, params={"refresh": "true"})
+        done, equal = repaired(made, *views)
+        assert done == [(view.declared.name, None, 1) for view in views]
+        assert equal == {view.declared.name: True for view in views[1:]}
+        assert mend(made.shared, rows) == []
+    step(made, *views)
+    for view in views:
+        assert mend(made.shared, view) == []
+    assert made.agrees(rows.declared.name, "t") > 5
+
+
+def spoil(spark: SparkSession, view: KeptView, column: str) -> int:
+    """Change a row that the load does not touch; return how many rows have the wrong value then."""
+    with view.lease.held(60) as mine:
+        assert mine
+        wrong = "-1" if column == "n" else "'spoiled'"
+        spark.sql(f"UPDATE {table_of(view)} SET {column} = {wrong} WHERE id = 3")
+        return spark.table(table_of(view)).where(f"{column} = {wrong}").count()
+
+
+@contextmanager
+def maintained(bench: Bench, spark: SparkSession) -> Iterator[None]:
+    """Maintain all views of a bench for the block, as another job, while rows from 100 on change all the time."""
+    stop, config = threading.Event(), bench.config
+
+    def load() -> None:
+        number = 0
+        while not stop.wait(1):
+            number += 1
+            with bench.pipeline.transaction() as tx:
+                tx.put("t", {"id": 100 + number % 20, "n": number // 3 % 5})
+
+    with closing(Cuts(config)) as cuts, ThreadPoolExecutor(2) as pool:
+        # the records, which number their names in the one Spark session, are those of the bench
+        topic, records = ViewsTopic(config.kafka, bench.pipeline.topics), bench.shared.records
+        shared = Shared(config, spark, records, cuts, topic, Groups(config.kafka))
+        views = [open_view(shared, name) for name in config.views]
+        running = [pool.submit(load), pool.submit(follow, shared, views, stop, None)]
+        try:
+            yield
+        finally:
+            stop.set()
+            for each in running:
+                each.result()
+            shared.known.close()
+            shared.groups.close()
+        assert [view.error for view in views] == [None] * len(views)
