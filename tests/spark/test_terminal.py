@@ -79,7 +79,7 @@ _QUICK = [
     ("snapshot resume t", 0),
     ("snapshot cancel t", 0),
     ("verify rows", 0),
-    ("verify rows --repair", 0),
+    ("verify rows --repair --yes", 0),
     ("snapshot start t --reconcile", 0),
     ("snapshot status", 0),
     ("verify --log", 0),

@@ -195,6 +195,23 @@ def test_another_process_that_has_the_folder_is_left_alone(tmp_path: Path) -> No
     table.rows.close()
 
 
+def test_doubted_rows_are_read_again_by_whatever_process_uses_them(tmp_path: Path) -> None:
+    table = _Table(tmp_path / "rows", 3)
+    table.fill()
+    TableRows(tmp_path / "rows", _FORM).doubt()
+    assert table.rows.moment(_LOG) is None
+    with pytest.raises(NotKnown):
+        table.check((0, 0))
+    table.fill()
+    table.check((0, 0))
+    table.rows.close()
+    # also by one that was not there then
+    TableRows(tmp_path / "rows", _FORM).doubt()
+    later = TableRows(tmp_path / "rows", _FORM)
+    assert later.moment(_LOG) is None
+    later.close()
+
+
 def _cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
