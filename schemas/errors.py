@@ -113,12 +113,14 @@ class RebuildError(StateError):
         self, code: str, message: str, *, view: str, detail: str = "", before: str = "", after: str = ""
     ) -> None:
         super().__init__(code, message, detail=detail, hint=f"{before}tailrace views rebuild {view}{after}")
+        self._view = view
         self._around = before, after
 
-    def by_rebuilding(self, view: str) -> RebuildError:
-        """Return the same error with the command for another view, one that reads the failed view."""
+    def of_base_table(self, table: str, reader: str) -> RebuildError:
+        """Return the same error about the base table of `table`, with the command for a view that reads it."""
+        message = self.message.replace(f'view "{self._view}"', f'view "{reader}": the base table of {table}', 1)
         before, after = self._around
-        return RebuildError(self.code, self.message, view=view, detail=self.detail, before=before, after=after)
+        return RebuildError(self.code, message, view=reader, detail=self.detail, before=before, after=after)
 
 
 class FoundError(TailraceError):

@@ -9,7 +9,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,9 +72,14 @@ class Follower:
 
 @contextmanager
 def following(config: Config, views: Iterable[str]) -> Iterator[None]:
-    """Record for the block that this process follows the views, and after it why it does not any more."""
+    """Record for the block that this process follows the views, and after it why it does not any more.
+
+    If the folder cannot be written, nothing is recorded: the leases and the catalog need it, and report it.
+    """
     with ExitStack() as opened:
-        files = [opened.enter_context(_locked(_path(config, view))) for view in views]
+        files: list[BinaryIO] = []
+        with suppress(OSError):
+            files += [opened.enter_context(_locked(_path(config, view))) for view in views]
         _write(files, "running")
         try:
             yield

@@ -60,7 +60,8 @@ class BaseTables:
         except RebuildError as error:
             base.forget()
             # No command accepts the name of a base table: it is rebuilt with any view that reads it.
-            raise error.by_rebuilding(self._view) from None
+            (table,) = base.declared.captured
+            raise error.of_base_table(table, self._view) from None
         except Exception:
             base.forget()
             raise

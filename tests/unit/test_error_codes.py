@@ -212,8 +212,12 @@ def test_codes_have_the_retry_park_and_refill_rules_listed_here() -> None:
 
 
 def test_the_hint_of_a_base_table_names_the_view_that_is_rebuilt() -> None:
-    error = RebuildError("TR-521", "no cut", view="orders", detail="d", before="Stop it, then: ", after=" (all of it)")
-    assert error.hint == "Stop it, then: tailrace views rebuild orders (all of it)"
-    other = error.by_rebuilding("totals")
-    assert (other.code, other.message, other.detail) == ("TR-521", "no cut", "d")
+    said = 'view "_base.app.public.orders" has no cut'
+    error = RebuildError(
+        "TR-521", said, view="_base.app.public.orders", detail="d", before="Stop it, then: ", after=" (all of it)"
+    )
+    assert error.hint == "Stop it, then: tailrace views rebuild _base.app.public.orders (all of it)"
+    other = error.of_base_table("public.orders", "totals")
+    wanted = 'view "totals": the base table of public.orders has no cut'
+    assert (other.code, other.message, other.detail) == ("TR-521", wanted, "d")
     assert other.hint == "Stop it, then: tailrace views rebuild totals (all of it)"
