@@ -17,13 +17,11 @@ from typing import Final
 import structlog
 
 from tailrace.cdc.health.health import Health
-from tailrace.cdc.tables.destinations import own_topic_specs
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.records.daemon import DaemonRecord, DaemonState, daemon_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import Reader
-from tailrace.sinks.kafka.admin import ensure_topics
 from tailrace.sinks.kafka.one_shot import send_alone
 
 log = structlog.get_logger()
@@ -103,12 +101,10 @@ class _Recorder:
             message,
         )
         try:
+            # on an empty topic, a record would make the first start look like a second one
             with Reader(self._kafka, self._topic, _ANSWER_S, once=True) as reader:
                 bounds = reader.bounds()
-            # of a first start, only the failure is recorded: it has made the topics itself if it goes well
-            if bounds is None and state == "failed" and code is not None:
-                ensure_topics(self._kafka, [spec for spec in own_topic_specs(self._kafka) if spec.name == self._topic])
-            if (bounds is not None and bounds[1] > 0) or state == "failed":
+            if bounds is not None and bounds[1] > 0:
                 send_alone(self._kafka, self._topic, {daemon_key(self._slot): record.to_json()}, _ANSWER_S)
                 self._written = (state, code)
         except TailraceError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import psycopg
 
 from tailrace.cdc.postgres import catalog, publication, slot
@@ -11,10 +9,9 @@ from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.timeline import identify
 from tailrace.cdc.startup.decide import Found
 from tailrace.schemas.config.model import Config
-from tailrace.schemas.records.daemon import is_of_daemon
 from tailrace.schemas.records.topics import Topics
-from tailrace.sinks.control.positions import Reader, read_position
-from tailrace.sinks.kafka.offsets import Bounds, topic_bounds
+from tailrace.sinks.control.positions import read_position
+from tailrace.sinks.kafka.offsets import topic_bounds
 
 
 def look(config: Config, connection: psycopg.Connection, *, owned: bool) -> Found:
@@ -51,18 +48,7 @@ def look(config: Config, connection: psycopg.Connection, *, owned: bool) -> Foun
         stored=stored,
         publications=publications,
         tables=tables,
-        topics=seen.topics if stored is not None else _without_failed_starts(config, seen.topics),
+        topics=seen.topics,
         brokers=seen.brokers,
         publish=source.publish,
     )
-
-
-def _without_failed_starts(config: Config, found: Mapping[str, Sequence[Bounds]]) -> Mapping[str, Sequence[Bounds]]:
-    """Leave out the tables topic if it has only the records of first starts that failed, for `tailrace status`."""
-    topic = Topics(config.kafka.prefix).tables
-    if not any(bounds.end for bounds in found.get(topic, ())):
-        return found
-    with Reader(config.kafka, topic, once=True) as reader:
-        if any(not is_of_daemon(record.key()) for record in reader.all()):
-            return found
-    return {name: bounds for name, bounds in found.items() if name != topic}

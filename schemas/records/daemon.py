@@ -40,8 +40,3 @@ class DaemonRecord:
 
 def daemon_key(slot: str) -> bytes:
     return orjson.dumps([slot, "daemon"])
-
-
-def is_of_daemon(key: bytes | str | None) -> bool:
-    """Whether a record of the tables topic has the key of a daemon, of any slot."""
-    return key is not None and orjson.loads(key)[1:] == ["daemon"]
