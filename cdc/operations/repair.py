@@ -19,6 +19,7 @@ from tailrace.cdc.operations.verify_result import Result
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError, SinkError
 from tailrace.schemas.records.requests import Request
+from tailrace.schemas.relation import quoted
 from tailrace.sinks.control.requests import Ask
 from tailrace.snapshot.verify.comparison import Outcome
 
@@ -142,11 +143,7 @@ def _condition(result: Result, outcome: Outcome) -> str | None:
     if not all(isinstance(value, str) for row in rows for value in row):
         return None
     pairs = (zip(names, row, strict=True) for row in rows)
-    return " OR ".join(f"({' AND '.join(f'{_name(name)} = {_literal(v)}' for name, v in each)})" for each in pairs)
-
-
-def _name(column: str) -> str:
-    return '"' + column.replace('"', '""') + '"'
+    return " OR ".join(f"({' AND '.join(f'{quoted(name)} = {_literal(v)}' for name, v in each)})" for each in pairs)
 
 
 def _literal(value: str) -> str:

@@ -129,9 +129,18 @@ class ViewStatus:
 
     @property
     def needs_a_person(self) -> bool:
-        """Whether the view has stopped, or its process has ended and nobody has stopped it."""
-        dead = self.follower is not None and self.follower.needs_a_person
-        return dead or bool(self.error and not self.only_waits)
+        """Whether the view is parked or abandoned."""
+        return self.is_parked or self.is_abandoned
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it does not advance, for another reason than waiting."""
+        return bool(self.error) and not self.only_waits
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the process that followed it has ended, and nobody has stopped it."""
+        return self.follower is not None and self.follower.needs_a_person
 
 
 def not_followed(views: Sequence[ViewStatus]) -> dict[str, list[str]]:

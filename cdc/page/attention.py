@@ -95,11 +95,11 @@ def _slot(status: Status) -> Iterator[Problem]:
 def _views(status: Status) -> Iterator[Problem]:
     for view in status.views:
         # an outage is said once, above
-        if view.error and not view.only_waits and view.error != status.topics.error:
+        if view.is_parked and view.error != status.topics.error:
             code, message, hint = named_error(view.error, view.name)
             yield Problem("bad", f"View {view.name} is parked", message or "", code, hint)
     for why, names in not_followed(status.views).items():
-        dead = any(view.follower and view.follower.needs_a_person for view in status.views if view.name in names)
+        dead = any(view.is_abandoned for view in status.views if view.name in names)
         title = f"Nobody follows {', '.join(names)}"
         yield Problem("bad" if dead else "warn", title, why, hint="tailrace views follow")
 

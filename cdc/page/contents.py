@@ -241,8 +241,8 @@ def _views_stage(status: Status | None, history: History) -> Stage:
     views = status.views if status else ()
     if not views:
         return Stage("Views", "none declared" if status else "", "off", "", "", "", "", "")
-    parked = [view for view in views if view.error and not view.only_waits]
-    dead = [view for view in views if view.follower is not None and view.follower.needs_a_person]
+    parked = [view for view in views if view.is_parked]
+    dead = any(view.is_abandoned for view in views)
     lags = [view.lag_seconds for view in views]
     known = [lag for lag in lags if lag is not None]
     lag = lag_text(None, max(known)) if known else UNKNOWN
@@ -309,8 +309,7 @@ def _views(status: Status) -> list[ViewRow]:
     for view in status.views:
         code, error, _ = named_error(view.error, view.name)
         waits = sentence(view.waits_for)
-        parked = bool(view.error) and not view.only_waits
-        begun = view.flushed_lsn is not None
+        parked, begun = view.is_parked, view.flushed_lsn is not None
         rows.append(
             ViewRow(
                 view.name,
