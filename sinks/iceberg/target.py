@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -71,6 +71,10 @@ _TABLE_PROPERTIES: Final = {
 }
 
 
+OnChange = Callable[[Any, Applied, Applied], None]
+"""Called with an Arrow table of changes, the state before a commit and the state that it made."""
+
+
 class IcebergTarget(Generations):
     """One view's table. Do not share `session`: the property setting would leak into other commits."""
 
@@ -89,6 +93,8 @@ class IcebergTarget(Generations):
         """Columns that a table is known to have, with the id of its schema then."""
         self._records = 0
         """Number of rows in the generation that was last inspected."""
+        self.on_change: OnChange | None = None
+        """Is called behind each small commit to the live table with what has changed; others are not reported."""
         with _FIRST_USE:
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
 
@@ -196,6 +202,16 @@ class IcebergTarget(Generations):
         It is the snapshot with the newest cut that is not after `cut`, so the generation must have been at `cut`. With
         `of`, the search is in the generation of that state, whatever is live now.
         """
+        found = self._at(cut, of)
+        return found[0] if found is not None else None
+
+    def commit_at(self, cut: Cut, of: Applied) -> int | None:
+        """Return the same, but of a state that was rewritten in fewer files the snapshot from before."""
+        found = self._at(cut, of)
+        return found[1] if found is not None else None
+
+    def _at(self, cut: Cut, of: Applied | None) -> tuple[int, int] | None:
+        """Return the snapshot to read at a cut, and that of the commit that made its rows."""
         rewritten: int | None = None
         for snapshot in self._ancestors(Place(self._view), of.snapshot_id if of else None):
             summary = snapshot.summary()
@@ -206,8 +222,8 @@ class IcebergTarget(Generations):
             if of is not None and int(summary.get(GENERATION)) != of.generation:
                 return None
             if Cut.from_json(stored).order <= cut.order:
-                # The rewrite has the same rows in fewer files.
-                return rewritten or int(snapshot.snapshotId())
+                commit = int(snapshot.snapshotId())
+                return rewritten or commit, commit
             rewritten = None
         return None
 
@@ -334,9 +350,14 @@ class IcebergTarget(Generations):
             return None
         with in_one_task(self._session, few=True):
             rows = changes.toArrow()
+        told = self.on_change if place == Place(self._view) else None
+        before = self._applied(place, table) if told else None
         if not self._direct.merge(place, table, rows, key, self._values(generation, commit, key)):
             return None
-        return self._committed(place, generation, commit.cut, table)
+        done = self._committed(place, generation, commit.cut, table)
+        if told is not None and before is not None:
+            told(rows, before, done)
+        return done
 
     def _append_directly(self, place: Place, generation: int, rows: DataFrame, commit: Commit) -> Applied | None:
         table = self._fitting(place, rows.schema)

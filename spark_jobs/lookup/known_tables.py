@@ -1,42 +1,88 @@
-"""The rows of all tables that a job looks up, by topic."""
+"""The rows of all tables and views that a job looks up."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.schemas.config.model import Warehouse
 from tailrace.sinks.iceberg.direct.writers import index_folder
+from tailrace.sinks.target.protocol import DELETED
 from tailrace.spark_jobs.lookup.row_form import RowForm, has_form
-from tailrace.spark_jobs.lookup.table_rows import NotKnown, TableRows
-from tailrace.spark_jobs.topics.shapes import TableShapes
+from tailrace.spark_jobs.lookup.table_rows import Log, NotKnown, TableRows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+
+class Layout(Protocol):
+    """The columns and the key of a table or a view, as they are now."""
+
+    @property
+    def columns(self) -> Mapping[str, DataType]: ...
+
+    @property
+    def key(self) -> Sequence[str]: ...
+
+
+def rows_of_view(warehouse: Warehouse | None, view: str) -> str:
+    """Return the name that the rows of a view have among those of the tables, which have the names of their topics."""
+    return f"@{warehouse.namespace if warehouse is not None else ''}.{view}"
 
 
 class KnownTables:
-    """The rows of the tables that the queries of a job read. The methods may be called from any thread."""
+    """The rows of the tables and views that the queries of a job read. The methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[str, TableRows] = {}
 
-    def of(self, warehouse: Warehouse | None, topic: str, shapes: TableShapes) -> TableRows:
-        """Return the rows of a table with its present columns. `NotKnown` if there is no place for them."""
+    def of(self, warehouse: Warehouse | None, name: str, layout: Layout) -> TableRows:
+        """Return the rows of a table with its present columns. `NotKnown` if there is no place for them.
+
+        `name` is the table's topic, or that of `rows_of_view`.
+        """
         from pyspark.sql.pandas.types import to_arrow_type
 
-        types = {name: to_arrow_type(kind) for name, kind in shapes.columns.items()}
-        form = RowForm({name: kind for name, kind in types.items() if has_form(kind)}, tuple(shapes.key))
+        types = {column: to_arrow_type(kind) for column, kind in layout.columns.items()}
+        form = RowForm({column: kind for column, kind in types.items() if has_form(kind)}, tuple(layout.key))
         folder = index_folder(warehouse) if warehouse is not None else None
         if folder is None:
             raise NotKnown("there is no home folder for rows: set warehouse.index_dir")
         if not set(form.key) <= set(form.columns):
             raise NotKnown("a key column has a nested type")
         with self._lock:
-            known = self._tables.get(topic)
+            known = self._tables.get(name)
             if known is not None and known.form.identity != form.identity:
                 known.close()
                 known = None
             if known is None:
-                known = self._tables[topic] = TableRows(folder / ".rows" / topic, form)
+                known = self._tables[name] = TableRows(folder / ".rows" / name, form)
             return known
+
+    def changed(self, name: str, before: int | None, after: int | None, changes: Any, log: Log) -> None:
+        """Apply what one commit to a view's table has changed, if its rows are known and as of the commit `before`.
+
+        `changes` is an Arrow table with one row for each changed key and a column `DELETED`. Rows of another state are
+        left as they are: whoever needs them finds that they are of another commit.
+        """
+        import pyarrow as pa  # type: ignore[import-untyped]
+
+        with self._lock:
+            rows = self._tables.get(name)
+        if rows is None or before is None or after is None:
+            return
+        with rows.renewal, suppress(NotKnown):
+            known = rows.moment(log)
+            if known is None or known[0] != (before,):
+                return
+            try:
+                rows.advance(changes, changes.column(DELETED).to_pylist(), (after,), known[1])
+            except pa.ArrowException:
+                # values that are wider than the columns were when the rows were filled
+                rows.drop()
 
     def close(self) -> None:
         """Release the folders for other processes."""

@@ -1,7 +1,7 @@
 """The rows of one table as of a moment, and as of the last few before it, looked up by the values of columns.
 
-A moment is the offsets that the table's topic has at a cut. `advance` records what it overwrites: with that, the state
-before a batch is known as well.
+A moment is the offsets that the table's topic has at a cut; of a view, the commit that made its state. `advance`
+records what it overwrites: with that, the state before a batch is known as well.
 """
 
 from __future__ import annotations
@@ -114,6 +114,16 @@ class TableRows:
             if self._moment is not None and self._sound != self._doubted():
                 self.drop()
             return (self._moment, self._level_ms) if self._moment is not None and self._log == log else None
+
+    def knows(self, moment: Moment) -> bool:
+        """Whether the rows at a moment can be looked up: it is the newest, or one of the last before it."""
+        with self._using():
+            try:
+                self._filled()
+                self._overlay(moment)
+            except NotKnown:
+                return False
+            return True
 
     def fill(self, batches: Iterable[Any], moment: Moment, log: Log, level_ms: int) -> int:
         """Replace all rows by those of Arrow batches, as of a moment; return how many they are."""

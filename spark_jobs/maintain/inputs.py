@@ -104,6 +104,16 @@ class Inputs:
         """Return the snapshot of an input at a cut that it has had; None if it does not go back that far."""
         return self._target(name).snapshot_at(cut, self._stands(name) if is_view(name) else None)
 
+    def commit(self, view: str, cut: Cut) -> int | None:
+        """Return the snapshot of the commit that made an input view's state at a cut; None if it is missing."""
+        return self._target(view).commit_at(cut, self._stands(view))
+
+    def newest(self, view: str) -> Applied:
+        """Return the newest state of an input view, which may be past that of the last `advance`."""
+        applied = self._target(view).live()
+        assert applied is not None  # `advance` has brought it to a cut
+        return applied
+
     def at(self, name: str, cut: Cut) -> str:
         """Return the FROM item of an input as of `cut`. RebuildError (TR-551) if that state is missing."""
         target, snapshot = self._target(name), self.snapshot(name, cut)
@@ -120,9 +130,9 @@ class Inputs:
             detail=f"{what} since this view was last brought forward.",
         )
 
-    def rows_of(self, table: str, snapshot: int) -> Iterator[Any]:
-        """Yield the rows of a captured table's base table at a snapshot, as Arrow batches, without Spark."""
-        return self._target(table).batches(snapshot)
+    def rows_of(self, name: str, snapshot: int) -> Iterator[Any]:
+        """Yield the rows of an input at a snapshot, as Arrow batches, without Spark."""
+        return self._target(name).batches(snapshot)
 
     def pin(self, generation: int, cut: Cut) -> None:
         """Protect the states at a cut from expiry until this generation is live, for at most a day."""

@@ -11,6 +11,8 @@ from tailrace.sinks.control.matches import Publisher
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.read.targets import TARGETS
 from tailrace.sinks.target.protocol import Target
+from tailrace.spark_jobs.lookup.known_tables import rows_of_view
+from tailrace.spark_jobs.lookup.table_rows import Log
 from tailrace.spark_jobs.maintain.batch import ViewBatch
 from tailrace.spark_jobs.maintain.history_batch import HistoryBatch, LogBatch
 from tailrace.spark_jobs.maintain.inputs import Inputs
@@ -33,6 +35,11 @@ def open_view(shared: Shared, name: str) -> KeptView:
 
     def open_batch(session: SparkSession) -> ViewBatch[Any]:
         target = open_target(shared.config, session, view)
+        if isinstance(target, IcebergTarget):
+            rows = rows_of_view(shared.config.warehouse, name)
+            target.on_change = lambda changes, before, after: shared.known.changed(
+                rows, before.snapshot_id, after.snapshot_id, changes, Log.of(after.cut)
+            )
         of_job = (session, shared.config, shared.records, shared.cuts)
         if view.text is not None:
             return QueryBatch(view, target, *of_job, Inputs(shared, view), shared.known)

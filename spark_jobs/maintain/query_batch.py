@@ -13,14 +13,15 @@ from tailrace.schemas.records.position import Cut
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import Applied
-from tailrace.spark_jobs.lookup.known_tables import KnownTables
+from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout
 from tailrace.spark_jobs.maintain.analysis import run
 from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBatch, are_few, own_cut, read_whole
 from tailrace.spark_jobs.maintain.difference import TIMES, difference, not_unique
+from tailrace.spark_jobs.maintain.input_rows import InputRows
 from tailrace.spark_jobs.maintain.inputs import Inputs
 from tailrace.spark_jobs.maintain.late import LateRows
 from tailrace.spark_jobs.maintain.reached import Changes, Reached
-from tailrace.spark_jobs.maintain.states import Layout, States
+from tailrace.spark_jobs.maintain.states import States
 from tailrace.spark_jobs.query.catalog import TableInfo
 from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
 from tailrace.spark_jobs.query.late import EventTime, event_times
@@ -45,7 +46,8 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
     """The catalog that the query was last parsed with, and the result."""
 
     def __post_init__(self) -> None:
-        self._reached = Reached(self.view, self.session, self.config, self.records, self.inputs, self.known)
+        rows = InputRows(self.view, self.session, self.config, self.records, self.inputs, self.known)
+        self._reached = Reached(self.view, self.session, self.config, rows)
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         seen = self.inputs.renew(self.cuts.wait(self.view))
@@ -99,7 +101,7 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
             seen = replace(seen, cut=applied.unfinished)
         topics, inputs, cut = self.view.topic_of, self.inputs, own_cut(self.view, seen)
         tables = [table for table in topics if topics[table] in found]
-        views = [view for view in self.view.views if inputs.snapshot(view, applied.cut) != inputs.snapshot(view, cut)]
+        views = [view for view in self.view.views if inputs.commit(view, applied.cut) != inputs.commit(view, cut)]
         if not tables and not views:
             return self.unchanged(applied, seen)
         if query.root is None:
@@ -108,15 +110,17 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
             rows = self._rows(query, cut, report)
             return self.target.replace(applied.generation, rows, query.key, self.commit(seen))
         facts = [found[topics[table]].facts for table in tables]
-        few = not views and not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
+        few = not any(each.truncated for each in facts) and sum(each.rows for each in facts) <= FEW_ROWS
         # An interrupted batch is completed at its own cut, with changes that were read up to a newer one.
         beyond = applied.unfinished is not None
         changes: Changes | None = None
         # late rows are found in the whole tables
         if few and not beyond and not self._event_times(query):
             with in_one_task(self.session, few=True):
-                changes = self._reached.changes(query, tables, applied.cut, seen, self._sql, self._count)
+                changes = self._reached.changes(query, [*tables, *views], applied.cut, seen, self._sql, self._count)
         if changes is None:
+            # what changes in views is found by comparing all of their rows
+            few = few and not views
             with (
                 in_one_task(self.session, few=few and inputs.are_small),
                 self._states(query, {"old": applied.cut, "new": cut}) as states,

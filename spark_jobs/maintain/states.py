@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
-from typing import Protocol, Self
+from typing import Self
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
 
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.temp_views import temp_view
 from tailrace.sinks.target.protocol import DELETED, FIRST, FROM_LSN, FROM_ORDINAL
+from tailrace.spark_jobs.lookup.known_tables import Layout
 from tailrace.spark_jobs.maintain.difference import difference
 from tailrace.spark_jobs.query.rewrite import State, state
 from tailrace.spark_jobs.topics.latest import changes
@@ -22,16 +22,6 @@ from tailrace.spark_jobs.topics.shapes import TableShapes
 
 Keep = Callable[[DataFrame], DataFrame]
 """Function that puts a DataFrame into Spark's cache until the batch ends."""
-
-
-class Layout(Protocol):
-    """Columns and key of a table or a view, as they are now."""
-
-    @property
-    def columns(self) -> Mapping[str, DataType]: ...
-
-    @property
-    def key(self) -> Sequence[str]: ...
 
 
 class States:

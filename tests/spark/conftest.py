@@ -23,6 +23,7 @@ from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.jobs.session import open_session
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.open_view import open_view
+from tailrace.spark_jobs.maintain.states import States
 from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut
 from tailrace.spark_jobs.topics.records import Records
 from tailrace.spark_jobs.views import Declared
@@ -166,6 +167,15 @@ def newest(bench: Bench) -> SeenCut:
     while seen is None or (target is not None and seen.cut.flushed_lsn < target.flushed_lsn):
         seen = cuts.newest(view, wait=1.0) or seen
     return seen
+
+
+def no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let batches of queries fail that read a whole input."""
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("a whole table is read")
+
+    monkeypatch.setattr(States, "whole", fail)
 
 
 def step(bench: Bench, *views: KeptView) -> None:

@@ -18,9 +18,8 @@ from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.lookup.row_form import RowForm
 from tailrace.spark_jobs.lookup.table_rows import Log, TableRows
 from tailrace.spark_jobs.maintain.plan_source import TooLarge
-from tailrace.spark_jobs.maintain.states import States
 from tailrace.spark_jobs.maintain.step_plans import StepPlans
-from tests.spark.conftest import ROUNDS, Bench, step
+from tests.spark.conftest import ROUNDS, Bench, no_scan, step
 from tests.spark.pipeline import column
 from tests.spark.shop import Shop
 
@@ -46,13 +45,6 @@ def _change(shop: Shop) -> None:
     shop.commit(changes)
 
 
-def _no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise AssertionError("a whole table is read")
-
-    monkeypatch.setattr(States, "whole", fail)
-
-
 def _folder(shop: Shop) -> Path:
     assert shop.bench.config.warehouse is not None
     folder = index_folder(shop.bench.config.warehouse)
@@ -69,7 +61,7 @@ def test_small_batches_read_no_table(bench: Make, monkeypatch: pytest.MonkeyPatc
     for _ in range(ROUNDS):
         _change(shop)
         with monkeypatch.context() as patched:
-            _no_scan(patched)
+            no_scan(patched)
             shop.step()
         shop.check()
 
@@ -113,7 +105,7 @@ def test_rows_that_do_not_fit_a_plan_are_planned_for(bench: Make, monkeypatch: p
         raise TooLarge
 
     monkeypatch.setattr(StepPlans, "fill", full)
-    _no_scan(monkeypatch)
+    no_scan(monkeypatch)
     _change(shop)
     shop.step()
     shop.check()
@@ -124,7 +116,7 @@ def test_a_view_that_lags_looks_up_its_own_old_state(bench: Make, monkeypatch: p
     for _ in range(2):
         _change(shop)
         shop.step()
-    _no_scan(monkeypatch)
+    no_scan(monkeypatch)
     for number in range(6):
         _change(shop)
         step(shop.bench, shop.views["inner"])
@@ -139,7 +131,7 @@ def test_with_lookups_off_a_batch_reads_tables(bench: Make, monkeypatch: pytest.
     shop.bench.config.spark.__dict__["lookups"] = False  # a frozen model, which all views of the bench share
     shop.commit(shop.model.fill(2))
     with monkeypatch.context() as patched:
-        _no_scan(patched)
+        no_scan(patched)
         with pytest.raises(AssertionError, match="a whole table is read"):
             shop.step()
     shop.step()
@@ -196,7 +188,7 @@ def test_lost_rows_cost_only_time(bench: Make, monkeypatch: pytest.MonkeyPatch) 
             shop.step()
         _change(shop)
         with monkeypatch.context() as patched:
-            _no_scan(patched)
+            no_scan(patched)
             shop.step()
         shop.check()
 
@@ -243,7 +235,7 @@ def test_a_query_of_a_nested_column_reads_its_tables(bench: Make, monkeypatch: p
             tx.put("o", {"id": number, "c_id": 1, "tags": [f"t{number}", None], "n": number})
         with monkeypatch.context() as patched:
             if number and shown == "o.n":
-                _no_scan(patched)
+                no_scan(patched)
             step(made, view)
     rows = sorted((row["id"], row["shown"], row["name"]) for row in made.rows(name))
     assert rows == [(n, [f"t{n}", None] if shown == "o.tags" else n, "c2") for n in range(3)]
