@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +12,18 @@ import pytest
 from tailrace.schemas.config.model import View
 from tailrace.schemas.errors import SinkError, TailraceError
 from tailrace.sinks.control.views_topic import read_views
+from tailrace.sinks.iceberg.direct.writers import index_folder
+from tailrace.sinks.iceberg.maintenance import compact
+from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.opensearch.bulk import write_documents
 from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.jobs.follow import keep
 from tailrace.spark_jobs.jobs.rebuild import rebuild
+from tailrace.spark_jobs.lookup.known_tables import rows_of_view
 from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tailrace.spark_jobs.maintain.waiting import Waiting
-from tests.spark.conftest import ROUNDS, Bench, newest
+from tests.spark.conftest import ROUNDS, Bench, newest, no_scan
 from tests.spark.pipeline import column
 from tests.spark.shop import plain
 from tests.support.shop_engine import Engine, over_new
@@ -199,3 +204,63 @@ def test_a_new_generation_below_replaces_the_views_that_read_it(bench: Make, sea
     cascade.commit(cascade.model.change(9))
     assert rebuild(cascade.bench.shared, cascade.again("countries")).generation == 2
     cascade.check("countries", "spending")
+
+
+def test_small_batches_look_up_the_rows_of_views(bench: Make, search_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has changed in a view below is known from its own batches; if not, both of its states are compared."""
+    cascade = Cascade(bench, search_url, seed=9)
+    cascade.commit(cascade.model.fill())
+    cascade.step()
+
+    def change() -> None:
+        """Commit random changes, but no truncate, after which the whole table is a change."""
+        changes = cascade.model.change()
+        while any(kind == "truncate" for kind, _, _ in changes):
+            cascade.commit(changes)
+            cascade.step()
+            changes = cascade.model.change()
+        cascade.commit(changes)
+
+    def changed(*names: str) -> None:
+        for _ in range(2):
+            change()
+            cascade.step(*names)
+
+    def compacted() -> None:
+        target = cascade.views["spending"].batch.target
+        assert isinstance(target, IcebergTarget)
+        changed("spending")
+        compact(target)
+
+    def lost() -> None:
+        cascade.bench.shared.known.close()
+        warehouse = cascade.bench.config.warehouse
+        assert warehouse is not None
+        folder = index_folder(warehouse)
+        assert folder is not None
+        for name in ("feed", "spending"):
+            shutil.rmtree(folder / ".rows" / rows_of_view(warehouse, cascade.called(name)))
+
+    def written_otherwise() -> None:
+        """A batch of the view below that is too large to be written directly."""
+        with monkeypatch.context() as patched:
+            patched.setattr(IcebergTarget, "_merge_directly", lambda *_: None)
+            changed("feed", "spending")
+
+    def advanced_elsewhere() -> None:
+        """Another process maintains the views below for a while, so that the known rows are behind."""
+        known = cascade.bench.shared.known
+        with monkeypatch.context() as patched:
+            patched.setattr(known, "changed", lambda *_: None)
+            changed("feed", "spending")
+
+    for disturb in (compacted, lost, written_otherwise, advanced_elsewhere):
+        disturb()
+        changed()
+        cascade.check()
+        for _ in range(2):
+            change()
+            with monkeypatch.context() as patched:
+                no_scan(patched)
+                cascade.step()
+            cascade.check()
