@@ -308,6 +308,10 @@ class IcebergTarget(Generations):
         """Give a generation the columns of `rows`, before a query reads it to compute the rows to write."""
         self._evolve(self._places[generation], rows.schema)
 
+    def is_live(self, generation: int) -> bool:
+        """Whether readers see a generation; it must have been staged or inspected here."""
+        return self._places[generation] == Place(self._view)
+
     def reached(self, generation: int) -> str:
         """Return the Spark SQL name of a staged or live generation."""
         return self._written(self._places[generation])

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tailrace.schemas.config.model import Warehouse
+from tailrace.schemas.reasons import reason
 from tailrace.sinks.iceberg.direct.writers import index_folder
 from tailrace.sinks.target.protocol import DELETED
 from tailrace.spark_jobs.lookup.row_form import RowForm, has_form
-from tailrace.spark_jobs.lookup.table_rows import Log, NotKnown, TableRows
+from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, TableRows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
+
+
+_LOG: Final = logging.getLogger("tailrace.warehouse")
+_MANY_ROWS: Final = 100_000
+"""Reading so many rows takes about a second, so that a batch is visibly longer."""
 
 
 class Layout(Protocol):
@@ -25,6 +34,14 @@ class Layout(Protocol):
 
     @property
     def key(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLayout:
+    """The columns and the key of a view's table."""
+
+    columns: Mapping[str, DataType]
+    key: tuple[str, ...]
 
 
 def rows_of_view(warehouse: Warehouse | None, view: str) -> str:
@@ -38,6 +55,8 @@ class KnownTables:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[str, TableRows] = {}
+        self._noted: dict[str, str] = {}
+        """The last reason in the log, for each view."""
 
     def of(self, warehouse: Warehouse | None, name: str, layout: Layout) -> TableRows:
         """Return the rows of a table with its present columns. `NotKnown` if there is no place for them.
@@ -61,6 +80,12 @@ class KnownTables:
             if known is None:
                 known = self._tables[name] = TableRows(folder / ".rows" / name, form)
             return known
+
+    def note(self, view: str, why: str) -> None:
+        """Log once why small batches of a view read whole tables."""
+        if self._noted.get(view) != why:
+            self._noted[view] = why
+            _LOG.info('view "%s": a small batch reads its inputs: %s', view, why)
 
     def changed(self, name: str, before: int | None, after: int | None, changes: Any, log: Log) -> None:
         """Apply what one commit to a view's table has changed, if its rows are known and as of the commit `before`.
@@ -88,3 +113,21 @@ class KnownTables:
         """Release the folders for other processes."""
         for rows in self._tables.values():
             rows.close()
+
+
+def fill(rows: TableRows, name: str, batches: Iterable[Any], moment: Moment, log: Log, level_ms: int) -> None:
+    """Replace all rows of a table or view, called `name`, by those of Arrow batches. `NotKnown` if it cannot be read.
+
+    `level_ms` is a time at which the moment was the newest.
+    """
+    began = time.monotonic()
+    try:
+        count = rows.fill(batches, moment, log, level_ms)
+    except NotKnown:
+        raise
+    except Exception as error:
+        # Spark may have rights, or a file system, that this process has not
+        rows.drop()
+        raise NotKnown(f"the rows of {name} cannot be read here: {reason(error)}") from None
+    level = logging.INFO if count >= _MANY_ROWS else logging.DEBUG
+    _LOG.log(level, "rows for lookups read: %s: %d rows in %.1f s", name, count, time.monotonic() - began)

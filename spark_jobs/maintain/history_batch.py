@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
@@ -21,6 +22,7 @@ from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import now_ms, read_views
 from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import (
     DELETED,
@@ -34,7 +36,9 @@ from tailrace.sinks.target.protocol import (
     Commit,
     HistoryFrom,
 )
-from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, are_few, check_whole, own_cut
+from tailrace.spark_jobs.lookup.known_tables import KnownTables, ViewLayout, fill, rows_of_view
+from tailrace.spark_jobs.lookup.table_rows import Log, NotKnown
+from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBatch, are_few, check_whole, own_cut
 from tailrace.spark_jobs.maintain.versions import standing_at, versions
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.events import AT, LSN, OP, ORDINAL, columns_of, complete_from, each_once, events, plain
@@ -208,6 +212,8 @@ class KeepingBatch(ViewBatch[Every | None]):
 class HistoryBatch(KeepingBatch):
     """One row for each version of a row, with its validity; the open version has no end."""
 
+    known: KnownTables
+
     own: ClassVar[Mapping[str, DataType]] = _VERSION
 
     def key(self, shapes: TableShapes) -> tuple[str, ...]:
@@ -219,22 +225,55 @@ class HistoryBatch(KeepingBatch):
     def added(self, applied: Applied, found: DataFrame, every: Every, shapes: TableShapes, seen: SeenCut) -> Applied:
         changes = found.where(F.col(OP) != "t")
         self.target.shape_as(applied.generation, found.select(*map(quote, plain(found))))
-        open_rows = self.session.sql(f"SELECT * FROM {self.target.reached(applied.generation)} WHERE {TO_LSN} IS NULL")
-        truncates = None
-        if every.facts.truncated:
-            truncates = found.where(F.col(OP) == "t")
-        else:
-            names = {name: f"key{number}" for number, name in enumerate(shapes.key)}
-            keys = changes.select(*(F.col(quote(name)).alias(other) for name, other in names.items())).distinct()
-            same = [open_rows[quote(name)] == keys[other] for name, other in names.items()]
-            open_rows = open_rows.join(keys, same, "left_semi")
-        rows = self.persist_until_batch_end(versions(changes, open_rows, truncates, shapes.key))
-        count = rows.count()
+        truncates = found.where(F.col(OP) == "t") if every.facts.truncated else None
+        few = truncates is None and every.facts.records <= FEW_ROWS
+        with in_one_task(self.session, few=few):
+            open_rows = self._looked_up(applied, changes, shapes, seen) if few else None
+            if open_rows is None:
+                open_rows = self._read(applied, None if truncates is not None else changes, shapes)
+            rows = self.persist_until_batch_end(versions(changes, open_rows, truncates, shapes.key))
+            count = rows.count()
         if count == 0:
             return self.unchanged(applied, seen)
         changed, commit = rows.withColumn(DELETED, F.lit(False)), self.commit(seen, applied.history_from)
         few = are_few(count, rows)
         return self.target.merge(applied.generation, changed, self.key(shapes), commit, few=few)
+
+    def _read(self, applied: Applied, changes: DataFrame | None, shapes: TableShapes) -> DataFrame:
+        """Read the open versions from the view's table, of the keys of `changes` or of all."""
+        open_rows = self.session.sql(f"SELECT * FROM {self.target.reached(applied.generation)} WHERE {TO_LSN} IS NULL")
+        if changes is None:
+            return open_rows
+        names = {name: f"key{number}" for number, name in enumerate(shapes.key)}
+        keys = changes.select(*(F.col(quote(name)).alias(other) for name, other in names.items())).distinct()
+        same = [open_rows[quote(name)] == keys[other] for name, other in names.items()]
+        return open_rows.join(keys, same, "left_semi")
+
+    def _looked_up(self, applied: Applied, changes: DataFrame, shapes: TableShapes, seen: SeenCut) -> DataFrame | None:
+        """Look up the open versions of the keys of `changes`; None, with a line in the log, if that is impossible."""
+        if not self.config.spark.lookups or not self.target.is_live(applied.generation):
+            return None
+        assert applied.snapshot_id is not None  # it is in the warehouse
+        layout, name = ViewLayout(self.target.columns(), self.key(shapes)), self.view.name
+        try:
+            rows = self.known.of(self.config.warehouse, rows_of_view(self.config.warehouse, name), layout)
+            if nested := sorted(layout.columns.keys() - rows.form.columns.keys()):
+                raise NotKnown(f'column "{nested[0]}" has a nested type')
+            moment, log, by = (applied.snapshot_id,), Log.of(applied.cut), (*shapes.key, TO_LSN)
+            rows.ensure_index(by)
+            with rows.renewal:
+                known = rows.moment(log)
+                if known is None or known[0] != moment:
+                    fill(rows, name, self.target.batches(applied.snapshot_id), moment, log, seen.level_ms)
+            keys = changes.select(*map(quote, shapes.key)).distinct().toArrow()
+            kinds = rows.form.columns
+            values = [keys.column(each).cast(kinds[each]).combine_chunks() for each in shapes.key]
+            found = rows.rows(moment, by, [*values, pa.nulls(keys.num_rows, kinds[TO_LSN])], FEW_ROWS)
+        except NotKnown as error:
+            self.known.note(name, str(error))
+            return None
+        kinds_in_spark = StructType([StructField(each, kind) for each, kind in layout.columns.items()])
+        return self.session.createDataFrame(rows.form.decode(list(found.values())), kinds_in_spark)
 
 
 @dataclass(slots=True)

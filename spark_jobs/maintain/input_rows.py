@@ -6,8 +6,6 @@ tell `KnownTables` what they have written. Rows that are not known are filled fr
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,11 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from tailrace.schemas.config.model import Config
-from tailrace.schemas.reasons import reason
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.control.views_topic import now_ms
 from tailrace.sinks.target.protocol import DELETED, FIRST, FROM_LSN, FROM_ORDINAL
-from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout, rows_of_view
+from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout, fill, rows_of_view
 from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, Rows, TableRows
 from tailrace.spark_jobs.maintain.inputs import Inputs
 from tailrace.spark_jobs.query.catalog import is_view
@@ -31,15 +28,11 @@ from tailrace.spark_jobs.topics.latest import changes
 from tailrace.spark_jobs.topics.records import Records
 from tailrace.spark_jobs.views import Declared
 
-_LOG: Final = logging.getLogger("tailrace.warehouse")
 MOST_REACHED: Final = 100_000
 """Up to this many rows of an input are looked up for a step; more are read faster with the input."""
 
 _MOST_APPLIED: Final = 200_000
 """Up to this many changed rows are applied to the known ones; beyond, all are read anew."""
-
-_MANY_ROWS: Final = 100_000
-"""Reading so many rows takes about a second, so that a batch is visibly longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +172,7 @@ class InputRows:
         snapshot = self._inputs.snapshot(table, cut)
         if snapshot is None:
             raise NotKnown(f"the base table of {table} is not at this cut")
-        self._fill(table, rows, snapshot, moment, seen)
+        fill(rows, table, self._inputs.rows_of(table, snapshot), moment, Log.of(seen.cut), seen.level_ms)
 
     def _renew_view(self, view: str, rows: TableRows, applied: Cut, seen: SeenCut) -> Mapping[State, Moment]:
         """Return the commits that made the two states of a view; fill its rows if they are of other states."""
@@ -195,7 +188,8 @@ class InputRows:
         assert newest.snapshot_id is not None  # it is in the warehouse
         known = rows.moment(log)
         if known is None or known[0] != (newest.snapshot_id,):
-            self._fill(view, rows, newest.snapshot_id, (newest.snapshot_id,), seen)
+            batches = self._inputs.rows_of(view, newest.snapshot_id)
+            fill(rows, view, batches, (newest.snapshot_id,), log, seen.level_ms)
         if rows.knows((old,)) and rows.knows((new,)):
             return moments
         raise NotKnown(f'what has changed in view "{view}" is not known')
@@ -214,20 +208,6 @@ class InputRows:
         changed = changes(found.rows(self._session), found.facts, shapes).toArrow()
         rows.advance(changed, changed.column(DELETED).to_pylist(), end, seen.level_ms)
         return True
-
-    def _fill(self, name: str, rows: TableRows, snapshot: int, moment: Moment, seen: SeenCut) -> None:
-        began = time.monotonic()
-        try:
-            count = rows.fill(self._inputs.rows_of(name, snapshot), moment, Log.of(seen.cut), seen.level_ms)
-        except NotKnown:
-            raise
-        except Exception as error:
-            # Spark may have rights, or a file system, that this process has not
-            rows.drop()
-            what = f'the table of view "{name}"' if is_view(name) else f"the base table of {name}"
-            raise NotKnown(f"{what} cannot be read here: {reason(error)}") from None
-        level = logging.INFO if count >= _MANY_ROWS else logging.DEBUG
-        _LOG.log(level, "rows for lookups read: %s: %d rows in %.1f s", name, count, time.monotonic() - began)
 
 
 def _is_after(one: Moment, other: Moment) -> bool:

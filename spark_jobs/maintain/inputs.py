@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
-
-from pyspark.sql.types import DataType
 
 from tailrace.schemas.errors import RebuildError, StateError
 from tailrace.schemas.lsn import format_lsn
@@ -20,6 +17,7 @@ from tailrace.sinks.iceberg.maintenance import rebuild_pin, verify_pin
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.target.protocol import Applied
 from tailrace.spark_jobs.log import named
+from tailrace.spark_jobs.lookup.known_tables import ViewLayout
 from tailrace.spark_jobs.maintain.base_tables import BaseTables
 from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import HELD, LEASE_WAIT_S, KeptView, Shared, not_free
@@ -29,14 +27,6 @@ from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.views import Declared
 
 _PIN_DAYS: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ViewLayout:
-    """The columns and the key of a view's table."""
-
-    columns: dict[str, DataType]
-    key: tuple[str, ...]
 
 
 class Inputs:

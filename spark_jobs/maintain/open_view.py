@@ -48,7 +48,7 @@ def open_view(shared: Shared, name: str) -> KeptView:
         assert isinstance(target, IcebergTarget)  # `declare` has checked it
         match view.shape:
             case "history":
-                return HistoryBatch(view, target, *of_job)
+                return HistoryBatch(view, target, *of_job, shared.known)
             case "log":
                 return LogBatch(view, target, *of_job)
             case "percolate":

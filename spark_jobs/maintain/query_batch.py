@@ -47,7 +47,7 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
 
     def __post_init__(self) -> None:
         rows = InputRows(self.view, self.session, self.config, self.records, self.inputs, self.known)
-        self._reached = Reached(self.view, self.session, self.config, rows)
+        self._reached = Reached(self.view, self.session, self.config, rows, self.known)
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         seen = self.inputs.renew(self.cuts.wait(self.view))

@@ -24,6 +24,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.reasons import reason
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.spark.temp_views import temp_view
+from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.lookup.row_form import RowForm
 from tailrace.spark_jobs.lookup.table_rows import NotKnown, Rows
 from tailrace.spark_jobs.maintain.difference import TIMES, difference
@@ -60,6 +61,7 @@ class Reached:
     session: SparkSession
     config: Config
     rows: InputRows
+    known: KnownTables
     _query: DeclaredQuery | None = field(default=None, init=False)
     _read: frozenset[str] = field(default=frozenset(), init=False)
     """The names of all columns in the query."""
@@ -67,7 +69,6 @@ class Reached:
     """For tables that changed together: the steps with their lookups, or why there are none."""
     _plans: dict[tuple[str, ...], StepPlans | Mapping[Relation, StructType]] = field(default_factory=dict, init=False)
     """For the same: the plans of the steps; if they cannot run again, the relations of which that is known."""
-    _noted: str = field(default="", init=False)
 
     def changes(
         self,
@@ -96,14 +97,8 @@ class Reached:
                     pass
             return count(self._run(query, steps, changed, at, sql))
         except NotKnown as error:
-            self._note(str(error))
+            self.known.note(self.view.name, str(error))
             return None
-
-    def _note(self, text: str) -> None:
-        """Log once why tables are read."""
-        if text != self._noted:
-            self._noted = text
-            _LOG.info('view "%s": a small batch reads its inputs: %s', self.view.name, text)
 
     def _planned(self, query: DeclaredQuery, changed: tuple[str, ...]) -> Steps:
         if not self.config.spark.lookups:

@@ -21,6 +21,7 @@ from tailrace.sinks.control.views_topic import ViewsTopic
 from tailrace.sinks.kafka.groups import Groups
 from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.jobs.session import open_session
+from tailrace.spark_jobs.maintain.history_batch import HistoryBatch
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.maintain.states import States
@@ -170,12 +171,13 @@ def newest(bench: Bench) -> SeenCut:
 
 
 def no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let batches of queries fail that read a whole input."""
+    """Let batches fail that read a whole input of a query, or all open versions of a history."""
 
     def fail(*_: Any) -> None:
         raise AssertionError("a whole table is read")
 
     monkeypatch.setattr(States, "whole", fail)
+    monkeypatch.setattr(HistoryBatch, "_read", fail)
 
 
 def step(bench: Bench, *views: KeptView) -> None:
