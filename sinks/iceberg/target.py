@@ -33,6 +33,7 @@ from tailrace.sinks.iceberg.place import Place
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.temp_views import temp_view
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit, HistoryFrom
 from tailrace.sinks.target.tables import Tables
 
@@ -154,14 +155,15 @@ class IcebergTarget(Generations):
                 )
         return self._committed(place, generation, commit.cut)
 
-    def merge(
-        self, generation: int, changes: DataFrame, key: Sequence[str], commit: Commit, *, few: bool = False
-    ) -> Applied:
+    def merge(self, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit) -> Applied:
         """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
         given = StructType([each for each in changes.schema if each.name != DELETED])
-        if few and (written := self._merge_directly(place, generation, changes, given, key, commit)):
-            return written
+        few = isinstance(changes, FewRows)
+        if isinstance(changes, FewRows):
+            if written := self._merge_directly(place, generation, changes, given, key, commit):
+                return written
+            changes = changes.frame(self._session)
         columns = _columns(self._evolve(place, given), changes, prefix="s.")
         # <=>: with =, a key that contains NULL would be inserted again in each batch.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
@@ -179,11 +181,13 @@ class IcebergTarget(Generations):
             )
         return self._committed(place, generation, commit.cut)
 
-    def append(self, generation: int, rows: DataFrame, commit: Commit, *, few: bool = False) -> Applied:
+    def append(self, generation: int, rows: DataFrame | FewRows, commit: Commit) -> Applied:
         """Add rows to a generation and bring it to the cut of `commit`."""
         place = self._places[generation]
-        if few and (written := self._append_directly(place, generation, rows, commit)):
-            return written
+        if isinstance(rows, FewRows):
+            if written := self._append_directly(place, generation, rows, commit):
+                return written
+            rows = rows.frame(self._session)
         columns = _columns(self._evolve(place, rows.schema), rows)
         with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, commit):
             self._session.sql(
@@ -343,7 +347,7 @@ class IcebergTarget(Generations):
         self,
         place: Place,
         generation: int,
-        changes: DataFrame,
+        changes: FewRows,
         given: StructType,
         key: Sequence[str],
         commit: Commit,
@@ -352,8 +356,7 @@ class IcebergTarget(Generations):
         table = self._fitting(place, given)
         if table is None:
             return None
-        with in_one_task(self._session, few=True):
-            rows = changes.toArrow()
+        rows = changes.arrow()
         told = self.on_change if place == Place(self._view) else None
         before = self._applied(place, table) if told else None
         if not self._direct.merge(place, table, rows, key, self._values(generation, commit, key)):
@@ -363,13 +366,11 @@ class IcebergTarget(Generations):
             told(rows, before, done)
         return done
 
-    def _append_directly(self, place: Place, generation: int, rows: DataFrame, commit: Commit) -> Applied | None:
+    def _append_directly(self, place: Place, generation: int, rows: FewRows, commit: Commit) -> Applied | None:
         table = self._fitting(place, rows.schema)
         if table is None:
             return None
-        with in_one_task(self._session, few=True):
-            added = rows.toArrow()
-        if not self._direct.append(place, table, added, self._values(generation, commit)):
+        if not self._direct.append(place, table, rows.arrow(), self._values(generation, commit)):
             return None
         return self._committed(place, generation, commit.cut, table)
 

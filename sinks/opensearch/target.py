@@ -27,6 +27,7 @@ from tailrace.sinks.opensearch.bulk import connect, mend_documents, named_errors
 from tailrace.sinks.opensearch.compare import ID, Indexes, indexed, opened, texts
 from tailrace.sinks.opensearch.documents import INTEGERS, documents, mapping
 from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit
 
 if TYPE_CHECKING:
@@ -117,9 +118,7 @@ class OpenSearchTarget:
                 self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
         return self._apply(generation, rows, key, commit, None)
 
-    def merge(
-        self, generation: int, changes: DataFrame, key: Sequence[str], commit: Commit, *, few: bool = False
-    ) -> Applied:
+    def merge(self, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit) -> Applied:
         """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         types = {f.name: f.dataType.simpleString() for f in changes.schema if f.name != DELETED}
         with named_errors(self._search):
@@ -129,7 +128,8 @@ class OpenSearchTarget:
                 body = mapping({**known, **types}, key)
                 self._client.indices.put_mapping(index=self.index(generation), body=body)
             before = self._applied(generation)
-        return self._apply(generation, changes, key, commit, before)
+        rows = changes.frame() if isinstance(changes, FewRows) else changes
+        return self._apply(generation, rows, key, commit, before)
 
     def unchanged(self, applied: Applied, commit: Commit) -> Applied:
         """Write only the cut and its facts."""

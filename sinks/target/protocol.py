@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
+    from tailrace.sinks.target.few_rows import FewRows
     from tailrace.sinks.target.tables import Tables
 
 DELETED: Final = "_tailrace_deleted"
@@ -103,10 +104,8 @@ class Target(Protocol):
     def replace(self, generation: int, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
         """Replace the whole content by `rows`; the generation's number may change."""
 
-    def merge(
-        self, generation: int, changes: DataFrame, key: Sequence[str], commit: Commit, *, few: bool = False
-    ) -> Applied:
-        """Apply changed and deleted rows, one per key; `few`: starting a task costs more than its work."""
+    def merge(self, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit) -> Applied:
+        """Apply changed and deleted rows, one per key."""
 
     def unchanged(self, applied: Applied, commit: Commit) -> Applied:
         """Record that no row changed up to the cut."""

@@ -24,6 +24,7 @@ from tailrace.sinks.control.views_topic import now_ms, read_views
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import (
     DELETED,
     FROM_LSN,
@@ -236,8 +237,8 @@ class HistoryBatch(KeepingBatch):
         if count == 0:
             return self.unchanged(applied, seen)
         changed, commit = rows.withColumn(DELETED, F.lit(False)), self.commit(seen, applied.history_from)
-        few = are_few(count, rows)
-        return self.target.merge(applied.generation, changed, self.key(shapes), commit, few=few)
+        given = FewRows.of(changed) if are_few(count, rows) else changed
+        return self.target.merge(applied.generation, given, self.key(shapes), commit)
 
     def _read(self, applied: Applied, changes: DataFrame | None, shapes: TableShapes) -> DataFrame:
         """Read the open versions from the view's table, of the keys of `changes` or of all."""
@@ -301,7 +302,7 @@ class LogBatch(KeepingBatch):
         if count == 0:
             return self.unchanged(applied, seen)
         commit = self.commit(seen, applied.history_from)
-        return self.target.append(applied.generation, rows, commit, few=are_few(count, rows))
+        return self.target.append(applied.generation, FewRows.of(rows) if are_few(count, rows) else rows, commit)
 
 
 def _since(found: DataFrame, every: Every, shapes: TableShapes, begins: int) -> DataFrame:

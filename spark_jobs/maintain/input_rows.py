@@ -19,6 +19,7 @@ from tailrace.sinks.control.views_topic import now_ms
 from tailrace.sinks.target.protocol import DELETED, FIRST, FROM_LSN, FROM_ORDINAL
 from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout, fill, rows_of_view
 from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, Rows, TableRows
+from tailrace.spark_jobs.maintain.batch import FEW_ROWS
 from tailrace.spark_jobs.maintain.inputs import Inputs
 from tailrace.spark_jobs.query.catalog import is_view
 from tailrace.spark_jobs.query.lookups import Lookup
@@ -205,7 +206,10 @@ class InputRows:
         if found.facts.truncated or found.facts.rows > _MOST_APPLIED:
             return False
         shapes = self._records.shapes(topic, found.facts.schema_ids)
-        changed = changes(found.rows(self._session), found.facts, shapes).toArrow()
+        if found.facts.rows <= FEW_ROWS:
+            changed = self._records.few(found, shapes).arrow()
+        else:
+            changed = changes(found.rows(self._session), found.facts, shapes).toArrow()
         rows.advance(changed, changed.column(DELETED).to_pylist(), end, seen.level_ms)
         return True
 

@@ -28,6 +28,7 @@ from tailrace.sinks.opensearch.documents import document, key_text
 from tailrace.sinks.opensearch.percolator import match
 from tailrace.sinks.opensearch.stored_queries import StoredQueries, UsersQueries
 from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import Applied, HistoryFrom
 from tailrace.spark_jobs.log import line
 from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, are_few, check_whole, own_cut
@@ -146,7 +147,8 @@ class PercolateBatch(ViewBatch[Every | None]):
                     return self.unchanged(applied, seen)
                 self._forwarded = False
                 commit = self.commit(seen, applied.history_from)
-                return self.target.append(applied.generation, matches, commit, few=are_few(count, matches))
+                added = FewRows.of(matches) if are_few(count, matches) else matches
+                return self.target.append(applied.generation, added, commit)
             finally:
                 matches.unpersist()
         finally:

@@ -12,6 +12,7 @@ from pyspark.sql.types import DataType
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import Applied
 from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout
 from tailrace.spark_jobs.maintain.analysis import run
@@ -139,8 +140,14 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
         if not changes.rows:
             return self.unchanged(applied, seen)
         # A few changed rows of a table that many others are joined with may change many rows of the view.
-        few = few and are_few(changes.rows, changes.frame)
-        return self.target.merge(applied.generation, changes.frame.drop(TIMES), query.key, self.commit(seen), few=few)
+        written = changes.changed
+        if isinstance(written, FewRows):
+            written = written if changes.rows <= FEW_ROWS else written.frame()
+        elif few and are_few(changes.rows, written):
+            written = FewRows.of(written.drop(TIMES))
+        else:
+            written = written.drop(TIMES)
+        return self.target.merge(applied.generation, written, query.key, self.commit(seen))
 
     def _count(self, changes: DataFrame) -> Changes:
         """Compute a `difference`, once for counting and writing."""

@@ -24,6 +24,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.reasons import reason
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.spark.temp_views import temp_view
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.lookup.row_form import RowForm
 from tailrace.spark_jobs.lookup.table_rows import NotKnown, Rows
@@ -48,7 +49,7 @@ Steps = Sequence[tuple[Step, tuple[Lookup, ...]]]
 class Changes:
     """The changes of a batch, as `difference` counts them; `most` is the maximum number of rows with one key."""
 
-    frame: DataFrame
+    changed: DataFrame | FewRows
     rows: int
     most: int
 
@@ -175,7 +176,8 @@ class Reached:
                 plans.fill(number, step.name, relations[step.name])
         rows, schema = plans.changes()
         most = pc.max(rows.column(TIMES)).as_py()
-        return Changes(self.session.createDataFrame(rows, schema), rows.num_rows, most or 0)
+        kept = StructType([each for each in schema if each.name != TIMES])
+        return Changes(FewRows.collected(self.session, rows.drop_columns([TIMES]), kept), rows.num_rows, most or 0)
 
     def _run(
         self,

@@ -51,8 +51,10 @@ class TableBatch(ViewBatch[Latest | None]):
         if found is None or found.facts.rows == 0:
             return self.unchanged(applied, seen)
         latest = found.rows(self.session)
-        rows, few = changes(latest, found.facts, shapes), are_few(found.facts.rows, latest)
-        return self.target.merge(applied.generation, rows, shapes.key, self.commit(seen), few=few)
+        if are_few(found.facts.rows, latest):
+            return self.target.merge(applied.generation, self.records.few(found, shapes), shapes.key, self.commit(seen))
+        rows = changes(latest, found.facts, shapes)
+        return self.target.merge(applied.generation, rows, shapes.key, self.commit(seen))
 
     def _shapes(self, found: Latest | None, report: Report) -> TableShapes:
         shapes = self.records.shapes(self.view.topics[0], found.facts.schema_ids if found else frozenset())

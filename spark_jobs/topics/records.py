@@ -19,9 +19,10 @@ from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.kafka.offsets import records_lost, topic_bounds
 from tailrace.sinks.spark.one_task import set_one_task
 from tailrace.sinks.spark.temp_views import drop_global_temp_view
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.spark_jobs.topics.events import EventFacts, positioned
 from tailrace.spark_jobs.topics.events import facts as event_facts
-from tailrace.spark_jobs.topics.latest import Facts, facts, marked, newest, newest_marks
+from tailrace.spark_jobs.topics.latest import Facts, changes, facts, marked, newest, newest_marks
 from tailrace.spark_jobs.topics.shapes import TableShapes, table_shapes
 from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_between, spans
 
@@ -145,6 +146,15 @@ class Records:
             return found
 
         return self._spans.once.get(("every", topic, tuple(start), tuple(end)), read)
+
+    def few(self, found: Latest, shapes: TableShapes) -> FewRows:
+        """Return a few newest records, decoded into the columns of `shapes` and `DELETED`, once for all views."""
+        columns = tuple((name, kind.simpleString()) for name, kind in shapes.columns.items())
+
+        def make() -> FewRows:
+            return FewRows.of(changes(found.rows(self._few), found.facts, shapes))
+
+        return self._spans.once.get(("few", found.name, columns), make)
 
     def _check_beginnings(self, topic: str, start: Sequence[int], end: Sequence[int]) -> None:
         """Raise StateError (TR-424) if a partition that was read from its beginning has lost its first records.

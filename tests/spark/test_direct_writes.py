@@ -30,6 +30,7 @@ from tailrace.sinks.iceberg.direct.writers import index_folder
 from tailrace.sinks.iceberg.maintenance import compact, expire
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, Commit
 from tailrace.spark_jobs.maintain.batch import are_few
 from tests.spark.conftest import ROUNDS
@@ -146,13 +147,9 @@ class Both:
             deleted = [True] * len(rows)
         self.number += 1
         for way, target in self.ways.items():
-            applied = target.merge(
-                self.generation,
-                self.frame(way, rows, deleted),
-                list(self.key),
-                Commit(cut(self.number), level_ms=5),
-                few=way == "direct",
-            )
+            frame, commit = self.frame(way, rows, deleted), Commit(cut(self.number), level_ms=5)
+            changes = FewRows.of(frame) if way == "direct" else frame
+            applied = target.merge(self.generation, changes, list(self.key), commit)
             assert applied.cut == cut(self.number)
         self.made += 1
 
@@ -239,8 +236,8 @@ class _Merging:
     def __init__(self, target: IcebergTarget) -> None:
         self._target = target
 
-    def merge(self, *arguments: Any, few: bool) -> Any:
-        return self._target.merge(*arguments, few=False)
+    def merge(self, generation: int, changes: FewRows, *arguments: Any) -> Any:
+        return self._target.merge(generation, changes.frame(), *arguments)
 
 
 def _reopened(both: Both) -> None:
@@ -348,7 +345,8 @@ def test_a_batch_that_ends_anywhere_is_repeated(both: Callable[..., Both]) -> No
 
 def _merge(both: Both, way: str, rows: list[dict[str, Any]], deleted: list[bool], arguments: Any) -> None:
     generation, key, commit = arguments
-    both.ways[way].merge(generation, both.frame(way, rows, deleted), key, commit, few=way == "direct")
+    frame = both.frame(way, rows, deleted)
+    both.ways[way].merge(generation, FewRows.of(frame) if way == "direct" else frame, key, commit)
 
 
 def _killing(function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from tailrace.schemas.records.position import Cut
 from tailrace.sinks.iceberg.catalog import opened
 from tailrace.sinks.iceberg.maintenance import compact
 from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, Commit
 from tests.support import duckdb_iceberg
 
@@ -76,7 +77,8 @@ def _write(session: SparkSession, warehouse: Warehouse, view: str, ways: tuple[s
             gone = {key for key in changed if draw.random() < 0.3}
             batch = [(*row.values(), key in gone) for key, row in changed.items()]
             frame = session.createDataFrame(batch, f"{COLUMNS}, {DELETED} boolean")
-            target.merge(generation, frame, ["id"], Commit(_cut(number), level_ms=5), few=way == "direct")
+            changes = FewRows.of(frame) if way == "direct" else frame
+            target.merge(generation, changes, ["id"], Commit(_cut(number), level_ms=5))
             rows = {key: row for key, row in {**rows, **changed}.items() if key not in gone}
     finally:
         target.close()
