@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -48,20 +48,30 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
 
     def job(config: Config) -> None:
-        failed: list[TailraceError] = []
         with opened(config, given.views) as shared:
-            for name in given.views:
-                try:
-                    for found in verify(shared, open_view(shared, name), given.limit):
-                        result(orjson.dumps(found, default=str).decode())
-                except TailraceError as error:
-                    failed.append(error)
-                finally:
-                    shared.records.release()
-        if failed:
-            raise all_of(failed)
+            verify_all(
+                shared, given.views, given.limit, lambda found: result(orjson.dumps(found, default=str).decode())
+            )
 
     return run(job, given.config)
+
+
+def verify_all(shared: Shared, names: Sequence[str], limit: int, say: Callable[[dict[str, Any]], None]) -> None:
+    """Compare views; `say` is called with each comparison.
+
+    Views that cannot be compared do not stop the others: their errors are raised at the end.
+    """
+    failed: list[TailraceError] = []
+    for name in names:
+        try:
+            for found in verify(shared, open_view(shared, name), limit):
+                say(found)
+        except TailraceError as error:
+            failed.append(error)
+        finally:
+            shared.records.release()
+    if failed:
+        raise all_of(failed)
 
 
 def verify(shared: Shared, view: KeptView, limit: int) -> Iterator[dict[str, Any]]:
