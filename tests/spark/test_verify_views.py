@@ -7,12 +7,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.schemas.config.model import View
+from tailrace.schemas.errors import RebuildError, StateError
 from tailrace.sinks.control.views_topic import ViewsTopic
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.kafka.groups import Groups
@@ -23,6 +25,7 @@ from tailrace.spark_jobs.jobs.repair import repair
 from tailrace.spark_jobs.jobs.verify import verify
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.open_view import open_view
+from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import Cuts
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import column
@@ -155,6 +158,19 @@ def test_a_spoiled_document_of_a_query_is_named(bench: Make, search_url: str) ->
     name = view.declared.name
     assert repaired(shop.bench, view) == ([(name, None, 2)], {name: True})
     assert_right_from_now_on(shop, view)
+    assert_newer_versions_are_reported(shop, view, index)
+
+
+def assert_newer_versions_are_reported(shop: Shop, view: KeptView, index: str) -> None:
+    """A document of a version that the next batch could not replace is repaired, but it would not be maintained."""
+    assert shop.bench.config.search is not None
+    with connect(shop.bench.config.search) as client:
+        hit = client.search(index=index, body={"size": 1})["hits"]["hits"][0]
+        newer = {"version": 1 << 50, "version_type": "external", "refresh": "true"}
+        client.index(index=index, id=hit["_id"], body={**hit["_source"], "country": "spoiled"}, params=newer)
+        with pytest.raises(RebuildError, match="TR-705"):
+            mend(shop.bench.shared, view)
+        assert client.get(index=index, id=hit["_id"])["_source"] == hit["_source"]
 
 
 def test_a_view_over_a_view_is_compared_over_the_view_below(bench: Make, spark: SparkSession) -> None:
@@ -244,6 +260,34 @@ def test_a_spoiled_row_of_a_view_of_one_table_is_repaired(bench: Make, spark: Sp
     assert mend(made.shared, view)[0].replaced
     put(made, range(4), 20)
     step(made, view)
+    assert made.agrees(name, "t") == 10
+
+
+def test_nothing_is_written_if_compaction_may_have_removed_records(
+    bench: Make, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"rows_{uuid.uuid4().hex[:8]}"
+    made = bench({name: View(table="public.t")})
+    made.pipeline.table("t", [column("id", "int4"), column("n", "int8")], ("id",))
+    view = made.kept(name)
+    put(made, range(10))
+    step(made, view)
+    spark.sql(f"UPDATE {table_of(view)} SET n = 99 WHERE id = 5")
+    kafka = made.config.kafka.model_copy(update={"min_compaction_lag_ms": 1})
+    impatient = replace(made.shared, config=made.config.model_copy(update={"kafka": kafka}))
+    whole = TableBatch.whole
+
+    def overtaken(*arguments: Any) -> Any:
+        """Compute the content while the source goes on."""
+        put(made, range(2), 10)
+        return whole(*arguments)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(TableBatch, "whole", overtaken)
+        with pytest.raises(StateError, match="TR-704"):
+            mend(impatient, view)
+    assert spark.table(table_of(view)).where("n = 99").count() == 1
+    assert [each.keys for each in mend(made.shared, view)] == [1]
     assert made.agrees(name, "t") == 10
 
 
