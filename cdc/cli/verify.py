@@ -33,7 +33,8 @@ def verify(
         int, typer.Option(min=0, metavar="N", help="Maximum differing keys, or findings, to print per comparison.")
     ] = 20,
     every: Annotated[
-        bool, typer.Option("--all", help="Also compare queries, logs and all versions of histories; starts Spark.")
+        bool,
+        typer.Option("--all", help="Also compare queries, logs, matches and versions of histories; starts Spark."),
     ] = False,
     log: Annotated[
         bool, typer.Option("--log", help="Compare the topics with their position records; do not read the source.")
@@ -45,7 +46,7 @@ def verify(
 ) -> None:
     """Compare source, topics and views at one LSN, row by row; exit code 7 if they differ.
 
-    Views of queries and logs are compared with their content, recomputed from the topics.
+    Views of queries, logs and matches are compared with their content, recomputed from the topics.
     """
     if yes and not repair:
         raise typer.BadParameter("--yes answers what --repair asks; it means nothing without it.")

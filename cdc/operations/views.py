@@ -57,22 +57,22 @@ def table_of(name: str, view: View) -> tuple[str, str]:
 
 
 def computed(config: Config, names: Sequence[str], *, every: bool) -> list[str]:
-    """Return the views that a Spark job compares with their recomputed content: queries and logs.
+    """Return the views that a Spark job compares with their recomputed content: queries, logs and matches.
 
     They are those of `names`; with `every`, histories are among them, too, and without names all there are.
-    ConfigError (TR-109) if a name is that of a percolate view, whose matches cannot be computed a second time.
+    ConfigError (TR-109) if a name is that of a percolate view whose queries are not captured.
     """
     found = []
     for name, view in named(config, names).items() if names or config.views else ():
-        if view.shape == "percolate" and names:
+        if view.queries_index is not None and names:
             raise ConfigError(
                 "TR-109",
-                f'view "{name}" cannot be compared: it has matches',
-                detail="They depend on the queries that were stored when a change arrived.",
-                hint="tailrace verify --all  # compares all other views",
+                f'view "{name}" cannot be compared: its queries are in an index of yours',
+                detail="Its matches depend on the queries that were in it when a change arrived; they are on no topic.",
+                hint=f'[views.{name}] queries = "schema.table.column"  # a captured column instead of queries_index',
             )
         wanted = every and SHAPES[view.shape].has_versions if holds_rows(view) else every or bool(names)
-        if wanted and view.shape != "percolate":
+        if wanted and view.queries_index is None:
             found.append(name)
     return found
 
@@ -82,7 +82,8 @@ def not_compared(config: Config, by_spark: Collection[str]) -> dict[str, str]:
     kinds: dict[str, list[str]] = {}
     for name, view in config.views.items():
         if name not in by_spark and not holds_rows(view):
-            kind = "queries" if view.table is None else "matches" if view.shape == "percolate" else "logs"
+            matches = "matches of an index" if view.queries_index is not None else "matches"
+            kind = "queries" if view.table is None else matches if view.shape == "percolate" else "logs"
             kinds.setdefault(kind, []).append(name)
     return {kind: ", ".join(names) for kind, names in sorted(kinds.items(), reverse=True)}
 

@@ -70,9 +70,10 @@ CODES: Final = (
         "TR-109",
         ConfigError,
         "The content of the view cannot be compared",
-        cause="`tailrace verify` was given a percolate view, whose matches depend on the queries that were stored when"
-        " a change arrived.",
-        remedy="Name other views: `tailrace verify VIEW`, or `tailrace verify --all`.",
+        cause="`tailrace verify` was given a percolate view with `queries_index`. Its matches depend on the queries"
+        " that were in that index when a change arrived, and no topic has their versions.",
+        remedy="Name other views: `tailrace verify VIEW`, or `tailrace verify --all`. Or have the queries in a captured"
+        ' table, and declare a view with `queries = "schema.table.column"`.',
     ),
     ErrorCode(
         "TR-110",

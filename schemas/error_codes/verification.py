@@ -35,9 +35,9 @@ CODES: Final = (
         "TR-703",
         ConfigError,
         "A view cannot be repaired",
-        cause="A percolate view has matches, which depend on the queries that were stored when a change arrived. They"
-        " cannot be computed a second time.",
-        remedy="`tailrace views rebuild VIEW` begins it again.",
+        cause="The queries of this percolate view are in an index of yours (`queries_index`). Its matches depend on the"
+        " queries that were in it when a change arrived. They cannot be computed a second time.",
+        remedy="`tailrace views rebuild VIEW` begins it again; its earlier matches stay.",
     ),
     ErrorCode(
         "TR-704",

@@ -3,30 +3,36 @@
 The topic is ``{prefix}.tailrace.matches.{view}``: the key is the query, the value JSON, the header `tailrace.position`;
 the matches of one query are in the order of the changes. Each Kafka transaction also has a record on
 ``{prefix}.tailrace.published`` (compacted, key ``[view]`` in JSON) with its last match. So a new publisher fences the
-previous one and continues after the last committed match.
+previous one and continues after the last committed match. A match that a repair adds later is out of order, and its
+value has ``"repaired": true``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Self
 
 import orjson
 
 from tailrace.schemas.config.model import Kafka
+from tailrace.schemas.encode.partition import partition_of
 from tailrace.schemas.errors import StateError
 from tailrace.schemas.lsn import Position, format_lsn, parse_lsn
 from tailrace.schemas.records.topics import Topics, messages
 from tailrace.sinks.control.positions import Reader
 from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
+from tailrace.sinks.kafka.offsets import topic_bounds
 from tailrace.sinks.kafka.outbox import Destination
 from tailrace.sinks.kafka.producer import KafkaSink
+from tailrace.sinks.kafka.span import read_up_to
 
 PAGE: Final = 10_000
 """Matches per Kafka transaction, and the limit in memory; each is an id, a key and some numbers."""
 
 _SETTINGS: Final = {"cleanup.policy": "compact"}
+_REPAIRED: Final = "repaired"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,7 +71,7 @@ class Match:
     def mark(self) -> Mark:
         return Mark(self.position, self.query)
 
-    def to_json(self) -> bytes:
+    def to_json(self, *, repaired: bool = False) -> bytes:
         return orjson.dumps(
             {
                 "query": self.query,
@@ -73,6 +79,7 @@ class Match:
                 "key": self.key,
                 "position": str(self.position),
                 "cut_lsn": format_lsn(self.cut_lsn),
+                **({_REPAIRED: True} if repaired else {}),
             }
         )
 
@@ -122,6 +129,30 @@ class Publisher:
             raise
         return count
 
+    def add(self, matches: Iterable[Match]) -> int:
+        """Send those of `matches` before the last forwarded one that the topic lacks; return their number.
+
+        A match is left out if retention may have removed it from the topic. After a SinkError the outcome is unknown;
+        the next call finds it out. Memory: a page of matches.
+        """
+        count = 0
+        try:
+            sink, last, each = self._open(), self._mark, iter(matches)
+            while last is not None and (page := list(islice(each, PAGE))):
+                earlier = {match.mark: match for match in page if match.mark <= last}
+                for mark in sorted(self._lacking(earlier)) if earlier else ():
+                    match = earlier[mark]
+                    value, position = match.to_json(repaired=True), match.position.to_bytes()
+                    sink.outbox.send(self._to, match.query.encode(), value, position)
+                    count += 1
+                if sink.pending:
+                    sink.flush()
+                    sink.commit(self._key, last.to_json())
+        except BaseException:
+            self.close()
+            raise
+        return count
+
     def close(self) -> None:
         """Release the producer; the next one aborts its open transaction."""
         if self._sink is not None:
@@ -150,3 +181,34 @@ class Publisher:
                 if record.key() == self._key and raw is not None:
                     found = Mark.from_json(raw)
         return found
+
+    def _lacking(self, wanted: Collection[Mark]) -> set[Mark]:
+        """Return those of `wanted` that the topic has never had, by reading it.
+
+        In a partition without its first records, these are only the ones after its first match that was forwarded in
+        order: nothing after that one has been removed.
+        """
+        topic = self._to.topic
+        bounds = topic_bounds(self._kafka, [topic]).topics[topic]
+        left, begins = set(wanted), dict[int, Mark]()
+        for record in read_up_to(self._kafka, topic, [(each.first, each.end) for each in bounds]):
+            partition, key, value = record.partition(), record.key(), record.value()
+            assert partition is not None
+            assert key is not None
+            assert value is not None
+            found = orjson.loads(value)
+            mark = Mark(_position(found["position"]), key.decode())
+            left.discard(mark)
+            if _REPAIRED not in found:
+                begins.setdefault(partition, mark)
+        for mark in list(left):
+            partition = partition_of(mark.query.encode(), len(bounds))
+            begin = begins.get(partition)
+            if bounds[partition].first and (begin is None or mark <= begin):
+                left.remove(mark)
+        return left
+
+
+def _position(text: str) -> Position:
+    epoch, lsn, ordinal = text.split(":")
+    return Position(int(epoch), parse_lsn(lsn), int(ordinal))

@@ -17,16 +17,16 @@ from pyspark.sql import functions as F
 
 from tailrace.schemas.errors import ConfigError, StateError
 from tailrace.schemas.lsn import format_lsn
-from tailrace.sinks.control.views_topic import now_ms
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.kind import not_made
-from tailrace.sinks.target.protocol import Applied, Commit
+from tailrace.sinks.target.protocol import DELETED, Applied, Commit
 from tailrace.sinks.target.tables import Tables
 from tailrace.spark_jobs.jobs.swap import alone, held
-from tailrace.spark_jobs.jobs.verify import versions_or_changes
+from tailrace.spark_jobs.jobs.verify import is_whole, versions_or_changes
 from tailrace.spark_jobs.log import line
 from tailrace.spark_jobs.lookup.table_rows import NotKnown
-from tailrace.spark_jobs.maintain.batch import Report, ViewBatch, check_definition, own_cut
+from tailrace.spark_jobs.maintain.batch import Report, ViewBatch, check_definition
+from tailrace.spark_jobs.maintain.certain_matches import certain_matches
 from tailrace.spark_jobs.maintain.difference import not_unique
 from tailrace.spark_jobs.maintain.history_batch import KeepingBatch
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
@@ -68,11 +68,11 @@ def mend(shared: Shared, view: KeptView) -> list[Mended]:
     may have removed records meanwhile; StateError (TR-549) if several rows of a query have one key.
     """
     batch, name = view.batch, view.declared.name
-    if isinstance(batch, PercolateBatch):
+    if isinstance(batch, PercolateBatch) and not batch.has_captured_queries:
         raise ConfigError(
             "TR-703",
-            f'view "{name}" cannot be repaired: it has matches',
-            detail="They depend on the queries that were stored when a change arrived.",
+            f'view "{name}" cannot be repaired: its queries are in an index of yours',
+            detail="Its matches depend on the queries that were in it when a change arrived; they are on no topic.",
             hint=f"tailrace views rebuild {name}",
         )
     with alone(shared, view), ExitStack() as pins:
@@ -151,11 +151,14 @@ def _of_view(shared: Shared, view: KeptView, seen: SeenCut, pins: ExitStack) -> 
         batch.inputs.take_as_they_are()
         query, rows = batch.computed(seen.cut)
         return _paired(batch, rows, tuple(query.key), pins)
-    if not isinstance(batch, KeepingBatch):
+    if not isinstance(batch, KeepingBatch | PercolateBatch):
         return _of_table(shared, view, seen, pins)
     live, _ = view.load()
     assert live is not None
     there = batch.target.rows(live.generation)
+    if isinstance(batch, PercolateBatch):
+        matches = certain_matches(batch, there, live, pins)
+        return _Whole(matches.pair, matches.rows, tuple(matches.pair.key), matches.rest)
     pair, rest = versions_or_changes(batch, there, live, seen)
     return _Whole(pair, pair.staged, tuple(pair.key), rest)
 
@@ -180,7 +183,10 @@ def _mended(
     commit = Commit(live.cut, live.level_since_ms, live.inputs, live.history_from)
     what = f"the base table of {table}" if table else "the view"
     line(event="progress", view=view.declared.name, stage=f"repairing {what}")
+    if isinstance(target.batch, PercolateBatch):
+        target.batch.add_to_topic(whole.pair.changes().where(f"NOT {DELETED}"))
     done = _written(target, live, whole, commit, twice=counts.repeated > 0)
+    target.batch.finish(done)
     target.publish(done, level_ms)
     target.forget()
     lsn = format_lsn(live.cut.flushed_lsn)
@@ -201,12 +207,8 @@ def _written(target: KeptView, live: Applied, whole: _Whole, commit: Commit, *, 
 
 def _check_age(shared: Shared, view: KeptView, seen: SeenCut) -> None:
     """Raise StateError (TR-704) if compaction may have removed records of the cut while they were read."""
-    if now_ms() - seen.level_ms < shared.config.kafka.min_compaction_lag_ms:
-        return
-    newest = shared.cuts.wait(view.declared)
-    if newest.is_end and own_cut(view.declared, newest).offsets == own_cut(view.declared, seen).offsets:
-        return
-    raise _moved(view)
+    if not is_whole(shared, view, seen):
+        raise _moved(view)
 
 
 def _moved(view: KeptView) -> StateError:

@@ -30,10 +30,12 @@ from tailrace.sinks.target.tables import Tables, Values
 from tailrace.spark_jobs.jobs.command import opened, parser, run
 from tailrace.spark_jobs.jobs.swap import held
 from tailrace.spark_jobs.log import line, result
-from tailrace.spark_jobs.maintain.batch import Report, check_definition
+from tailrace.spark_jobs.maintain.batch import Report, check_definition, own_cut
+from tailrace.spark_jobs.maintain.certain_matches import certain_matches
 from tailrace.spark_jobs.maintain.history_batch import HistoryBatch, KeepingBatch
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.open_view import open_view
+from tailrace.spark_jobs.maintain.percolate import PercolateBatch
 from tailrace.spark_jobs.maintain.query_batch import QueryBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
 
@@ -99,13 +101,20 @@ def verify(shared: Shared, view: KeptView, limit: int) -> Iterator[dict[str, Any
                 query, rows = batch.computed(live.cut)
                 rows = batch.persist_until_batch_end(rows)  # it is used several times
                 pair = batch.target.pair_with(live.generation, rows, query.key, pins)
-            elif isinstance(batch, KeepingBatch):
+            elif isinstance(batch, KeepingBatch) or (isinstance(batch, PercolateBatch) and batch.has_captured_queries):
                 view_rows = batch.target.rows(live.generation)
             else:
                 raise _not_comparable(name)
         seen = SeenCut(live.cut, level_ms)
         if isinstance(batch, QueryBatch):
             pairs = [*_bases(shared, batch, seen), (None, pair)]
+        elif isinstance(batch, PercolateBatch):
+            matches = certain_matches(batch, view_rows, live, pins)
+            if is_whole(shared, view, seen):
+                pairs = [(None, matches.pair)]
+            else:
+                line(event="not compared: compaction may have removed queries meanwhile", view=name)
+                pairs = []
         else:
             pairs = [(None, versions_or_changes(batch, view_rows, live, seen)[0])]
         for table, pair in pairs:
@@ -134,6 +143,14 @@ def _bases(shared: Shared, batch: QueryBatch, seen: SeenCut) -> Iterator[tuple[s
         content = batch.inputs.base(topic).batch.whole(found, seen, Report())
         there = batch.session.sql(f"SELECT * FROM {batch.inputs.at(table, seen.cut)}")
         yield table, Tables(there, content.rows, content.key)
+
+
+def is_whole(shared: Shared, view: KeptView, seen: SeenCut) -> bool:
+    """Whether what was read up to the cut is whole; if not, compaction may have removed records of it."""
+    if now_ms() - seen.level_ms < shared.config.kafka.min_compaction_lag_ms:
+        return True
+    newest = shared.cuts.wait(view.declared)
+    return newest.is_end and own_cut(view.declared, newest).offsets == own_cut(view.declared, seen).offsets
 
 
 def versions_or_changes(
@@ -193,7 +210,7 @@ def _not_comparable(name: str) -> ConfigError:
     return ConfigError(
         "TR-109",
         f'view "{name}" cannot be compared with its recomputed content',
-        detail="Only queries, histories and logs are.",
+        detail="Only queries, histories, logs, and matches of queries that are a captured column are.",
         hint=f"tailrace verify {name}  # says what can be done instead",
     )
 

@@ -112,6 +112,9 @@ class ViewBatch(ABC, Generic[R]):
     def finish(self, applied: Applied) -> None:
         """Complete a batch after its commit, also one that an earlier process did not complete."""
 
+    def superseded(self) -> None:
+        """Forget what another process may have changed, which has held the view's lease since the last batch."""
+
     def advance(
         self, applied: Applied | None, seen: SeenCut, report: Report, *, generation: int | None = None
     ) -> Applied:

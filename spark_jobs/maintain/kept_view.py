@@ -53,10 +53,15 @@ class Shared:
 
 
 def not_free(view: KeptView) -> StateError:
+    """Return the error for a view's lease that another process has held for `LEASE_WAIT_S`."""
+    return held_elsewhere(view.declared.name)
+
+
+def held_elsewhere(name: str) -> StateError:
     """Return the error for a lease that another process has held for `LEASE_WAIT_S`."""
     return StateError(
         HELD,
-        f'"{view.declared.name}": another process has held its lease for {LEASE_WAIT_S:.0f} s',
+        f'"{name}": another process has held its lease for {LEASE_WAIT_S:.0f} s',
         detail="What is live is as it was.",
         hint="Is a `tailrace views follow` or `rebuild` stuck? Then repeat the command.",
     )
@@ -146,6 +151,8 @@ class KeptView:
         with self._lock, self.lease.held(wait_s) as mine:
             if not mine:
                 return None
+            if self.lease.changed:
+                self.batch.superseded()
             if self.lease.changed or self._applied is None:
                 self._applied, self._current_ms = self.load()
             before = self._applied

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -25,7 +25,7 @@ from tailrace.sinks.control.matches import Mark, Match, Publisher
 from tailrace.sinks.control.views_topic import now_ms
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.opensearch.documents import document, key_text
-from tailrace.sinks.opensearch.percolator import match
+from tailrace.sinks.opensearch.percolator import Queries, match
 from tailrace.sinks.opensearch.stored_queries import StoredQueries, UsersQueries
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.few_rows import FewRows
@@ -33,7 +33,7 @@ from tailrace.sinks.target.protocol import Applied, HistoryFrom
 from tailrace.spark_jobs.log import line
 from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, are_few, check_whole, own_cut
 from tailrace.spark_jobs.topics.cuts import SeenCut
-from tailrace.spark_jobs.topics.events import KEY, LSN, OP, ORDINAL, each_once, events, plain
+from tailrace.spark_jobs.topics.events import EPOCH, KEY, LSN, OP, ORDINAL, each_once, events, plain
 from tailrace.spark_jobs.topics.records import Every
 from tailrace.spark_jobs.topics.shapes import TableShapes
 from tailrace.spark_jobs.views import check_shapes
@@ -48,8 +48,13 @@ _FOUND: Final[dict[str, DataType]] = {
 COLUMNS: Final[dict[str, DataType]] = {**_FOUND, "epoch": IntegerType(), "cut_lsn": LongType()}
 """Columns of the table of matches; `query` and `key` are canonical keys, `query_version` is a position."""
 
-_ORDER: Final = ("epoch", "commit_lsn", "ordinal", "query")
-_CHANGES: Final = ("c", "u")
+QUERY: Final = ("id", "version", "text")
+"""What the index stores of a query: its canonical key, the position of its newest record, and its JSON text."""
+
+ORDER: Final = ("epoch", "commit_lsn", "ordinal", "query")
+"""The key of the table of matches, in the order in which they are published."""
+CHANGES: Final = ("c", "u")
+"""The operations that are matched: a row that is read again has not changed."""
 
 
 @dataclass(slots=True)
@@ -58,22 +63,27 @@ class PercolateBatch(ViewBatch[Every | None]):
 
     target: IcebergTarget
     publisher: Publisher
-    _search: Search = field(init=False)
+    search: Search = field(init=False)
     _stored: StoredQueries | UsersQueries = field(init=False)
     _forwarded: bool = field(default=False, init=False)
     """Whether the topic has all matches of the table; not known, so False, after a start."""
 
     def __post_init__(self) -> None:
         assert self.config.search is not None  # `declare` has checked it
-        self._search = self.config.search
+        self.search = self.config.search
         queries = self.view.queries or ""
         if len(self.view.topics) == 1:
-            self._stored = UsersQueries(self._search, queries)
+            self._stored = UsersQueries(self.search, queries)
         else:
-            self._stored = StoredQueries(self._search, self.view.name, f"{self.view.topics[1]}.{queries}")
+            self._stored = StoredQueries(self.search, self.view.name, f"{self.view.topics[1]}.{queries}")
+
+    @property
+    def has_captured_queries(self) -> bool:
+        """Whether the queries are a captured column, so that their versions are on a topic."""
+        return isinstance(self._stored, StoredQueries)
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
-        return COLUMNS, _ORDER
+        return COLUMNS, ORDER
 
     def read(self, applied: Applied | None, seen: SeenCut) -> tuple[SeenCut, Every | None]:
         """Read the changes between two cuts; with nothing applied none, because matches begin at the cut."""
@@ -85,7 +95,7 @@ class PercolateBatch(ViewBatch[Every | None]):
     def whole(self, found: Every | None, seen: SeenCut, report: Report) -> Content:
         self._keep_queries(own_cut(self.view, seen))
         check_whole(self.view, self.config.kafka, seen)
-        return Content(COLUMNS, self._empty(), _ORDER, _begins(seen.cut))
+        return Content(COLUMNS, self._empty(), ORDER, _begins(seen.cut))
 
     def change(self, applied: Applied, found: Every | None, seen: SeenCut, report: Report) -> Applied:
         """Match the changes. StateError if some may be missing from the topic."""
@@ -103,6 +113,20 @@ class PercolateBatch(ViewBatch[Every | None]):
         if not self._forwarded:
             self.publisher.forward(self._page, applied.cut.position)
             self._forwarded = True
+
+    def superseded(self) -> None:
+        """Close the producer, which that of another process has fenced; the topic may lack matches of the table."""
+        self.publisher.close()
+        self._forwarded = False
+
+    def add_to_topic(self, changes: DataFrame) -> None:
+        """Publish repaired matches, rows of the table, that are before the last forwarded one and not on the topic.
+
+        To be called before they are written to the table: a repair that ends in between is repeated, and finds them
+        on the topic. Those after the last forwarded one are forwarded by `finish`, after they are written.
+        """
+        self._forwarded = False
+        self.publisher.add(map(_match_of, changes.orderBy(*ORDER).toLocalIterator()))
 
     def remove_queries(self) -> None:
         """Drop the index of queries if it is ours; a user's own index stays."""
@@ -129,13 +153,10 @@ class PercolateBatch(ViewBatch[Every | None]):
     def _append(self, applied: Applied, seen: SeenCut, found: DataFrame) -> Applied:
         # At-least-once delivery may repeat an applied change, with its old position.
         newer = F.col(LSN) > applied.cut.position.commit_lsn
-        changed = found.where(F.col(OP).isin(*_CHANGES) & newer)
-        key = self.records.shapes(self.view.topics[0]).key
-        rows = changed.select(key_text(changed, key), LSN, ORDINAL, document(changed, plain(changed)))
+        changed = found.where(F.col(OP).isin(*CHANGES) & newer)
         queries = self._stored.opened()
         try:
-            work = partial(match, search=self._search, queries=queries)
-            matched = self.session.createDataFrame(rows.rdd.mapPartitions(work), _schema(_FOUND))
+            matched = self.matched(changed, queries)
             matches = matched.select(
                 *_FOUND,
                 F.lit(seen.cut.position.epoch).cast("int").alias("epoch"),
@@ -153,6 +174,13 @@ class PercolateBatch(ViewBatch[Every | None]):
                 matches.unpersist()
         finally:
             self._stored.close(queries)
+
+    def matched(self, changed: DataFrame, queries: Queries) -> DataFrame:
+        """Return the matches of changes, from `events`, with stored queries, without epoch and cut."""
+        key = self.records.shapes(self.view.topics[0]).key
+        rows = changed.select(key_text(changed, key), LSN, ORDINAL, document(changed, plain(changed)))
+        work = partial(match, search=self.search, queries=queries)
+        return self.session.createDataFrame(rows.rdd.mapPartitions(work), _schema(_FOUND))
 
     def _keep_queries(self, cut: Cut, every: Every | None = None, *, anew: bool = False) -> TableShapes:
         """Bring the index of queries to the cut; return the shapes of the table whose rows are matched."""
@@ -174,7 +202,7 @@ class PercolateBatch(ViewBatch[Every | None]):
             return shapes
         if held is not None and span.facts.truncated:
             self._stored.clear(columns)
-        self._stored.store(self._newest_queries(topic, span, cut), columns, cut)
+        self._stored.store(self.newest_queries(span, cut).select(*QUERY), columns, cut)
         count, first = self._stored.parked(3)
         if count:
             line(
@@ -188,8 +216,9 @@ class PercolateBatch(ViewBatch[Every | None]):
             )
         return shapes
 
-    def _newest_queries(self, topic: str, span: Every, cut: Cut) -> DataFrame:
-        """Return id, version and text of each query that has changed; a deleted query's text is null."""
+    def newest_queries(self, span: Every, cut: Cut) -> DataFrame:
+        """Return `QUERY`, position and key of each query that has changed; a deleted query's text is null."""
+        topic = self.view.topics[1]
         shapes = self.records.shapes(topic, span.facts.ids | span.facts.key_ids)
         column = self.view.queries or ""
         if not shapes.keys or column not in shapes.columns:
@@ -200,7 +229,7 @@ class PercolateBatch(ViewBatch[Every | None]):
                 hint=f'[views.{self.view.name}] queries = "schema.table.column"',
             )
         found = events(span.records(self.session), span.facts, shapes)
-        place = F.struct(LSN, ORDINAL)
+        place = F.struct(EPOCH, LSN, ORDINAL)
         if span.facts.truncated:
             last = found.where(F.col(OP) == "t").agg(F.max(place)).collect()[0][0]
             found = found.where(place > _struct(last.asDict()))
@@ -209,7 +238,8 @@ class PercolateBatch(ViewBatch[Every | None]):
             _position(cut.position.epoch).alias("version"),
             F.when(F.col(OP) != "d", F.col(quote(column)).cast("string")).alias("text"),
         )
-        return found.groupBy(KEY).agg(F.max_by(query, place).alias("it")).select("it.id", "it.version", "it.text")
+        newest = found.groupBy(KEY).agg(F.max_by(query, place).alias("it"), F.max(place).alias("at"))
+        return newest.select("it.*", "at.*", KEY)
 
     def _no_changes(self) -> DataFrame:
         return self.session.createDataFrame([], "id string, version string, text string")
@@ -219,21 +249,12 @@ class PercolateBatch(ViewBatch[Every | None]):
         table = self.session.table(self.target.table())
         if mark is not None:
             at = mark.position
-            behind = F.struct(*_ORDER) > _struct(
-                dict(zip(_ORDER, (at.epoch, at.commit_lsn, at.ordinal, mark.query), strict=True))
+            behind = F.struct(*ORDER) > _struct(
+                dict(zip(ORDER, (at.epoch, at.commit_lsn, at.ordinal, mark.query), strict=True))
             )
             # The second condition skips most files, by their statistics.
             table = table.where(behind & ((F.col("epoch") > at.epoch) | (F.col("commit_lsn") >= at.commit_lsn)))
-        return [
-            Match(
-                row.query,
-                row.query_version,
-                row.key,
-                Position(row.epoch, row.commit_lsn, row.ordinal),
-                row.cut_lsn,
-            )
-            for row in table.orderBy(*_ORDER).limit(most).collect()
-        ]
+        return [_match_of(row) for row in table.orderBy(*ORDER).limit(most).collect()]
 
     def _empty(self) -> DataFrame:
         return self.session.createDataFrame([], _schema(COLUMNS))
@@ -257,6 +278,11 @@ class PercolateBatch(ViewBatch[Every | None]):
 
 def _begins(cut: Cut) -> HistoryFrom:
     return HistoryFrom(cut.flushed_lsn, cut.commit_ts_us // 1000)
+
+
+def _match_of(row: Row) -> Match:
+    position = Position(row.epoch, row.commit_lsn, row.ordinal)
+    return Match(row.query, row.query_version, row.key, position, row.cut_lsn)
 
 
 def _schema(columns: dict[str, DataType]) -> StructType:

@@ -47,6 +47,7 @@ def positioned(raw: DataFrame) -> DataFrame:
         "partition",
         "key",
         "value",
+        _number(position, 1, 4).alias("epoch"),
         _number(position, 5).alias("lsn"),
         _number(position, 13).alias("ordinal"),
         F.unix_millis("timestamp").alias("taken_ms"),
@@ -85,7 +86,7 @@ def complete_from(span: DataFrame, now_ms: int, lag_ms: int, compacted: bool) ->
 
 
 def events(span: DataFrame, known: EventFacts, shapes: TableShapes) -> DataFrame:
-    """Decode all records into op, lsn, ordinal, at, partition, key, bare, and the columns of their shapes.
+    """Decode all records into op, epoch, lsn, ordinal, at, partition, key, bare, and the columns of their shapes.
 
     `op` is c, u, r, d or t.
     A deleted row has the columns that its record holds, at least its key. `bare` marks a tombstone, whose op is d.
@@ -97,6 +98,7 @@ def events(span: DataFrame, known: EventFacts, shapes: TableShapes) -> DataFrame
     decoded = span.select(
         "partition",
         "key",
+        "epoch",
         "lsn",
         "ordinal",
         "taken_ms",
@@ -128,6 +130,7 @@ def events(span: DataFrame, known: EventFacts, shapes: TableShapes) -> DataFrame
 
     return located.select(
         F.col("op").alias(OP),
+        F.col("epoch").alias(EPOCH),
         F.col("lsn").alias(LSN),
         F.col("ordinal").alias(ORDINAL),
         F.timestamp_millis("at_ms").alias(AT),
@@ -143,8 +146,8 @@ def columns_of(known: EventFacts | None, shapes: TableShapes) -> Mapping[str, Da
     return shapes.columns_of(known.ids if known else ())
 
 
-OP, LSN, ORDINAL, AT, PARTITION, KEY, BARE = (
-    f"_tailrace_{name}" for name in ("op", "lsn", "ordinal", "at", "partition", "key", "bare")
+OP, EPOCH, LSN, ORDINAL, AT, PARTITION, KEY, BARE = (
+    f"_tailrace_{name}" for name in ("op", "epoch", "lsn", "ordinal", "at", "partition", "key", "bare")
 )
 
 
@@ -174,5 +177,5 @@ def _header(name: str) -> Column:
     return F.get(F.filter("headers", lambda header: header["key"] == name), 0)["value"]
 
 
-def _number(raw: Column, start: int) -> Column:
-    return F.conv(F.hex(F.substring(raw, start, 8)), 16, 10).cast("long")
+def _number(raw: Column, start: int, length: int = 8) -> Column:
+    return F.conv(F.hex(F.substring(raw, start, length)), 16, 10).cast("long")

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.model import Kafka
@@ -112,6 +114,45 @@ def test_a_second_publisher_fences_the_first(servers: Servers, prefix: str) -> N
         first.close()
         second.close()
     assert len(read_raw(servers.bootstrap, Topics(prefix).matches("alerts"))) == 90
+
+
+def test_a_match_that_the_topic_lacks_is_added_once(servers: Servers, prefix: str) -> None:
+    """Only those before the last forwarded one, and not those that retention may have removed."""
+    kafka, topic = Kafka(bootstrap=servers.bootstrap, prefix=prefix, partitions=3), Topics(prefix).matches("alerts")
+    lost = [each for n, each in enumerate(matches(90)) if n in (4, 5, 30, 76)]
+
+    def found_pages(total: int) -> Pages:
+        every = pages(total)
+        return lambda mark, page: [match for match in every(mark, page) if match not in lost]
+
+    first, second = Publisher(kafka, "alerts"), Publisher(kafka, "alerts")
+    try:
+        assert first.add(matches(60)) == 0, "without a forwarded one, `forward` sends all"
+        assert first.forward(found_pages(60), END) == 57
+        assert first.add(matches(90)) == 3
+        assert second.add(matches(90)) == 0
+        found = [json.loads(message.value()) for message in read_raw(servers.bootstrap, topic)]
+        assert {each["position"] for each in found if each.get("repaired")} == {str(m.position) for m in lost[:3]}
+        sent = sorted((each["position"], each["query"]) for each in found)
+        assert sent == sorted((str(match.position), match.query) for match in matches(60))
+
+        begin_later(servers.bootstrap, topic)
+        assert len(read_raw(servers.bootstrap, topic)) < 60
+        assert second.add(matches(90)) == 0
+        assert second.forward(found_pages(90), END) == 29
+        assert second.add(matches(90)) == 1
+    finally:
+        first.close()
+        second.close()
+
+
+def begin_later(bootstrap: str, topic: str) -> None:
+    """Remove the first half of each partition, as retention does."""
+    ends = {message.partition(): message.offset() for message in read_raw(bootstrap, topic)}
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    halves = [TopicPartition(topic, partition, end // 2) for partition, end in ends.items()]
+    for future in admin.delete_records(halves).values():
+        future.result(10)
 
 
 def test_marks_sort_as_they_are_written() -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tailrace.schemas.config.model import Search, View
-from tailrace.schemas.errors import StateError
+from tailrace.schemas.errors import ConfigError, StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.iceberg.target import IcebergTarget
@@ -21,7 +22,9 @@ from tailrace.sinks.opensearch.stored_queries import StoredQueries
 from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.jobs.explain import explain_percolate
 from tailrace.spark_jobs.jobs.generations import drop
+from tailrace.spark_jobs.jobs.mend import mend
 from tailrace.spark_jobs.jobs.rebuild import rebuild
+from tailrace.spark_jobs.jobs.verify import verify
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tailrace.spark_jobs.views import declare
 from tests.spark.conftest import Bench, step
@@ -288,13 +291,106 @@ def test_a_view_that_missed_changes_is_refused_until_rebuilt(model: Model) -> No
     with pipeline.transaction() as tx:
         model.doc(tx, 3, "after", 9)
     model.stands()
-    step(bench, bench.kept(name))
+    step(bench, view := bench.kept(name))
     agrees(model)
+    # a change that was not matched is no difference: the view has begun again after it
+    assert compared(bench, view) == (0, 1)
     drop(bench.shared, bench.kept(name), None, name)
     search = bench.config.search
     assert search is not None
     with connect(search) as client:
         assert not client.indices.exists(index=f"{search.index_prefix}{name}-queries")
+
+
+def test_matches_are_compared_with_those_that_are_certain(
+    model: Model, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever happens to changes and queries, no match is called wrong; a wrong one is named and repaired."""
+    bench, pipeline = model.bench, model.bench.pipeline
+    name = name_of(bench)
+    with pipeline.transaction() as tx:
+        model.query(tx, 1, at_least(5), "r")
+        model.query(tx, 2, saying("fox"), "r")
+        model.query(tx, 9, {"range": {"at": {"lte": "now"}}}, "r")
+        model.doc(tx, 1, "a fox before it all", 9, "c")
+    model.changed.clear()
+    model.queries.pop('["ann",9]')
+    view = bench.kept(name)
+    step(bench, view)
+    assert compared(bench, view) == (0, 0)
+
+    every_kind_of_change(model, view)
+    # query 1 is newer than all changes but the last one, so it is certain for that alone; query 2 for five others
+    assert compared(bench, view) == (0, 6)
+    said = [json.loads(text)["event"] for text in capfd.readouterr().err.splitlines() if "not compared" in text]
+    assert said[-2:] == [
+        "not compared: queries that depend on the time, chance or other indexes",
+        "not compared: matches whose change or query is no longer on the topics",
+    ]
+    queries_that_change(model, view)
+    with pipeline.transaction() as tx:
+        model.query(tx, 3, saying("cat"), "r")  # read again: from here on it has this version
+        model.doc(tx, 4, "read again: a fox", 4, "r")
+        model.doc(tx, 7, "a cat and a fox", 44, "c")
+    model.stands()
+    step(bench, view)
+    pipeline.idle()
+    step(bench, view)
+    assert compared(bench, view) == (0, 3)
+
+    view = wrong_matches_are_repaired(model, spark, monkeypatch)
+    tables_that_begin_anew(model, view)
+    assert compared(bench, view) == (0, 1)
+
+
+def compared(bench: Bench, view: KeptView) -> tuple[int, int]:
+    """Return the numbers of wrong matches and of compared ones."""
+    (found,) = verify(bench.shared, view, 20)
+    (each,) = found["comparisons"]
+    assert found["equal"] == (each["differing"] == 0)
+    return each["differing"], each["left_rows"]
+
+
+def wrong_matches_are_repaired(model: Model, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> KeptView:
+    """Lost matches, a wrong one, one too many: right in the table; the topic gets the lost ones, once."""
+    bench, pipeline = model.bench, model.bench.pipeline
+    name = name_of(bench)
+    with pipeline.transaction() as tx:
+        for number in (50, 51):
+            model.doc(tx, number, "a cat", number, "c")
+    model.stands()
+    with monkeypatch.context() as broken:
+        broken.setattr(KafkaSink, "commit", _dying(KafkaSink.commit, False))
+        with pytest.raises(Killed):
+            step(bench, bench.kept(name))
+    bench.shared.records.release()
+    view = bench.kept(name)
+    assert isinstance(view.batch.target, IcebergTarget)
+    table = view.batch.target.table()
+    spark.sql(f"DELETE FROM {table} WHERE key = '[50]'")
+    with pipeline.transaction() as tx:
+        model.doc(tx, 52, "a cat", 1, "c")
+    model.stands()
+    step(bench, view)
+    spark.sql(f"UPDATE {table} SET key = '[99]' WHERE key = '[51]' AND query = '[\"ann\",3]'")
+    columns = "query_version, key, commit_lsn, ordinal, epoch, cut_lsn"
+    spark.sql(f"INSERT INTO {table} SELECT '[\"ann\",1]', {columns} FROM {table} WHERE key = '[52]'")
+    assert compared(bench, view)[0] == 4
+
+    with monkeypatch.context() as broken:
+        broken.setattr(IcebergTarget, "merge", _dying(IcebergTarget.merge, False))
+        with pytest.raises(Killed):
+            mend(bench.shared, view)
+    assert [each.keys for each in mend(bench.shared, view)] == [4]
+    agrees(model)
+    kafka = bench.config.kafka
+    found = [json.loads(m.value()) for m in read_raw(kafka.bootstrap, Topics(kafka.prefix).matches(name))]
+    assert [each["key"] for each in found if each.get("repaired")] == ["[50]", "[50]"]
+    assert mend(bench.shared, view) == []
+    spark.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE key = '[51]'")
+    assert [each.replaced for each in mend(bench.shared, view)] == [True]
+    agrees(model)
+    return view
 
 
 def test_queries_of_the_users_own_index_are_matched(bench: Make, search_url: str) -> None:
@@ -318,3 +414,8 @@ def test_queries_of_the_users_own_index_are_matched(bench: Make, search_url: str
         ("big", "2", "[6]"),
         ("big", "2", "[7]"),
     ]
+    # no topic says which queries there were when a change arrived
+    with pytest.raises(ConfigError, match="TR-109"):
+        list(verify(made.shared, view, 20))
+    with pytest.raises(ConfigError, match="TR-703"):
+        mend(made.shared, view)

@@ -54,6 +54,8 @@ from tests.support.topics import read_raw, read_topic, schemas
 TABLES: Final = """
 CREATE TABLE customers (id int PRIMARY KEY, name text);
 CREATE TABLE orders (id int PRIMARY KEY, customer int, n int, note text, at timestamptz);
+CREATE TABLE saved (id int PRIMARY KEY, query jsonb);
+INSERT INTO saved VALUES (1, '{"range": {"n": {"gte": 107}}}'), (2, '{"match": {"note": "more"}}');
 INSERT INTO customers SELECT g, 'customer ' || g FROM generate_series(1, 9) g;
 INSERT INTO orders SELECT g, 1 + g % 6, g, 'order ' || g, timestamptz '2026-01-01 00:00Z' + g * interval '20 minutes'
     FROM generate_series(1, 12) g;
@@ -74,6 +76,9 @@ query = '''SELECT c.id, c.name, sort_array(collect_list(struct(o.id AS id, o.not
 FROM public.customers c JOIN public.orders o ON o.customer = c.id GROUP BY c.id, c.name'''""",
     "history": """table = "public.orders"
 shape = "history\"""",
+    "alerts": """table = "public.orders"
+shape = "percolate"
+queries = "public.saved.query\"""",
     "log": """table = "public.orders"
 shape = "log\"""",
 }
@@ -126,18 +131,18 @@ class World:
             with pytest.raises(SystemExit) as ended:
                 cli.main()
         out, err = self.capsys.readouterr()
-        lines = [json.loads(line) for line in out.splitlines()]
+        lines: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
         assert ended.value.code in (None, 0, 7), err
         return int(ended.value.code or 0), lines
 
     def _run_here(self, display: Display, started: Job, result: Callable[[str], None], **_: Any) -> int:
         """Run a job as `run_on` does, but in this process."""
-        _, name = started.command[started.command.index("-m") + 1].rsplit(".", 1)
+        name = started.command[started.command.index("-m") + 1].rpartition(".")[2]
         options = parser(name)
         options.add_argument("--limit", type=int)
         options.add_argument("views", nargs="+")
         given = options.parse_args(started.command[started.command.index("-m") + 2 :])
-        work = {"verify": verify_all, "repair": repair}[name]
+        work: Callable[..., None] = {"verify": verify_all, "repair": repair}[name]
         try:
             work(self.shared, given.views, given.limit, lambda each: result(orjson.dumps(each, default=str).decode()))
         except TailraceError as error:
@@ -147,13 +152,12 @@ class World:
 
     def differing(self, lines: list[dict[str, Any]]) -> Differing:
         """Return what differs according to the JSON lines of `verify`."""
-        return {
-            (line["view"].removesuffix(f"_{self.suffix}"), line["table"], each["compared"]): each["differing"]
-            for line in lines
-            if "comparisons" in line
-            for each in line["comparisons"]
-            if each["differing"]
-        }
+        found: Differing = {}
+        for line in (line for line in lines if "comparisons" in line):
+            for each in (each for each in line["comparisons"] if each["differing"]):
+                name = line["view"].removesuffix(f"_{self.suffix}")
+                found[name, line["table"], each["compared"]] = each["differing"]
+        return found
 
     def spoil(self, name: str, statement: str) -> None:
         """Change a table of the warehouse as another writer would; `{}` is the table."""
@@ -211,7 +215,7 @@ def world(
     sections = f'[warehouse]\nuri = "{warehouse.uri}"\nlocation = "{warehouse.location}"\n'
     sections += f'namespace = "{warehouse.namespace}"\n[search]\nhosts = ["{search_url}"]\nindex_prefix = "{prefix}-"\n'
     sections += "".join(f"[views.{name}_{suffix}]\n{text}\n" for name, text in VIEWS.items())
-    sections += "[spark]\ntrigger_interval_ms = 3000\n"  # batches take most of the time of this test
+    sections += "[spark]\ntrigger_interval_ms = 6000\n"  # batches take most of the time of this test
     file = write_config(tmp_path, database, servers.bootstrap, prefix, sections)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
@@ -256,13 +260,13 @@ def maintained(shared: Shared) -> Iterator[None]:
 
 @contextmanager
 def under_load(dsn: str) -> Iterator[None]:
-    """Change rows that no test spoils, twice a second for the block."""
+    """Change rows that no test spoils, every second for the block."""
     stop = threading.Event()
 
     def load() -> None:
         number = 0
         with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.wait(0.5):
+            while not stop.wait(1):
                 number += 1
                 order = (
                     "INSERT INTO orders VALUES (%s, 1, %s, 'more', '2026-02-02Z') ON CONFLICT (id) DO UPDATE SET n = %s"
@@ -295,6 +299,7 @@ def test_a_spoiled_row_of_every_kind_is_named_and_repaired_under_load(world: Wor
     world.spoil("hours", "UPDATE {} SET total = -1 WHERE hour = timestamp '2026-01-01 00:00:00'")
     world.spoil("history", "UPDATE {} SET n = -1 WHERE id = 5 AND valid_to IS NOT NULL")
     world.spoil("log", "UPDATE {} SET n = -1 WHERE id = 6 AND op = 'u'")
+    world.spoil("alerts", "DELETE FROM {} WHERE key = '[7]'")
     world.spoil_document("[2]", lambda document: document.update(name="-"))
     world.spoil_document("[3]", lambda document: document["orders"][0].update(note="-"))
     # once the daemon has written behind it, the views have applied what another writer wrote
@@ -311,6 +316,7 @@ def test_a_spoiled_row_of_every_kind_is_named_and_repaired_under_load(world: Wor
         ("documents", None, "content and view at C"): 2,
         ("history", None, "content and view at C"): 1,
         ("log", None, "content and view at C"): 1,
+        ("alerts", None, "content and view at C"): 1,
     }
     code, lines = world.run("verify", "--all")
     assert (code, world.differing(lines)) == (7, spoiled)
@@ -320,12 +326,12 @@ def test_a_spoiled_row_of_every_kind_is_named_and_repaired_under_load(world: Wor
     plan = next(number for number, line in enumerate(lines) if "plan" in line)
     assert (world.differing(lines[:plan]), world.differing(lines[plan:])) == (spoiled, {})
     done = [line["repaired"] for line in lines if "repaired" in line]
-    assert {(each["view"] or "", each["table"]): each["keys"] for each in done} == {
-        ("", "public.customers"): 1,
-        (world.called("joined"), "public.customers"): 1,
-        **{(world.called(name), None): 1 for name in ("rows", "joined", "hours", "history", "log")},
-        (world.called("documents"), None): 2,
+    expected: dict[tuple[str, str | None], int] = {
+        (world.called(name), None): 1 for name in ("rows", "joined", "hours", "history", "log", "alerts")
     }
+    expected[world.called("documents"), None] = 2
+    expected["", "public.customers"] = expected[world.called("joined"), "public.customers"] = 1
+    assert {(each["view"] or "", each["table"]): each["keys"] for each in done} == expected
 
 
 def names(config: Config, view: str) -> dict[int, str]:

@@ -378,15 +378,16 @@ def test_verify_names_the_views_that_it_does_not_compare(folder: Path) -> None:
     assert "because they are queries: joined\n" in tailrace("verify", folder=folder).stderr
 
 
-def test_verify_does_not_compare_matches(folder: Path) -> None:
-    views = "[views.found]\ntable = 'public.t'\nshape = 'percolate'\nqueries = 'public.q.query'\n"
+def test_verify_does_not_compare_matches_of_an_index(folder: Path) -> None:
+    views = "[views.found]\ntable = 'public.t'\nshape = 'percolate'\nqueries_index = 'mine'\n"
     (folder / "others.toml").write_text(CONFIG.partition("[views")[0] + views, encoding="utf-8")
     result = tailrace("verify", "found", "--config", "others.toml", folder=folder)
     assert (result.returncode, result.stdout) == (3, "")
     assert "TR-109" in result.stderr
+    assert "its queries are in an index of yours" in result.stderr
     every = tailrace("verify", "--all", "--config", "others.toml", folder=folder)
     assert (every.returncode, every.stdout) == (0, "")
-    assert "not compared, because they are matches: found" in every.stderr
+    assert "not compared, because they are matches of an index: found" in every.stderr
 
 
 def test_explain_without_sqlglot_says_that_it_is_not_installed(folder: Path) -> None:
