@@ -1,9 +1,11 @@
-"""`tailrace verify --all --repair` names and repairs one spoiled row of every kind of thing, in one pipeline."""
+"""`tailrace verify --all` names, and a repair mends, one spoiled row of every kind of thing, in one pipeline."""
 
 from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
 import sys
 import threading
 import uuid
@@ -26,9 +28,11 @@ from tailrace.cdc.cli import repair as cli_repair
 from tailrace.cdc.cli import verify as cli_verify
 from tailrace.cdc.cli.display import Display
 from tailrace.cdc.dev.state import Servers
-from tailrace.cdc.launch.spark_job import Job
+from tailrace.cdc.launch.spark_job import Job, job
 from tailrace.cdc.operations.read_status import read_status, wal_lsn
-from tailrace.schemas.config.file import load
+from tailrace.cdc.operations.repair import plan_of
+from tailrace.cdc.operations.verify_result import Result
+from tailrace.schemas.config.file import load, read
 from tailrace.schemas.config.model import Config, Warehouse
 from tailrace.schemas.envelope import FRAMING_SIZE, POSITION_HEADER, schema_id_of
 from tailrace.schemas.errors import TailraceError
@@ -49,13 +53,14 @@ from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.topics.cuts import Cuts
 from tailrace.spark_jobs.topics.records import Records
 from tests.support.daemon import running, wait_for_state, wait_until, write_config
+from tests.support.terminal import alive_in
 from tests.support.topics import read_raw, read_topic, schemas
 
 TABLES: Final = """
 CREATE TABLE customers (id int PRIMARY KEY, name text);
 CREATE TABLE orders (id int PRIMARY KEY, customer int, n int, note text, at timestamptz);
 CREATE TABLE saved (id int PRIMARY KEY, query jsonb);
-INSERT INTO saved VALUES (1, '{"range": {"n": {"gte": 107}}}'), (2, '{"match": {"note": "more"}}');
+INSERT INTO saved VALUES (1, '{"match": {"note": "more"}}'), (2, '{"range": {"n": {"lt": 0}}}');
 INSERT INTO customers SELECT g, 'customer ' || g FROM generate_series(1, 9) g;
 INSERT INTO orders SELECT g, 1 + g % 6, g, 'order ' || g, timestamptz '2026-01-01 00:00Z' + g * interval '20 minutes'
     FROM generate_series(1, 12) g;
@@ -72,8 +77,8 @@ query = '''SELECT window.start AS hour, count(*) AS orders, sum(n) AS total
 FROM public.orders GROUP BY window(at, '1 hour')'''""",
     "documents": """key = ["id"]
 target = "search"
-query = '''SELECT c.id, c.name, sort_array(collect_list(struct(o.id AS id, o.note))) AS orders
-FROM public.customers c JOIN public.orders o ON o.customer = c.id GROUP BY c.id, c.name'''""",
+query = '''SELECT customer AS id, max(n) AS most, sort_array(collect_list(struct(id, note))) AS orders
+FROM public.orders GROUP BY customer'''""",
     "history": """table = "public.orders"
 shape = "history\"""",
     "alerts": """table = "public.orders"
@@ -110,6 +115,9 @@ class World:
         assert isinstance(target, IcebergTarget)
         return target.table()
 
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return list(read_view(self.config, self.called(name)).rows)
+
     def wait_for_views(self) -> None:
         """Return when every view has everything that the source has now."""
         target = wal_lsn(self.connection)
@@ -134,6 +142,25 @@ class World:
         lines: list[dict[str, Any]] = [json.loads(line) for line in out.splitlines()]
         assert ended.value.code in (None, 0, 7), err
         return int(ended.value.code or 0), lines
+
+    def repair(self, lines: list[dict[str, Any]]) -> tuple[dict[tuple[str | None, str | None], int], set[str]]:
+        """Repair what the JSON lines of `verify` name, as `--repair` does.
+
+        Return the repaired keys by view and table, and the views that are equal afterwards by the job's comparison.
+        """
+        plan = plan_of(list(map(Result.from_dict, lines)))
+        assert plan is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cli_repair, "run_on", self._run_here)
+            self.capsys.readouterr()
+            found = cli_repair.carry_out(plan, read(self.file), 120, 20, lambda *_: None, json=True)
+        out, _ = self.capsys.readouterr()
+        done = [each["repaired"] for each in map(json.loads, out.splitlines())]
+        wrong = {result.view for result in found if not result.equal}
+        return (
+            {(each["view"], each["table"]): each["keys"] for each in done},
+            {result.view for result in found} - wrong,
+        )
 
     def _run_here(self, display: Display, started: Job, result: Callable[[str], None], **_: Any) -> int:
         """Run a job as `run_on` does, but in this process."""
@@ -215,7 +242,7 @@ def world(
     sections = f'[warehouse]\nuri = "{warehouse.uri}"\nlocation = "{warehouse.location}"\n'
     sections += f'namespace = "{warehouse.namespace}"\n[search]\nhosts = ["{search_url}"]\nindex_prefix = "{prefix}-"\n'
     sections += "".join(f"[views.{name}_{suffix}]\n{text}\n" for name, text in VIEWS.items())
-    sections += "[spark]\ntrigger_interval_ms = 6000\n"  # batches take most of the time of this test
+    sections += "[spark]\ntrigger_interval_ms = 8000\n"  # batches take most of the time of this test
     file = write_config(tmp_path, database, servers.bootstrap, prefix, sections)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
@@ -223,6 +250,7 @@ def world(
             config = with_found_tables(load(file))
             records = Records(spark, config.kafka)
             wait_for_state(config, connection)
+            connection.execute("UPDATE orders SET n = n + 100")
             with shared_by_a_job(config, spark, records) as shared, shared_by_a_job(config, spark, records) as other:
                 views = [open_view(shared, name) for name in config.views]
                 assert len(views) == len(VIEWS)
@@ -249,12 +277,12 @@ def maintained(shared: Shared) -> Iterator[None]:
     """Maintain all views for the block, as another job."""
     stop, views = threading.Event(), [open_view(shared, name) for name in shared.config.views]
     with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(follow, shared, views, stop, None)
+        maintaining = pool.submit(follow, shared, views, stop, None)
         try:
             yield
         finally:
             stop.set()
-            job.result()
+            maintaining.result()
     assert [view.error for view in views] == [None] * len(views)
 
 
@@ -290,8 +318,6 @@ def under_load(dsn: str) -> Iterator[None]:
 
 def test_a_spoiled_row_of_every_kind_is_named_and_repaired_under_load(world: World) -> None:
     world.wait_for_views()
-    world.connection.execute("UPDATE orders SET n = n + 100 WHERE id <= 12")
-    world.wait_for_views()
     world.spoil_topic("public.customers", 8, "name", "-")
     world.spoil("rows", "UPDATE {} SET n = -1 WHERE id = 3")
     world.spoil_base_table(f"{world.config.kafka.prefix}.public.customers", "UPDATE {} SET name = '-' WHERE id = 9")
@@ -299,40 +325,66 @@ def test_a_spoiled_row_of_every_kind_is_named_and_repaired_under_load(world: Wor
     world.spoil("hours", "UPDATE {} SET total = -1 WHERE hour = timestamp '2026-01-01 00:00:00'")
     world.spoil("history", "UPDATE {} SET n = -1 WHERE id = 5 AND valid_to IS NOT NULL")
     world.spoil("log", "UPDATE {} SET n = -1 WHERE id = 6 AND op = 'u'")
-    world.spoil("alerts", "DELETE FROM {} WHERE key = '[7]'")
-    world.spoil_document("[2]", lambda document: document.update(name="-"))
+    world.spoil_document("[2]", lambda document: document.update(most=-1))
     world.spoil_document("[3]", lambda document: document["orders"][0].update(note="-"))
-    # once the daemon has written behind it, the views have applied what another writer wrote
-    people = world.called("people")
-    wait_until(lambda: {8: "-"}.items() <= names(world.config, people).items(), 60)
+    # once the daemon has written behind it, the views have applied what another writer wrote, and the load has matches
+    wait_until(lambda: any(row["id"] == 8 and row["name"] == "-" for row in world.rows("people")), 120)
+    wait_until(lambda: world.rows("alerts"), 120)
+    lsn = min(row["commit_lsn"] for row in world.rows("alerts"))
+    world.spoil("alerts", f"DELETE FROM {{}} WHERE commit_lsn = {lsn}")
 
-    spoiled = {
-        ("people", "public.customers", "source and topic at X"): 1,
-        ("rows", "public.orders", "topic and view at C"): 1,
-        ("joined", "public.customers", "topic and base table at C"): 1,
-        ("joined", None, "content and view at C"): 1,
-        ("hours", None, "content and view at C"): 1,
-        ("documents", "public.customers", "topic and base table at C"): 1,
-        ("documents", None, "content and view at C"): 2,
-        ("history", None, "content and view at C"): 1,
-        ("log", None, "content and view at C"): 1,
-        ("alerts", None, "content and view at C"): 1,
-    }
     code, lines = world.run("verify", "--all")
+    recomputed = ("joined", "hours", "history", "log", "alerts")
+    spoiled: Differing = {(name, None, "content and view at C"): 1 for name in recomputed}
+    spoiled["documents", None, "content and view at C"] = 2
+    spoiled["joined", "public.customers", "topic and base table at C"] = 1
+    spoiled["rows", "public.orders", "topic and view at C"] = 1
+    spoiled["people", "public.customers", "source and topic at X"] = 1
     assert (code, world.differing(lines)) == (7, spoiled)
 
-    code, lines = world.run("verify", "--all", "--repair", "--yes")
-    assert code == 0, lines
-    plan = next(number for number, line in enumerate(lines) if "plan" in line)
-    assert (world.differing(lines[:plan]), world.differing(lines[plan:])) == (spoiled, {})
-    done = [line["repaired"] for line in lines if "repaired" in line]
-    expected: dict[tuple[str, str | None], int] = {
-        (world.called(name), None): 1 for name in ("rows", "joined", "hours", "history", "log", "alerts")
+    # a repair that is killed between its commits has repaired the base table, and not yet the view
+    killed_repair(world, world.called("joined"))
+    done, equal = world.repair(lines)
+    expected: dict[tuple[str | None, str | None], int] = {
+        (world.called(name), None): 1 for name in ("rows", *recomputed)
     }
     expected[world.called("documents"), None] = 2
-    expected["", "public.customers"] = expected[world.called("joined"), "public.customers"] = 1
-    assert {(each["view"] or "", each["table"]): each["keys"] for each in done} == expected
+    expected[None, "public.customers"] = 1
+    assert done == expected
+    assert equal == {world.called(name) for name in ("documents", *recomputed)}
+    code, lines = world.run("verify", *map(world.called, ("people", "rows", "history")))
+    assert (code, world.differing(lines)) == (0, {})
 
 
-def names(config: Config, view: str) -> dict[int, str]:
-    return {row["id"]: row["name"] for row in read_view(config, view).rows}
+_KILLED: Final = """
+import os, signal, sys
+from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.spark_jobs.jobs.repair import main
+
+real = IcebergTarget.mend
+
+def mend(*arguments):
+    real(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+IcebergTarget.mend = mend
+main(sys.argv[1:])
+"""
+
+
+def killed_repair(world: World, view: str) -> None:
+    """Run the job that repairs a view in its own process; it is killed after its first commit."""
+    started = job(world.config, "repair", [])
+    command = [sys.executable, "-P", "-c", _KILLED, "--config", str(world.file), view]
+    log = world.file.parent / "repair.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, env=started.environment, stdout=out, stderr=out, cwd=log.parent, start_new_session=True
+        )
+    try:
+        assert process.wait(400) == -signal.SIGKILL, log.read_text()
+    finally:
+        for each in alive_in(process.pid):
+            each.kill()
+    assert '"event": "progress"' in log.read_text()
+    assert "rows repaired" not in log.read_text()
