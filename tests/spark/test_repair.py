@@ -242,7 +242,7 @@ def world(
     sections = f'[warehouse]\nuri = "{warehouse.uri}"\nlocation = "{warehouse.location}"\n'
     sections += f'namespace = "{warehouse.namespace}"\n[search]\nhosts = ["{search_url}"]\nindex_prefix = "{prefix}-"\n'
     sections += "".join(f"[views.{name}_{suffix}]\n{text}\n" for name, text in VIEWS.items())
-    sections += "[spark]\ntrigger_interval_ms = 8000\n"  # batches take most of the time of this test
+    sections += "[spark]\ntrigger_interval_ms = 20000\n"  # batches take most of the time of this test
     file = write_config(tmp_path, database, servers.bootstrap, prefix, sections)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
@@ -288,13 +288,13 @@ def maintained(shared: Shared) -> Iterator[None]:
 
 @contextmanager
 def under_load(dsn: str) -> Iterator[None]:
-    """Change rows that no test spoils, every second for the block."""
+    """Change rows that no test spoils, every two seconds for the block."""
     stop = threading.Event()
 
     def load() -> None:
         number = 0
         with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.wait(1):
+            while not stop.wait(2):
                 number += 1
                 order = (
                     "INSERT INTO orders VALUES (%s, 1, %s, 'more', '2026-02-02Z') ON CONFLICT (id) DO UPDATE SET n = %s"
