@@ -6,7 +6,7 @@ Precedence: flags, environment (``TAILRACE__SECTION__KEY``), file, defaults.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
@@ -16,6 +16,7 @@ from tailrace.schemas.config.listen import ListenAddress
 from tailrace.schemas.config.secret_file import with_files
 from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.shapes import ShapeName
+from tailrace.schemas.table_layout import PartitionField, SortField
 from tailrace.schemas.table_names import parts_of
 
 ToastWay = Literal["cache", "reread"]
@@ -30,6 +31,12 @@ PATTERNS: Final = {
 
 Name = Annotated[str, Field(pattern=_NAME)]
 
+
+_LAYOUTS: Final = {
+    "warehouse": ("partition_by", "sort_by", "table_properties"),
+    "search": ("mapping", "index_settings", "routing"),
+}
+"""The keys of a view that describe the layout of each target."""
 
 _PROCESS_BYTES = 100_663_296
 """Memory of the process without data: Python, libraries, connections, the catalog of some hundred tables."""
@@ -523,6 +530,37 @@ class View(Section):
         None, description="for percolate, instead of queries: an existing index with a percolator field"
     )
 
+    partition_by: list[str] = Field(
+        default_factory=list,
+        description="for the warehouse: partitions of the table, as Spark writes them: a column, years, months, days or"
+        " hours of it, bucket(16, id), truncate(4, name); a change needs `views rebuild`",
+    )
+    sort_by: list[str] = Field(
+        default_factory=list,
+        description='for the warehouse: order of the rows in files, for example ["placed DESC"]; a change needs'
+        " `views rebuild`",
+    )
+    table_properties: dict[str, str | int | float | bool] = Field(
+        default_factory=dict,
+        description="for the warehouse: further properties of the Iceberg table; a change is applied by the next write"
+        " after a start",
+    )
+    mapping: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="for search: by column, parameters of its field, merged over those that its type gives; a change"
+        " needs `views rebuild`",
+    )
+    index_settings: dict[str, Any] = Field(
+        default_factory=dict,
+        description="for search: further settings of the index, for example number_of_shards or analysis; a change"
+        " needs `views rebuild`, except of the replicas",
+    )
+    routing: str | None = Field(
+        None,
+        description="for search: the key column whose value decides the shard of a document; a change needs"
+        " `views rebuild`",
+    )
+
     keep_generations: int = Field(
         1, ge=0, le=100, description="older generations that are retained after a swap, for `views rollback`"
     )
@@ -550,6 +588,26 @@ class View(Section):
             raise ValueError('shape = "percolate" needs either `queries` or `queries_index`')
         if self.queries is not None and (len(parts := parts_of(self.queries)) != 3 or not all(parts)):
             raise ValueError('write queries = "schema.table.column", with quotes around a name with a dot')
+        return self
+
+    @field_validator("partition_by", "sort_by")
+    @classmethod
+    def _fields_of_a_layout(cls, fields: list[str], info: ValidationInfo) -> list[str]:
+        parse = PartitionField.parse if info.field_name == "partition_by" else SortField.parse
+        found = [parse(text) for text in fields]
+        if len(set(found)) < len(found):
+            raise ValueError("name each field once")
+        return fields
+
+    @model_validator(mode="after")
+    def _layout_of_its_target(self) -> View:
+        for target, names in _LAYOUTS.items():
+            given = next((name for name in names if getattr(self, name)), None)
+            if given is not None and self.target != target:
+                raise ValueError(f'`{given}` needs target = "{target}"')
+        given = next((name for name in ("partition_by", "sort_by") if getattr(self, name)), None)
+        if given is not None and self.shape == "percolate":
+            raise ValueError(f'`{given}` cannot be set with shape = "percolate": its matches cannot be rebuilt')
         return self
 
     @field_validator("history_from")

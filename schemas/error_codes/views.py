@@ -283,6 +283,35 @@ CODES: Final = (
         remedy="Run `tailrace views rebuild VIEW`.",
     ),
     ErrorCode(
+        "TR-535",
+        ConfigError,
+        "The layout of a view names a column that it lacks or cannot use so",
+        Retry.BATCH,
+        cause="`partition_by`, `sort_by`, `mapping` or `routing` names a column that the view does not have (any more),"
+        " or a transform does not fit its type, or the column of `routing` is not part of the key: only the key of a"
+        " deleted row is known, so its document could not be found.",
+        remedy="Correct the setting; the error lists the columns.",
+    ),
+    ErrorCode(
+        "TR-536",
+        ConfigError,
+        "The layout of a view sets what Tailrace relies on",
+        Retry.BATCH,
+        cause="A table property, an index setting or a parameter of a field would break a promise: how a batch is"
+        " written and becomes visible, that every value can be stored, which states can be read back.",
+        remedy="Take it out of `table_properties`, `index_settings` or `mapping` of the view.",
+    ),
+    ErrorCode(
+        "TR-537",
+        StateError,
+        "The view was built with another layout",
+        Retry.BATCH,
+        cause="`partition_by`, `sort_by`, `mapping`, `index_settings` or `routing` of the view was changed since its"
+        " live generation was built.",
+        remedy="Run `tailrace views rebuild VIEW`, or undo the change. A view of shape `history` or `log` retains its"
+        " history.",
+    ),
+    ErrorCode(
         "TR-548",
         StateError,
         "The view was built from another query or key, or of another shape",

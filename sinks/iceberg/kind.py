@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace.schemas.config.model import Config, Warehouse
+from tailrace.schemas.config.model import Config, View, Warehouse
 from tailrace.sinks.control.views_topic import ViewRecord
 from tailrace.sinks.iceberg import catalog, reader
+from tailrace.sinks.iceberg.layout import TableLayout
 from tailrace.sinks.target.kind import There, ViewState
 from tailrace.sinks.target.protocol import VALIDITY, Target
 
@@ -28,10 +29,14 @@ class WarehouseKind:
     def check(self, config: Config) -> None:
         catalog.check(_section(config))
 
+    def layout_identity(self, name: str, view: View) -> str | None:
+        return TableLayout.of(name, view).identity
+
     def open(self, config: Config, session: SparkSession, view: str, definition: str | None) -> Target:
         from tailrace.sinks.iceberg.target import IcebergTarget
 
-        return IcebergTarget(session, _section(config), view, definition)
+        layout = TableLayout.of(view, config.views[view])
+        return IcebergTarget(session, _section(config), view, definition, layout)
 
     def read(self, config: Config, view: str, record: ViewRecord | None, *, versions: bool) -> ViewState:
         stored = reader.stored_view(_section(config), view, record)

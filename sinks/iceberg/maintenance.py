@@ -45,9 +45,16 @@ def verify_pin(view: str) -> str:
 
 
 def compact(target: IcebergTarget) -> dict[str, Any]:
-    """Merge small files and rewrite files with many deleted rows; return the file counts."""
-    options = ", ".join(f"'{name}', '{value}'" for name, value in _COMPACTION.items())
-    found = target.call("rewrite_data_files", f"options => map({options})")
+    """Merge small files and rewrite files with many deleted rows; return the file counts.
+
+    The rows of a table with a sort order are sorted over all files that are rewritten together.
+    """
+    properties = target.layout.properties
+    size = properties.get("write.target-file-size-bytes", _COMPACTION["target-file-size-bytes"])
+    given = {**_COMPACTION, "target-file-size-bytes": size}
+    options = ", ".join(f"'{name}', '{int(value)}'" for name, value in given.items())
+    strategy = "strategy => 'sort', " if target.layout.sort_by else ""
+    found = target.call("rewrite_data_files", f"{strategy}options => map({options})")
     return {"files_rewritten": found["rewritten_data_files_count"], "files_added": found["added_data_files_count"]}
 
 

@@ -29,6 +29,7 @@ from tailrace.schemas.records.position import Cut
 from tailrace.sinks.iceberg.catalog import opened
 from tailrace.sinks.iceberg.direct.writers import DirectWriters
 from tailrace.sinks.iceberg.generations import GENERATION, Generations, Snapshot
+from tailrace.sinks.iceberg.layout import TableLayout
 from tailrace.sinks.iceberg.place import Place
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
@@ -47,6 +48,9 @@ DEFINITION: Final = "tailrace.definition"
 INPUTS: Final = "tailrace.inputs"
 LEVEL: Final = "tailrace.level_ms"
 HISTORY_FROM: Final = "tailrace.history_from"
+LAYOUT: Final = "tailrace.layout"
+CONFIGURED: Final = "tailrace.configured"
+"""Table property: the names of the properties that the configuration has set."""
 
 _SMALL_RECORDS: Final = 500_000
 
@@ -81,9 +85,17 @@ class IcebergTarget(Generations):
 
     kind: Final = "warehouse"
 
-    def __init__(self, session: SparkSession, warehouse: Warehouse, view: str, definition: str | None = None) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        warehouse: Warehouse,
+        view: str,
+        definition: str | None = None,
+        layout: TableLayout | None = None,
+    ) -> None:
         self._session = session
         self._definition = definition
+        self._layout = layout or TableLayout()
         self._warehouse = warehouse
         self._catalog = warehouse.catalog
         self._namespace = warehouse.namespace
@@ -96,8 +108,17 @@ class IcebergTarget(Generations):
         """Number of rows in the generation that was last inspected."""
         self.on_change: OnChange | None = None
         """Is called behind each small commit to the live table with what has changed; others are not reported."""
+        self._settled: set[str] = set()
+        """Tables whose sort order and properties are known to be those of the configuration."""
+        # Otherwise INSERT OVERWRITE would leave the partitions that get no rows.
+        session.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
         with _FIRST_USE:
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {_quoted(self._catalog, self._namespace)}")
+
+    @property
+    def layout(self) -> TableLayout:
+        """The layout that the configuration declares."""
+        return self._layout
 
     @property
     def is_small(self) -> bool:
@@ -118,6 +139,7 @@ class IcebergTarget(Generations):
 
     def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
         """Prepare a new generation beside the live one and return its number."""
+        self._layout.check(self._view, columns)
         live = self.live()
         if live is None:
             self._places[1] = Place(self._view)
@@ -130,7 +152,8 @@ class IcebergTarget(Generations):
         self._session.sql(f"ALTER TABLE {self._table(self._view)} DROP BRANCH IF EXISTS {name}")
         self._session.sql(f"DROP TABLE IF EXISTS {self._table(f'{self._view}__{name}')} PURGE")
         types = {column: _type_name(kind) for column, kind in columns.items()}
-        if self._types(self._view) == types and self.key(live.generation) == tuple(key):
+        same = self._types(self._view) == types and self.key(live.generation) == tuple(key)
+        if same and self._recorded(Place(self._view)).partition_by == self._layout.partition_by:
             self._session.sql(f"ALTER TABLE {self._table(self._view)} CREATE BRANCH {name}")
             self._places[generation] = Place(self._view, name)
         else:
@@ -142,11 +165,7 @@ class IcebergTarget(Generations):
         place = self._places[generation]
         with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, commit, key):
             if self._loaded(place.table) is None:
-                properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
-                self._session.sql(
-                    f"CREATE TABLE {self._table(place.table)} USING iceberg "
-                    f"TBLPROPERTIES ({_pairs(properties)}) AS SELECT * FROM tailrace_rows"
-                )
+                self._create("CREATE TABLE", place.table, key, self._layout, "tailrace_rows")
             else:
                 columns = _columns(self._evolve(place, rows.schema), rows)
                 self._session.sql(
@@ -331,15 +350,13 @@ class IcebergTarget(Generations):
         head = self._session.sql(f"SELECT * FROM {self._head(place)}").schema
         columns = {field.name: field.dataType.simpleString() for field in head}
         same = columns == self._types(self._view) and tuple(key) == self.key(live.generation)
-        if place.table == self._view and same:
+        layout = replace(self._recorded(place), properties=self._layout.properties)
+        if place.table == self._view and same and layout.partition_by == self._recorded(Place(self._view)).partition_by:
             self.call("set_current_snapshot", f"snapshot_id => {new}")
+            self._settle(self._view, layout)
         else:
-            properties = {**_TABLE_PROPERTIES, KEY: orjson.dumps(list(key)).decode()}
             with self._carried(place):
-                self._session.sql(
-                    f"CREATE OR REPLACE TABLE {table} USING iceberg TBLPROPERTIES ({_pairs(properties)}) "
-                    f"AS SELECT * FROM {self._head(place)}"
-                )
+                self._create("CREATE OR REPLACE TABLE", self._view, key, layout, self._head(place))
         self._drop(place)
         self._places[generation] = Place(self._view)
 
@@ -443,6 +460,43 @@ class IcebergTarget(Generations):
                 return None
             raise
 
+    def _create(self, verb: str, table: str, key: Sequence[str], layout: TableLayout, rows: str) -> None:
+        """Create a table of these rows, in their partitions and order, in one commit.
+
+        A new table has no sort order before it exists, so its first rows are sorted by the query itself.
+        """
+        properties = {**_TABLE_PROPERTIES, **layout.distribution, **layout.properties}
+        if layout.sort_by:
+            properties["write.distribution-mode"] = "none"
+        properties[KEY] = orjson.dumps(list(key)).decode()
+        self._session.sql(
+            f"{verb} {self._table(table)} USING iceberg {layout.partitioned()} TBLPROPERTIES ({_pairs(properties)}) "
+            f"AS SELECT * FROM {rows} {layout.ordered(self._catalog)}"
+        )
+        self._settle(table, layout)
+
+    def _settle(self, table: str, layout: TableLayout) -> None:
+        """Give a table the sort order and the properties of a layout, if it has others; this can be repeated."""
+        if not layout.is_order_of(self._loaded(table)):
+            self._session.sql(f"ALTER TABLE {self._table(table)} {layout.written_order()}")
+        there = {str(name): str(value) for name, value in dict(self._loaded(table).properties()).items()}
+        wanted = {**_TABLE_PROPERTIES, **layout.distribution, **layout.properties}
+        before = orjson.loads(there.get(CONFIGURED, "[]"))
+        if layout.properties or before:
+            wanted[CONFIGURED] = orjson.dumps(sorted(layout.properties)).decode()
+        if changed := {name: value for name, value in wanted.items() if there.get(name) != value}:
+            self._session.sql(f"ALTER TABLE {self._table(table)} SET TBLPROPERTIES ({_pairs(changed)})")
+        if dropped := [name for name in before if name not in wanted and name in there]:
+            names = ", ".join(_text_literal(name) for name in dropped)
+            self._session.sql(f"ALTER TABLE {self._table(table)} UNSET TBLPROPERTIES ({names})")
+        self._settled.add(table)
+
+    def _recorded(self, place: Place) -> TableLayout:
+        """Return the layout that a generation was written with, without properties."""
+        found = (each.summary() for each in self._ancestors(place))
+        newest = next((summary for summary in found if summary.get(CUT) is not None), None)
+        return TableLayout.from_json(None if newest is None else newest.get(LAYOUT))
+
     def _types(self, table: str) -> dict[str, str]:
         schema = self._session.table(self._table(table)).schema
         return {field.name: field.dataType.simpleString() for field in schema}
@@ -452,6 +506,8 @@ class IcebergTarget(Generations):
 
         RebuildError (TR-522) for a type change that Iceberg cannot make in place.
         """
+        if place.table not in self._settled:
+            self._settle(place.table, self._layout)
         there = self._types(place.table)
         table = self._table(place.table)
         for field in given:
@@ -478,6 +534,8 @@ class IcebergTarget(Generations):
             values[KEY] = orjson.dumps(list(key)).decode()
         if self._definition is not None:
             values[DEFINITION] = self._definition
+        if (layout := self._layout.to_json()) is not None:
+            values[LAYOUT] = layout
         if commit.inputs:
             values[INPUTS] = orjson.dumps(dict(commit.inputs)).decode()
         if commit.level_ms is not None:
@@ -544,5 +602,9 @@ def _quoted(*names: str) -> str:
 
 
 def _pairs(properties: Mapping[str, str]) -> str:
-    escaped = {name: value.replace("\\", "\\\\").replace("'", "\\'") for name, value in properties.items()}
-    return ", ".join(f"'{name}' = '{value}'" for name, value in escaped.items())
+    return ", ".join(f"{_text_literal(name)} = {_text_literal(value)}" for name, value in properties.items())
+
+
+def _text_literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

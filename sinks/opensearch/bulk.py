@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,6 +25,7 @@ _CHECK_S: Final = 5
 _CHUNK_BYTES: Final = 4_000_000
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
+_PAGE: Final = 1000
 
 
 def connect(search: Search) -> OpenSearch:
@@ -79,7 +81,7 @@ def check(search: Search) -> None:
 
 
 def write_documents(rows: Iterable[Row], search: Search, index: str, version: int) -> None:
-    """Index or delete each of `rows` (id, document or null) under an external version.
+    """Index or delete each of `rows` (id, document or null, routing if the index has one) under an external version.
 
     A conflict with a newer version (409) is normal if a batch is repeated, as is the deletion of a missing document
     (404). Any other failure ends the batch with a SinkError (TR-531).
@@ -98,12 +100,12 @@ def write_documents(rows: Iterable[Row], search: Search, index: str, version: in
 
 
 def mend_documents(rows: Iterable[Row], search: Search, index: str) -> Iterator[int]:
-    """Index or delete each of `rows` (id, document or null) whatever its version; yield the greatest new version."""
+    """Index or delete each of `rows`, as in `write_documents`, whatever its version; yield the greatest new version."""
     newest = 0
     with named_errors(search):
         client = connect(search)
         try:
-            for body in _bodies(rows, None):
+            for body in _bodies(_without_others(rows, client, index), None):
                 answer = client.bulk(
                     body=body, index=index, params={"filter_path": "items.*.status,items.*.error,items.*._version"}
                 )
@@ -115,13 +117,33 @@ def mend_documents(rows: Iterable[Row], search: Search, index: str) -> Iterator[
     yield newest
 
 
-def _bodies(rows: Iterable[Row], version: int | None) -> Iterator[bytes]:
+def _without_others(rows: Iterable[Row], client: OpenSearch, index: str) -> Iterator[Sequence[Any]]:
+    """Yield the rows of an index with routing, each after a delete of its documents with another routing.
+
+    A deleted row's routing is known only from its document. Memory: a page of rows.
+    """
+    left = iter(rows)
+    while page := list(islice(left, _PAGE)):
+        if len(page[0]) < 3:
+            yield from page
+            continue
+        ids = [row[0] for row in page]
+        body = {"size": len(ids), "query": {"ids": {"values": ids}}, "_source": False, "track_total_hits": False}
+        routed = {row[0]: row[2] for row in page}
+        for hit in client.search(index=index, body=body)["hits"]["hits"]:
+            if hit.get("_routing") != routed[hit["_id"]]:
+                yield hit["_id"], None, hit.get("_routing")
+        yield from page
+
+
+def _bodies(rows: Iterable[Sequence[Any]], version: int | None) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
-    for number, document in rows:
+    for number, document, *routed in rows:
         action = "delete" if document is None else "index"
         versioned = {} if version is None else {"version": version, "version_type": "external_gte"}
-        parts.append(orjson.dumps({action: {"_id": number, **versioned}}))
+        routing = {"routing": routed[0]} if routed and routed[0] else {}
+        parts.append(orjson.dumps({action: {"_id": number, **routing, **versioned}}))
         if document is not None:
             parts.append(document.encode())
             size += len(parts[-1])

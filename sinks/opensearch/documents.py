@@ -95,8 +95,11 @@ def _field_type(column: str, kind: str) -> dict[str, Any]:
     return {"type": "nested" if in_array else "object", "dynamic": False, "properties": properties}
 
 
-def documents(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Return the columns `id` and `document` (JSON text; null for a deleted row), computed in Spark."""
+def documents(changes: DataFrame, key: Sequence[str], routing: str | None = None) -> DataFrame:
+    """Return the columns `id` and `document` (JSON text; null for a deleted row), computed in Spark.
+
+    With `routing`, a key column, also `routing`: its value as text, hashed if it is long; null for NULL.
+    """
     from pyspark.sql import functions as F
 
     columns = [name for name in changes.columns if name != DELETED]
@@ -104,7 +107,20 @@ def documents(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     return changes.select(
         _document_id(key_text(changes, key)).alias("id"),
         F.when(~gone, document(changes, columns)).alias("document"),
+        *(() if routing is None else (_document_id(_plain_text(changes, routing)).alias("routing"),)),
     )
+
+
+def _plain_text(rows: DataFrame, column: str) -> Column:
+    """Return a value as the document has it, without the quotes of a JSON text."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    (value,) = _values(rows, [column])
+    if isinstance(rows.schema[column].dataType, StringType):
+        return value
+    item = F.to_json(F.array(value))
+    return F.when(value.isNotNull(), F.regexp_replace(item, r'^\["?|"?\]$', ""))
 
 
 def key_text(rows: DataFrame, key: Sequence[str]) -> Column:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace.schemas.config.model import Config, Search
+from tailrace.schemas.config.model import Config, Search, View
 from tailrace.sinks.control.views_topic import ViewRecord
 from tailrace.sinks.opensearch import bulk, reader
+from tailrace.sinks.opensearch.layout import IndexLayout
 from tailrace.sinks.opensearch.target import OpenSearchTarget
 from tailrace.sinks.target.kind import There, ViewState
 from tailrace.sinks.target.protocol import Target
@@ -29,8 +30,12 @@ class SearchKind:
     def check(self, config: Config) -> None:
         bulk.check(_section(config))
 
+    def layout_identity(self, name: str, view: View) -> str | None:
+        return IndexLayout.of(name, view).identity
+
     def open(self, config: Config, session: SparkSession, view: str, definition: str | None) -> Target:
-        return OpenSearchTarget(_section(config), view, definition)
+        layout = IndexLayout.of(view, config.views[view])
+        return OpenSearchTarget(_section(config), view, definition, layout)
 
     def read(self, config: Config, view: str, record: ViewRecord | None, *, versions: bool) -> ViewState:
         return reader.read_documents(_section(config), view)

@@ -25,7 +25,8 @@ from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.opensearch.bulk import connect, mend_documents, named_errors, write_documents
 from tailrace.sinks.opensearch.compare import ID, Indexes, indexed, opened, texts
-from tailrace.sinks.opensearch.documents import INTEGERS, documents, mapping
+from tailrace.sinks.opensearch.documents import INTEGERS, documents
+from tailrace.sinks.opensearch.layout import IndexLayout
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit
@@ -36,13 +37,6 @@ if TYPE_CHECKING:
 
     from tailrace.sinks.target.tables import Tables
 
-_SETTINGS: Final[dict[str, Any]] = {
-    "number_of_shards": 1,
-    "auto_expand_replicas": "0-1",
-    "refresh_interval": "-1",
-    "gc_deletes": "1h",
-    "mapping.total_fields.limit": 5000,
-}
 _CUTS: Final[dict[str, Any]] = {
     "settings": {"number_of_shards": 1, "auto_expand_replicas": "0-1"},
     # Read only by id, which needs no refresh and no indexed field.
@@ -72,9 +66,14 @@ class OpenSearchTarget:
 
     kind: Final = "search"
 
-    def __init__(self, search: Search, view: str, definition: str | None = None) -> None:
+    def __init__(
+        self, search: Search, view: str, definition: str | None = None, layout: IndexLayout | None = None
+    ) -> None:
         self._search = search
         self._definition = definition
+        self._layout = layout or IndexLayout()
+        self._settled: set[int] = set()
+        """Generations whose replicas are known to be those of the configuration."""
         self._view = view
         self._alias = alias_of(search, view)
         self._cuts = cuts_index(search)
@@ -92,6 +91,7 @@ class OpenSearchTarget:
 
     def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
         """Create an empty index for a new generation beside the live one and return its number."""
+        self._layout.check(self._view, columns, key)
         with named_errors(self._search):
             generation = max(self._numbers(), default=0) + 1
             if self._live_index() is None:
@@ -125,8 +125,12 @@ class OpenSearchTarget:
             known = self.columns(generation)
             if {**known, **types} != known:
                 self._check_types(known, types)
-                body = mapping({**known, **types}, key)
+                body = self._layout.mapping(self._view, {**known, **types}, key)
                 self._client.indices.put_mapping(index=self.index(generation), body=body)
+            if generation not in self._settled:
+                body = {"index": self._layout.replicas}
+                self._client.indices.put_settings(index=self.index(generation), body=body)
+                self._settled.add(generation)
             before = self._applied(generation)
         rows = changes.frame() if isinstance(changes, FewRows) else changes
         return self._apply(generation, rows, key, commit, before)
@@ -179,8 +183,8 @@ class OpenSearchTarget:
 
         RebuildError (TR-705) if a document's version would be greater than that of the next batch.
         """
-        ids, found = pair.changes().select(quote(ID)), documents(rows, key)
-        wanted = ids.join(found, found["id"] == ids[ID], "left_outer").select(quote(ID), "document")
+        ids, found = pair.changes().select(quote(ID)), documents(rows, key, self._layout.routing)
+        wanted = ids.join(found, found["id"] == ids[ID], "left_outer").select(quote(ID), *found.columns[1:])
         index, limit = self.index(generation), commit.cut.position.commit_lsn + _LSN_STEP
         mended = wanted.rdd.mapPartitions(partial(mend_documents, search=self._search, index=index))
         with named_errors(self._search):
@@ -226,7 +230,7 @@ class OpenSearchTarget:
             index=self.index(generation),
             version=commit.cut.position.commit_lsn,
         )
-        rows = documents(changes, key)
+        rows = documents(changes, key, self._layout.routing)
         if _estimate(rows) <= _FEW_BYTES:
             write(rows.collect())
         else:
@@ -312,7 +316,8 @@ class OpenSearchTarget:
         return found
 
     def _create(self, generation: int, types: Mapping[str, str], key: Sequence[str]) -> None:
-        body = {"settings": {"index": _SETTINGS}, "mappings": mapping(types, key)}
+        mappings = self._layout.mapping(self._view, types, key)
+        body = {"settings": {"index": self._layout.all_settings}, "mappings": mappings}
         self._client.indices.create(index=self.index(generation), body=body)
 
     def _drop(self, generation: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.schemas.config.model import Config
+from tailrace.schemas.config.model import Config, View
 from tailrace.schemas.errors import StateError
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.control.views_topic import ViewRecord
@@ -57,6 +57,12 @@ class TargetKind(Protocol):
 
     def check(self, config: Config) -> None:
         """Raise ConfigError or SinkError if the target cannot be reached or used."""
+
+    def layout_identity(self, name: str, view: View) -> str | None:
+        """Return the identity of the part of a view's layout that only a rebuild changes; None without one.
+
+        ConfigError (TR-536) if the view sets what it cannot set.
+        """
 
     def open(self, config: Config, session: SparkSession, view: str, definition: str | None) -> Target:
         """Return the target of a view, for batches."""

@@ -126,7 +126,9 @@ def _live(view: KeptView, applied: Applied) -> tuple[dict[str, Any], list[str]]:
     lines = [f"{name}: generation {applied.generation} is live, at {lsn}"]
     fits = applied.definition == view.declared.definition
     if not fits:
-        lines.append("It was built from another query; `follow` continues it once the configuration has that query.")
+        lines.append(
+            "It was built from another query or layout; `follow` continues it once the configuration has that one."
+        )
     return {"view": name, "generation": applied.generation, "lsn": lsn, "fits_configuration": fits}, lines
 
 

@@ -238,8 +238,15 @@ def check_whole(view: Declared, kafka: Kafka, seen: SeenCut) -> None:
 
 
 def check_definition(view: Declared, applied: Applied) -> None:
-    """Raise RebuildError (TR-548) if the state was built from another query or key, or of another shape."""
+    """Raise RebuildError if the state was built with another layout (TR-537), query, key or shape (TR-548)."""
     if applied.definition != view.definition:
+        if view.has_rows_of(applied.definition):
+            raise RebuildError(
+                "TR-537",
+                f'view "{view.name}" was built with another layout',
+                view=view.name,
+                detail="Its partitions, sort order, mapping, index settings or routing differ from the configuration.",
+            )
         raise RebuildError(
             "TR-548",
             f'view "{view.name}" was built from another query or key, or of another shape',

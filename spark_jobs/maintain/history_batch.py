@@ -171,7 +171,7 @@ class KeepingBatch(ViewBatch[Every | None]):
     def _continued(self) -> Applied | None:
         """Return the live generation if it can be continued: of this shape, not configured to begin later."""
         live = self.target.live()
-        if live is None or live.definition != self.view.definition or live.history_from is None:
+        if live is None or not self.view.has_rows_of(live.definition) or live.history_from is None:
             return None
         wanted = self.view.history_from
         return None if wanted is not None and wanted > live.history_from.lsn else live

@@ -7,8 +7,8 @@ tells; by `check_shapes`, if that depends on the schemas of its table.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -28,6 +28,8 @@ from tailrace.spark_jobs.views.lower import in_order, lower_views, tables_below
 
 if TYPE_CHECKING:
     from tailrace.spark_jobs.topics.shapes import TableShapes
+
+_WITH_LAYOUT: Final = "@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Declared:
     lateness_s: float | None = None
     queries: str | None = None
     captured: tuple[str, ...] = ()
+    layout: str | None = None
+    """The identity of the target's layout, as far as only a rebuild changes it."""
 
     @property
     def topic_of(self) -> dict[str, str]:
@@ -65,10 +69,19 @@ class Declared:
 
     @property
     def definition(self) -> str | None:
-        """The identity of the rows' definition: a hash of query and key, or the shape.
+        """The identity of the definition: of the rows' one, a hash of query and key, or the shape; and the layout.
 
-        None for shape `current` of a table.
+        None for shape `current` of a table without a layout.
         """
+        rows = self._rows_definition
+        return rows if self.layout is None else f"{rows or ''}{_WITH_LAYOUT}{self.layout}"
+
+    def has_rows_of(self, definition: str | None) -> bool:
+        """Whether a generation of this definition has the rows of this view, in whatever layout."""
+        return ((definition or "").partition(_WITH_LAYOUT)[0] or None) == self._rows_definition
+
+    @property
+    def _rows_definition(self) -> str | None:
         if self.text is None:
             return None if SHAPES[self.shape].from_topics else self.shape
         # An unused option is left out, so that views of earlier revisions, which lacked it, have the same definition.
@@ -89,9 +102,10 @@ def declare(config: Config, name: str) -> Declared:
     view = config.views[name]
     _check_target(config, name, view)
     _check_shape(name, view)
+    layout = TARGETS[view.target].layout_identity(name, view)
     topics = Topics(config.kafka.prefix)
     if view.table is None:
-        return _declare_query(config, name, view, topics)
+        return replace(_declare_query(config, name, view, topics), layout=layout)
     schema, table = split_name(view.table)
     if not schema:
         raise ConfigError(
@@ -112,6 +126,7 @@ def declare(config: Config, name: str) -> Declared:
         history_from=None if view.history_from is None else parse_lsn(view.history_from),
         queries=queries,
         captured=tuple(map(".".join, captured)),
+        layout=layout,
     )
 
 
