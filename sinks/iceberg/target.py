@@ -76,8 +76,8 @@ _TABLE_PROPERTIES: Final = {
 }
 
 
-OnChange = Callable[[Any, Applied, Applied], None]
-"""Called with an Arrow table of changes, the state before a commit and the state that it made."""
+OnChange = Callable[[FewRows | None, Applied, Applied], None]
+"""Called with the changes of a small batch, else None, the state before its commit and the state that it made."""
 
 
 class IcebergTarget(Generations):
@@ -107,7 +107,7 @@ class IcebergTarget(Generations):
         self._records = 0
         """Number of rows in the generation that was last inspected."""
         self.on_change: OnChange | None = None
-        """Is called behind each small commit to the live table with what has changed; others are not reported."""
+        """Is called behind each `merge` into the live table."""
         self._settled: set[str] = set()
         """Tables whose sort order and properties are known to be those of the configuration."""
         # Otherwise INSERT OVERWRITE would leave the partitions that get no rows.
@@ -177,6 +177,16 @@ class IcebergTarget(Generations):
     def merge(self, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit) -> Applied:
         """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
+        told = self.on_change if place == Place(self._view) else None
+        before = self._applied(place) if told is not None else None
+        done = self._merge(place, generation, changes, key, commit)
+        if told is not None and before is not None:
+            told(changes if isinstance(changes, FewRows) else None, before, done)
+        return done
+
+    def _merge(
+        self, place: Place, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit
+    ) -> Applied:
         given = StructType([each for each in changes.schema if each.name != DELETED])
         few = isinstance(changes, FewRows)
         if isinstance(changes, FewRows):
@@ -373,15 +383,9 @@ class IcebergTarget(Generations):
         table = self._fitting(place, given)
         if table is None:
             return None
-        rows = changes.arrow()
-        told = self.on_change if place == Place(self._view) else None
-        before = self._applied(place, table) if told else None
-        if not self._direct.merge(place, table, rows, key, self._values(generation, commit, key)):
+        if not self._direct.merge(place, table, changes.arrow(), key, self._values(generation, commit, key)):
             return None
-        done = self._committed(place, generation, commit.cut, table)
-        if told is not None and before is not None:
-            told(rows, before, done)
-        return done
+        return self._committed(place, generation, commit.cut, table)
 
     def _append_directly(self, place: Place, generation: int, rows: FewRows, commit: Commit) -> Applied | None:
         table = self._fitting(place, rows.schema)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.reasons import reason
 from tailrace.sinks.iceberg.direct.writers import index_folder
+from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED
 from tailrace.spark_jobs.lookup.row_form import RowForm, has_form
 from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, TableRows
@@ -57,6 +58,8 @@ class KnownTables:
         self._tables: dict[str, TableRows] = {}
         self._noted: dict[str, str] = {}
         """The last reason in the log, for each view."""
+        self._large: set[str] = set()
+        """The views whose last batch was too large to say what it changed."""
 
     def of(self, warehouse: Warehouse | None, name: str, layout: Layout) -> TableRows:
         """Return the rows of a table with its present columns. `NotKnown` if there is no place for them.
@@ -87,24 +90,34 @@ class KnownTables:
             self._noted[view] = why
             _LOG.info('view "%s": a small batch reads its inputs: %s', view, why)
 
-    def changed(self, name: str, before: int | None, after: int | None, changes: Any, log: Log) -> None:
+    def is_worth(self, name: str) -> bool:
+        """Whether a view's rows will be of use for longer than a batch: the last one was small, as far as is known."""
+        with self._lock:
+            return name not in self._large
+
+    def changed(self, name: str, before: int | None, after: int | None, changes: FewRows | None, log: Log) -> None:
         """Apply what one commit to a view's table has changed, if its rows are known and as of the commit `before`.
 
-        `changes` is an Arrow table with one row for each changed key and a column `DELETED`. Rows of another state are
-        left as they are: whoever needs them finds that they are of another commit.
+        `changes` has one row for each changed key and a column `DELETED`; None: they are too many. Rows of another
+        state are left as they are: whoever needs them finds that they are of another commit.
         """
         import pyarrow as pa  # type: ignore[import-untyped]
 
         with self._lock:
             rows = self._tables.get(name)
-        if rows is None or before is None or after is None:
+            if changes is None:
+                self._large.add(name)
+            else:
+                self._large.discard(name)
+        if rows is None or before is None or after is None or changes is None:
             return
         with rows.renewal, suppress(NotKnown):
             known = rows.moment(log)
             if known is None or known[0] != (before,):
                 return
             try:
-                rows.advance(changes, changes.column(DELETED).to_pylist(), (after,), known[1])
+                changed = changes.arrow()
+                rows.advance(changed, changed.column(DELETED).to_pylist(), (after,), known[1])
             except pa.ArrowException:
                 # values that are wider than the columns were when the rows were filled
                 rows.drop()

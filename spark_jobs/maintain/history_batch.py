@@ -257,7 +257,8 @@ class HistoryBatch(KeepingBatch):
         assert applied.snapshot_id is not None  # it is in the warehouse
         layout, name = ViewLayout(self.target.columns(), self.key(shapes)), self.view.name
         try:
-            rows = self.known.of(self.config.warehouse, rows_of_view(self.config.warehouse, name), layout)
+            called = rows_of_view(self.config.warehouse, name)
+            rows = self.known.of(self.config.warehouse, called, layout)
             if nested := sorted(layout.columns.keys() - rows.form.columns.keys()):
                 raise NotKnown(f'column "{nested[0]}" has a nested type')
             moment, log, by = (applied.snapshot_id,), Log.of(applied.cut), (*shapes.key, TO_LSN)
@@ -265,6 +266,8 @@ class HistoryBatch(KeepingBatch):
             with rows.renewal:
                 known = rows.moment(log)
                 if known is None or known[0] != moment:
+                    if not self.known.is_worth(called):
+                        raise NotKnown("the last batch was large")
                     fill(rows, name, self.target.batches(applied.snapshot_id), moment, log, seen.level_ms)
             keys = changes.select(*map(quote, shapes.key)).distinct().toArrow()
             kinds = rows.form.columns

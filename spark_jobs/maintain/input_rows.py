@@ -189,6 +189,8 @@ class InputRows:
         assert newest.snapshot_id is not None  # it is in the warehouse
         known = rows.moment(log)
         if known is None or known[0] != (newest.snapshot_id,):
+            if not self._known.is_worth(self._called(view)):
+                raise NotKnown(f'the last batch of view "{view}" was large')
             batches = self._inputs.rows_of(view, newest.snapshot_id)
             fill(rows, view, batches, (newest.snapshot_id,), log, seen.level_ms)
         if rows.knows((old,)) and rows.knows((new,)):
