@@ -134,6 +134,13 @@ _ROWS: Final = {
             ),
         ),
         Panel(
+            "Keys that differ from the topics",
+            "short",
+            ((_view("verify_differences"), "{{view}}"),),
+            "Of the newest comparison, if [verify] is on.",
+        ),
+        Panel("Time since the comparison", "s", ((f"time() - {_view('verified_timestamp_seconds')}", "{{view}}"),)),
+        Panel(
             "Time until the views stop",
             "s",
             ((f"{_view('view_stop_timestamp_seconds')} - time()", "{{view}} {{code}}"),),

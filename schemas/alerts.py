@@ -209,6 +209,17 @@ VIEWS_ALERTS: Final = (
         "`tailrace views status VIEW` prints error and remedy. Then `tailrace views resume VIEW` tries at once.",
     ),
     Alert(
+        "TailraceViewDiffers",
+        "critical",
+        0,
+        f"{named('verify_differences')} > 0",
+        "{{ $value }} keys of view {{ $labels.view }} differ from the topics",
+        "The newest comparison by `[verify]` has found rows that are wrong, in the view or in a base table that it"
+        " reads. Batches continue.",
+        "`tailrace verify VIEW --all` prints the rows, `tailrace verify VIEW --all --repair` repairs them. Then find"
+        " out who else writes to the table or index.",
+    ),
+    Alert(
         "TailraceViewWaiting",
         "warning",
         60,

@@ -121,6 +121,22 @@ VIEWS: Final = {
     "view_batch_timestamp_seconds": Description(
         "gauge", "Time at which the newest of these batches ended.", ("view",), when="absent before the first"
     ),
+    "verified_timestamp_seconds": Description(
+        "gauge",
+        "Time of the newest state of the view that was compared with its content from the topics (`[verify]`).",
+        ("view",),
+        when="absent before the first",
+    ),
+    "verify_differences": Description(
+        "gauge",
+        "Keys that differed then, in the view and the base tables that it reads; absent after a repair until the next"
+        " comparison.",
+        ("view",),
+        when="absent before the first",
+    ),
+    "verify_failures": Description(
+        "counter", "Comparisons that failed, by the code of the error; the view is not affected.", ("view", "code")
+    ),
     "view_batch_seconds": Description(
         "histogram",
         "Duration of the stages of these batches: read (and decode), apply (look up, compute, write and commit),"

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tailrace.cdc.operations.quantities import bytes_text, duration_text, lag_text
+from tailrace.cdc.operations.quantities import bytes_text, duration_text, lag_text, verified_text
 from tailrace.cdc.operations.status import DaemonStatus, SourceStatus, Status, TopicsStatus, ViewStatus, not_followed
 from tailrace.cdc.operations.table_waits import sentence
 from tailrace.cdc.postgres.membership import shown
@@ -202,6 +202,7 @@ def _view(view: ViewStatus) -> tuple[str, str, str, str]:
     else:
         state = [lag_text(view.lag_bytes, view.lag_seconds)]
     begins = [] if view.history_from_lsn is None else [f"from {_lsn(view.history_from_lsn)}"]
+    begins += [] if view.verified is None else [verified_text(view.verified.keys, view.verified.seconds)]
     stopped = [f"{'waits' if view.only_waits else 'stopped'}, see below"] if view.error else []
     lsn = "-" if view.flushed_lsn is None else _lsn(view.flushed_lsn)
     return view.name, view.target, lsn, ", ".join(state + begins + stopped + waits)

@@ -12,7 +12,8 @@ import typer
 from tailrace.cdc.cli import output
 from tailrace.cdc.cli.display import Display
 from tailrace.cdc.cli.job import ended, run_on
-from tailrace.cdc.cli.options import ConfigFile, Json
+from tailrace.cdc.cli.options import ConfigFile, Json, lsn_of
+from tailrace.schemas.verify_scope import WHOLE, Scope
 
 if TYPE_CHECKING:
     from tailrace.cdc.operations.verify_result import Result
@@ -43,11 +44,27 @@ def verify(
         bool, typer.Option("--repair", help="Show how differences would be repaired, ask, do it, and compare again.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --repair: do not ask.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="LSN", help="Compare with the topics only keys whose newest record is after this LSN."),
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Compare with the topics only a sample of the keys: 1%.")
+    ] = None,
+    staged: Annotated[
+        bool, typer.Option("--staged", help="Compare the staged generation of these views with the topics.")
+    ] = False,
 ) -> None:
     """Compare source, topics and views at one LSN, row by row; exit code 7 if they differ.
 
-    Views of queries, logs and matches are compared with their content, recomputed from the topics.
+    Views of queries, logs and matches are compared with their content, recomputed from the topics; so are all views
+    with --since, --sample and --staged, which do not read the source.
     """
+    scope = _scope(since, sample, staged=staged)
+    if scope != WHOLE and (log or repair):
+        raise typer.BadParameter("--since, --sample and --staged cannot be combined with --log or --repair.")
+    if staged and not views:
+        raise typer.BadParameter("--staged needs the names of views.")
     if yes and not repair:
         raise typer.BadParameter("--yes answers what --repair asks; it means nothing without it.")
     if log:
@@ -57,7 +74,7 @@ def verify(
             )
         _verify_log(config, json, limit)
         return
-    command = _Command(config, timeout, limit, json)
+    command = _Command(config, timeout, limit, json, scope)
     if not repair:
         command.finish(*command.compare(views or [], every=every))
         return
@@ -87,6 +104,7 @@ class _Command:
     timeout: float
     limit: int
     json: bool
+    scope: Scope = WHOLE
     code: int = 0
     """The exit code of the Spark job that compares views."""
     _file: Loaded | None = None
@@ -113,8 +131,11 @@ class _Command:
             from tailrace.schemas.errors import TailraceError
 
             loaded = self.file().config
-            by_spark = computed(loaded, names, every=every)
+            whole = self.scope == WHOLE
+            by_spark = computed(loaded, names, every=every, tables=not whole)
             of_tables = [name for name in names if holds_rows(loaded.views[name])]
+            if not whole:
+                display.note("the source is not read: views are compared with their topics")
             for kind, left_out in not_compared(loaded, by_spark).items() if not names else ():
                 display.note(f"not compared{'' if every else ' without --all'}, because they are {kind}: {left_out}")
 
@@ -127,7 +148,7 @@ class _Command:
 
             most = max(self.limit, listed)
             try:
-                if of_tables or not names:
+                if whole and (of_tables or not names):
                     for result in compare(
                         loaded, of_tables, timeout_s=self.timeout, limit=most, say=display.note, told=told
                     ):
@@ -168,8 +189,21 @@ class _Command:
         display.show("starting Spark", None)
         found = self.file()
         file = ["--config", str(found.path)] if found.path else []
-        started = job(found.config, "verify", [f"--limit={self.limit}", *file, *names])
+        started = job(found.config, "verify", [f"--limit={self.limit}", *self.scope.arguments(), *file, *names])
         return run_on(display, started, lambda line: take(Result.from_dict(orjson.loads(line))))
+
+
+def _scope(since: str | None, sample: str | None, *, staged: bool) -> Scope:
+    """Return what the options choose; usage error if one of them is malformed."""
+    share: float | None = None
+    if sample is not None:
+        try:
+            share = float(sample.removesuffix("%")) / 100 if sample.endswith("%") else 0.0
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1:
+            raise typer.BadParameter(f'"{sample}" is no share of the keys: write a percentage, for example 1%.')
+    return Scope(None if since is None else lsn_of(since), share, staged)
 
 
 def _verify_log(config: Path | None, json: bool, limit: int) -> None:

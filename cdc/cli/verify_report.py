@@ -22,9 +22,12 @@ def lines(result: Result) -> Iterator[str]:
     at = f"C {format_lsn(result.cut)}, {result.seconds:.1f} s"
     if result.x is None:
         name = f"{result.view}, base table of {result.table}" if result.table else result.view
+        name += f", staged generation {result.generation}" if result.scope.staged else ""
         yield f"{name}: {verdict}  ({at})"
     else:
         yield f"{result.view}: {verdict}  (X {format_lsn(result.x)}, {at})"
+    for text in result.scope.sentences():
+        yield f"  {text}"
     for outcome in result.outcomes:
         yield from _outcome(result, outcome)
     if result.late and not result.equal:
@@ -39,11 +42,14 @@ def summary(results: Sequence[Result]) -> FoundError | None:
     views = len({result.view for result in results})
     every = " --all" if any(result.x is None and not result.equal for result in results) else ""
     keys = sum(outcome.differing for result in results for outcome in result.outcomes)
+    hint = f"tailrace verify {' '.join(different)}{every} --repair  # shows how, and asks"
+    if any(result.scope.staged for result in results):
+        hint = f"tailrace views rebuild --no-swap {' '.join(different)}  # builds the staged generation again"
     return FoundError(
         "TR-700",
         f"{len(different)} of {views} views differ: {', '.join(different)}",
         detail=f"Differing keys in all comparisons: {keys}.",
-        hint=f"tailrace verify {' '.join(different)}{every} --repair  # shows how, and asks",
+        hint=hint,
     )
 
 

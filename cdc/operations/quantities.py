@@ -28,3 +28,9 @@ def duration_text(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} seconds"
+
+
+def verified_text(keys: int, seconds: float) -> str:
+    """Format the result of the newest comparison of a view, which was so many seconds ago."""
+    verified = f"verified {duration_text(seconds)} ago"
+    return f"{keys} {'key DIFFERS' if keys == 1 else 'keys DIFFER'} ({verified})" if keys else verified

@@ -103,6 +103,16 @@ class TopicsStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifiedStatus:
+    """Result of the newest comparison of a view with the topics by `[verify]`: keys that differed `seconds` ago."""
+
+    at: str
+    seconds: float
+    verified_lsn: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
 class ViewStatus:
     """State of a view. It equals the database as of `flushed_lsn`, which is None before the first batch.
 
@@ -120,6 +130,7 @@ class ViewStatus:
     history_from_lsn: int | None = None
     waits_for: tuple[TableWait, ...] = ()
     follower: Follower | None = None
+    verified: VerifiedStatus | None = None
 
     @property
     def only_waits(self) -> bool:
@@ -129,8 +140,13 @@ class ViewStatus:
 
     @property
     def needs_a_person(self) -> bool:
-        """Whether the view is parked or abandoned."""
-        return self.is_parked or self.is_abandoned
+        """Whether the view is parked or abandoned, or has rows that differ from the topics."""
+        return self.is_parked or self.is_abandoned or self.differs
+
+    @property
+    def differs(self) -> bool:
+        """Whether the newest comparison with the topics has found rows that differ."""
+        return self.verified is not None and self.verified.keys > 0
 
     @property
     def is_parked(self) -> bool:
@@ -338,7 +354,17 @@ def _view(
         lag_s,
         record.history_from.lsn if record.history_from else None,
         waits,
+        verified=_verified(record, now),
     )
+
+
+def _verified(record: ViewRecord, now: float) -> VerifiedStatus | None:
+    """Return the result of the newest comparison, if it is of the live generation."""
+    found = record.verified
+    if found is None or found.generation != record.generation:
+        return None
+    at = datetime.fromtimestamp(found.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return VerifiedStatus(at, round(max(0.0, now - found.at_ms / 1000), 1), found.lsn, found.keys)
 
 
 def _topic_of(config: Config, view: View) -> tuple[str, ...]:

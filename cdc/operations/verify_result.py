@@ -9,6 +9,7 @@ from typing import Any, Self
 import orjson
 
 from tailrace.schemas.lsn import format_lsn, parse_lsn
+from tailrace.schemas.verify_scope import WHOLE, Scope
 from tailrace.snapshot.verify.comparison import Difference, Outcome
 
 
@@ -18,7 +19,7 @@ class Result:
 
     Of a view whose content was recomputed, `x` is None, and `table` is set for a base table that its query reads.
     `late`: the comparison took longer than the minimum compaction lag, so the topic may have lost its state at X. Equal
-    is still a proof, but a difference may be caused by compaction.
+    is still a proof, but a difference may be caused by compaction. `scope` is other than all only where `x` is None.
     """
 
     view: str
@@ -30,6 +31,8 @@ class Result:
     outcomes: tuple[Outcome, ...]
     seconds: float
     late: bool = False
+    generation: int | None = None
+    scope: Scope = WHOLE
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
@@ -45,6 +48,8 @@ class Result:
             outcomes=tuple(map(_outcome, value["comparisons"])),
             seconds=value["seconds"],
             late=value["late"],
+            generation=value.get("generation"),
+            scope=Scope.from_dict(value["scope"]) if "scope" in value else WHOLE,
         )
 
     @property
@@ -62,7 +67,9 @@ class Result:
             "table": self.table,
             "equal": self.equal,
             "x": None if self.x is None else format_lsn(self.x),
+            "generation": self.generation,
             "cut": format_lsn(self.cut),
+            "scope": self.scope.to_dict(),
             "seconds": round(self.seconds, 3),
             "late": self.late,
             "columns": self.columns,

@@ -56,10 +56,11 @@ def table_of(name: str, view: View) -> tuple[str, str]:
     return schema, table
 
 
-def computed(config: Config, names: Sequence[str], *, every: bool) -> list[str]:
+def computed(config: Config, names: Sequence[str], *, every: bool, tables: bool = False) -> list[str]:
     """Return the views that a Spark job compares with their recomputed content: queries, logs and matches.
 
-    They are those of `names`; with `every`, histories are among them, too, and without names all there are.
+    They are those of `names`; with `every`, histories are among them, too, and without names all there are. With
+    `tables`, views of one table are among them in any case.
     ConfigError (TR-109) if a name is that of a percolate view whose queries are not captured.
     """
     found = []
@@ -71,7 +72,8 @@ def computed(config: Config, names: Sequence[str], *, every: bool) -> list[str]:
                 detail="Its matches depend on the queries that were in it when a change arrived; they are on no topic.",
                 hint=f'[views.{name}] queries = "schema.table.column"  # a captured column instead of queries_index',
             )
-        wanted = every and SHAPES[view.shape].has_versions if holds_rows(view) else every or bool(names)
+        of_table = tables or (every and SHAPES[view.shape].has_versions)
+        wanted = of_table if holds_rows(view) else every or bool(names)
         if wanted and view.queries_index is None:
             found.append(name)
     return found

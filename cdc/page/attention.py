@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tailrace.cdc.health.health import Health
-from tailrace.cdc.operations.quantities import bytes_text, duration_text
+from tailrace.cdc.operations.quantities import bytes_text, duration_text, verified_text
 from tailrace.cdc.operations.status import SourceStatus, Status, not_followed
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.error_codes import CODES
@@ -98,6 +98,10 @@ def _views(status: Status) -> Iterator[Problem]:
         if view.is_parked and view.error != status.topics.error:
             code, message, hint = named_error(view.error, view.name)
             yield Problem("bad", f"View {view.name} is parked", message or "", code, hint)
+        if view.verified is not None and view.differs:
+            text = verified_text(view.verified.keys, view.verified.seconds)
+            hint = f"tailrace verify {view.name} --all --repair"
+            yield Problem("bad", f"View {view.name} differs from the topics", text, "TR-700", hint)
     for why, names in not_followed(status.views).items():
         dead = any(view.is_abandoned for view in status.views if view.name in names)
         title = f"Nobody follows {', '.join(names)}"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tailrace.cdc.health.health import Health, PastError
-from tailrace.cdc.operations.quantities import bytes_text, duration_text, lag_text
+from tailrace.cdc.operations.quantities import bytes_text, duration_text, lag_text, verified_text
 from tailrace.cdc.operations.status import Status
 from tailrace.cdc.operations.table_states import TableInfo
 from tailrace.cdc.operations.table_waits import sentence
@@ -310,12 +310,15 @@ def _views(status: Status) -> list[ViewRow]:
         code, error, _ = named_error(view.error, view.name)
         waits = sentence(view.waits_for)
         parked, begun = view.is_parked, view.flushed_lsn is not None
+        state = "parked" if parked else "waits" if waits or view.only_waits else "maintained" if begun else "not begun"
+        if view.verified is not None:
+            state += f", {verified_text(view.verified.keys, view.verified.seconds)}"
         rows.append(
             ViewRow(
                 view.name,
                 view.target,
-                "parked" if parked else "waits" if waits or view.only_waits else "maintained" if begun else "not begun",
-                "bad" if parked else "warn" if waits or not begun else "ok",
+                state,
+                "bad" if parked or view.differs else "warn" if waits or not begun else "ok",
                 _lsn(view.flushed_lsn),
                 lag_text(view.lag_bytes, view.lag_seconds),
                 str(view.generation) if view.generation else "–",

@@ -395,6 +395,23 @@ class Warehouse(Section):
         return self.uri.removeprefix("jdbc:sqlite:").removeprefix("file:").partition("?")[0]
 
 
+class Verify(Section):
+    """Continuous verification: `tailrace views follow` compares its views with their content from the topics."""
+
+    every_s: float = Field(
+        0,
+        ge=0,
+        description="seconds in which each view is compared once, one after another, at its own cut; 0 turns it off",
+    )
+    share: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="maximum share of the time of `views follow` for it: with many or large views, each is compared"
+        " less often than every_s says",
+    )
+
+
 class HttpServer(Section):
     """A server that is reached over HTTP or HTTPS: credentials and certificates.
 
@@ -635,6 +652,7 @@ class Config(Section):
     warehouse: Warehouse | None = None
     search: Search | None = None
     spark: Spark = Field(default_factory=lambda: Spark())
+    verify: Verify = Field(default_factory=lambda: Verify())
     views: dict[Name, View] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -71,7 +71,8 @@ CODES: Final = (
         ConfigError,
         "The content of the view cannot be compared",
         cause="`tailrace verify` was given a percolate view with `queries_index`. Its matches depend on the queries"
-        " that were in that index when a change arrived, and no topic has their versions.",
+        " that were in that index when a change arrived, and no topic has their versions. Or, with `--since`, a query"
+        " that reads only views: its rows have no LSN.",
         remedy="Name other views: `tailrace verify VIEW`, or `tailrace verify --all`. Or have the queries in a captured"
         ' table, and declare a view with `queries = "schema.table.column"`.',
     ),

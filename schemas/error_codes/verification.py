@@ -64,4 +64,13 @@ CODES: Final = (
         " daemon answered, or the read was cancelled, failed or was followed by another one.",
         remedy="`tailrace snapshot status` shows the read. Is the daemon running? Then repeat the repair.",
     ),
+    ErrorCode(
+        "TR-707",
+        StateError,
+        "A view was not verified: its comparison took too long",
+        cause="A comparison by `[verify]` took longer than `kafka.min_compaction_lag_ms` and found keys that differ."
+        " Compaction may have removed records that belong to the view's cut, so the difference proves nothing.",
+        remedy="It is repeated by itself. If this happens each time, raise `kafka.min_compaction_lag_ms` and the"
+        " topics' `min.compaction.lag.ms`, or `verify.share`.",
+    ),
 )

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tailrace.schemas.closes import Closes
 from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.errors import SinkError
+from tailrace.schemas.lsn import format_lsn, parse_lsn
 from tailrace.schemas.reasons import reason
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
@@ -31,13 +32,35 @@ WAITS_FOR_TABLE: Final = "TR-584"
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """Result of the newest comparison of a view with its content, recomputed from the topics (`[verify]`).
+
+    `keys` is the number of keys that differed, in the view and in the base tables that its query reads, when
+    `generation` was at `lsn`. `at_ms` is the time of that state, in milliseconds since 1970.
+    """
+
+    at_ms: int
+    generation: int
+    lsn: int
+    keys: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"at_ms": self.at_ms, "generation": self.generation, "lsn": format_lsn(self.lsn), "keys": self.keys}
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        return cls(value["at_ms"], value["generation"], parse_lsn(value["lsn"]), value["keys"])
+
+
+@dataclass(frozen=True, slots=True)
 class ViewRecord:
     """The state of a view's live generation.
 
     `snapshot_id` (warehouse) is the newest Iceberg snapshot with a cut of its own at the time of writing: the record's
     cut is valid only as long as that is the newest. `current_ms` is the last known time, in milliseconds since 1970, at
     which the view's topics had nothing after the record's cut. `error` is the reason if the view does not advance.
-    `history_from` is the begin of a history.
+    `history_from` is the begin of a history. `verified` is of this generation; it is absent from the JSON if None, so
+    that versions without it read the records of pipelines that do not use it.
     """
 
     view: str
@@ -48,6 +71,7 @@ class ViewRecord:
     snapshot_id: int | None = None
     error: str | None = None
     history_from: HistoryFrom | None = None
+    verified: Verified | None = None
 
     def key(self) -> bytes:
         return orjson.dumps([self.view])
@@ -63,6 +87,7 @@ class ViewRecord:
                 "snapshot_id": self.snapshot_id,
                 "error": self.error,
                 "history_from": self.history_from.to_json() if self.history_from else None,
+                **({"verified": self.verified.to_dict()} if self.verified else {}),
             }
         )
 
@@ -70,8 +95,13 @@ class ViewRecord:
     def from_value(cls, raw: bytes) -> Self:
         value = orjson.loads(raw)
         cut = Cut.from_dict(value.pop("cut")) if value["cut"] else value.pop("cut")
-        begins = value.pop("history_from", None)
-        return cls(cut=cut, history_from=HistoryFrom.from_json(begins) if begins else None, **value)
+        begins, verified = value.pop("history_from", None), value.pop("verified", None)
+        return cls(
+            cut=cut,
+            history_from=HistoryFrom.from_json(begins) if begins else None,
+            verified=Verified.from_dict(verified) if verified else None,
+            **value,
+        )
 
 
 def read_views(kafka: Kafka, topics: Topics, timeout: float = TIMEOUT) -> dict[str, ViewRecord]:

@@ -291,6 +291,15 @@ class IcebergTarget(Generations):
         retain = f" RETAIN {retain_days} DAYS" if retain_days else ""
         self._session.sql(f"ALTER TABLE {self.table()} CREATE OR REPLACE TAG {name} AS OF VERSION {snapshot}{retain}")
 
+    @contextmanager
+    def tagged(self, name: str) -> Iterator[None]:
+        """Tag the newest snapshot of the live generation for the block, so that it does not expire meanwhile."""
+        self.tag(name, next(self._ancestors(Place(self._view))).snapshotId())
+        try:
+            yield
+        finally:
+            self.untag(name)
+
     def untag(self, name: str) -> None:
         """Drop a tag."""
         self._session.sql(f"ALTER TABLE {self.table()} DROP TAG IF EXISTS {name}")

@@ -175,8 +175,11 @@ class OpenSearchTarget:
 
         columns = tuple(name for name in self.columns(generation) if name in rows.columns)
         points = pins.enter_context(opened(self._search, (self.index(generation),), tuple(key), columns))
-        computed = texts(documents(rows, key), columns)
-        return Tables(indexed(rows.sparkSession, points), computed, (ID,), are_json=True)
+
+        def form(rows: DataFrame) -> DataFrame:
+            return texts(documents(rows, key), columns)
+
+        return Tables(indexed(rows.sparkSession, points), form(rows), (ID,), are_json=True, form=form)
 
     def mend(self, generation: int, pair: Tables, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
         """Write the differing documents over those of any version, while the cut is marked as unfinished.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -20,17 +20,24 @@ from tailrace.sinks.target.protocol import DELETED
 Values = list[Any]
 """The values of a row in the order of `Tables.common`."""
 
+_PARTS: Final = 1_000_000
+"""A sample is chosen to this precision."""
+
 _WITH_NULLS: Final = {"ignoreNullFields": "false"}
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Two contents of a view, joined by their key; if `are_json`, all columns but the key are JSON texts."""
+    """Two contents of a view, joined by their key; if `are_json`, all columns but the key are JSON texts.
+
+    `form` turns rows of the view into those of the staged side.
+    """
 
     live: DataFrame
     staged: DataFrame
     key: Sequence[str]
     are_json: bool = False
+    form: Callable[[DataFrame], DataFrame] = lambda rows: rows
 
     @property
     def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -41,6 +48,25 @@ class Tables:
     def common(self) -> list[str]:
         """The columns that both have: those that are compared."""
         return [name for name in self.live.columns if name in self.staged.columns]
+
+    def against(self, rows: DataFrame) -> Self:
+        """Return the same live side with other rows to compare it with."""
+        return replace(self, staged=self.form(rows))
+
+    def of_keys(self, rows: DataFrame) -> Self:
+        """Return the live side restricted to the keys of `rows`, which may have no other values."""
+        names = {name: f"tailrace_k{number}" for number, name in enumerate(self.key)}
+        keys = self.form(rows).select(*(F.col(quote(name)).alias(other) for name, other in names.items()))
+        same = reduce(Column.__and__, (F.col(quote(name)).eqNullSafe(F.col(other)) for name, other in names.items()))
+        return replace(self, live=self.live.join(keys, same, "left_semi"))
+
+    def sampled(self, share: float) -> Self:
+        """Return both sides restricted to a share of the keys, from 0 to 1, the same ones each time."""
+        kinds = {name: self.staged.schema[name].dataType for name in self.key}
+        # the live side may have a narrower type: equal keys need equal hashes
+        hashed = F.xxhash64(*(F.col(quote(name)).cast(kind) for name, kind in kinds.items()))
+        chosen = F.pmod(hashed, F.lit(_PARTS)) < round(share * _PARTS)
+        return replace(self, live=self.live.where(chosen), staged=self.staged.where(chosen))
 
     def compare(self, session: SparkSession, limit: int) -> tuple[Counts, list[Difference]]:
         counts, rows = self._compared(limit, ["what", "columns"])

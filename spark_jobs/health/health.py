@@ -18,6 +18,7 @@ from prometheus_client import Histogram
 from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.metrics import PREFIX, VIEWS
+from tailrace.sinks.control.views_topic import Verified
 from tailrace.spark_jobs.health.backlog import Backlog, Lag, Reached
 
 State = Literal["starting", "running", "stopping"]
@@ -51,6 +52,8 @@ class Done:
 class ViewHealth:
     """Health of one view. The thread of its batch writes all attributes but `backlog`, which the watch writes.
 
+    `verify_failures` is written by the thread that compares views, and `verified` by both.
+
     `limits` has, by error code, the time (ms) without an advance after which the view stops.
     """
 
@@ -71,6 +74,8 @@ class ViewHealth:
         self.waiting: Held | None = None
         self.failures: Counter[str] = Counter()
         self.done = Done()
+        self.verified: Verified | None = None
+        self.verify_failures: Counter[str] = Counter()
 
     def advanced(self, reached: Reached, limits: Mapping[str, int]) -> None:
         """Record that a batch has ended well, with or without work, and what the view has applied."""

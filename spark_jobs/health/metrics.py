@@ -27,6 +27,7 @@ class JobCollector(StateCollector):
         views = list(health.views.items())
         yield from _positions(views)
         yield from _errors(views)
+        yield from _comparisons(views)
         done = [(name, view.done) for name, view in views]
         yield "view_batches", {(name,): each.batches for name, each in done}
         yield "view_rows", {(name,): each.rows for name, each in done}
@@ -54,6 +55,14 @@ def _errors(views: Named) -> Iterator[tuple[str, Samples]]:
     yield "view_waiting", _held((name, view.waiting) for name, view in views)
     failures = ((name, code, n) for name, view in views for code, n in dict(view.failures).items())
     yield "view_failures", {(name, code): n for name, code, n in failures}
+
+
+def _comparisons(views: Named) -> Iterator[tuple[str, Samples]]:
+    found = [(name, view.verified) for name, view in views if view.verified is not None]
+    yield "verified_timestamp_seconds", {(name,): each.at_ms / 1000 for name, each in found}
+    yield "verify_differences", {(name,): each.keys for name, each in found}
+    failures = ((name, code, n) for name, view in views for code, n in dict(view.verify_failures).items())
+    yield "verify_failures", {(name, code): n for name, code, n in failures}
 
 
 def _held(views: Iterable[tuple[str, Held | None]]) -> Samples:

@@ -25,6 +25,7 @@ from tailrace.spark_jobs.health.health import JobHealth, ViewHealth
 from tailrace.spark_jobs.health.http import serving
 from tailrace.spark_jobs.health.watch import watching
 from tailrace.spark_jobs.jobs.command import opened, parser, run, stopping
+from tailrace.spark_jobs.jobs.verifying import Verifying
 from tailrace.spark_jobs.log import line, named
 from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
@@ -81,9 +82,10 @@ def known(shared: Shared, views: Sequence[KeptView], health: JobHealth) -> dict[
     for view in views:
         record = records.get(view.declared.name)
         reached = Reached(record.cut, record.current_ms) if record is not None and record.cut is not None else None
-        found[view.declared.name] = ViewHealth(
+        health_of = found[view.declared.name] = ViewHealth(
             view.declared.name, view.declared.topics, reached, view.stop_limits, health.seconds
         )
+        health_of.verified = record.verified if record is not None else None
     return found
 
 
@@ -105,7 +107,11 @@ def follow(
     # Planning and committing a small batch takes longer than running it: other batches use the idle cores.
     health = health or JobHealth()
     lanes = Lanes(shared.records, shared.config.spark.views_at_once, lambda turn: take(shared, turn, stop, health))
-    with lanes, UpkeepThread(Upkeep(shared), shared.session) as upkeep:
+    with (
+        lanes,
+        UpkeepThread(Upkeep(shared), shared.session) as upkeep,
+        Verifying(shared, views, health) as verifying,
+    ):
         while not stop.is_set():
             began = time.monotonic()
             health.turned()
@@ -117,11 +123,13 @@ def follow(
                 lanes.wait(_SLICE_S)
             if any(turn.seen for turn in turns):
                 upkeep.begin(stop)
+            verifying.begin()
             if until is not None and all(view.applied and view.applied.cut.flushed_lsn >= until for view in views):
                 break
             while not stop.is_set() and (left := began + interval - time.monotonic()) > 0:
                 lanes.wait(min(left, _SLICE_S))
         health.stop()
+        verifying.close()
         lanes.end()
 
 
@@ -188,6 +196,7 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None, hea
     if applied is None:
         return False  # another process holds the lease
     health.advanced(Reached(applied.cut, view.level_ms), view.stop_limits)
+    health.verified = view.verified
     worked = before is None or before.cut.offsets != applied.cut.offsets or report.replaced
     if worked:
         health.worked(report.rows, report.late, report.milliseconds)

@@ -88,6 +88,7 @@ def mend(shared: Shared, view: KeptView) -> list[Mended]:
         for table, topic in view.declared.topic_of.items():
             found += _mended(shared, view, bases[topic], table, _of_table(shared, bases[topic], seen, pins), seen)
         found += _mended(shared, view, view, None, _of_view(shared, view, seen, pins), seen)
+        view.drop_differences()
         if found and isinstance(batch, QueryBatch):
             _doubt_lookups(shared, batch)
         return found

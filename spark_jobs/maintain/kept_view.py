@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import RebuildError, SinkError, StateError, TailraceError
 from tailrace.schemas.records.topics import Topics
-from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms, read_views
+from tailrace.sinks.control.views_topic import Verified, ViewRecord, ViewsTopic, now_ms, read_views
 from tailrace.sinks.kafka.groups import Groups
 from tailrace.sinks.target.lease import view_lease
 from tailrace.sinks.target.protocol import Applied
@@ -91,6 +91,9 @@ class KeptView:
         self.took_ms = 0
         """Duration of the last batch in ms, without reading, which is done once for all views of a topic."""
         self._group_failed: str | None = None
+        self._verified: Verified | None = None
+        self.takeovers = 0
+        """Number of times that another process was found to have held the lease."""
 
     @property
     def applied(self) -> Applied | None:
@@ -131,6 +134,11 @@ class KeptView:
         return time.monotonic() < self._next_try and not self.lease.was_taken
 
     @property
+    def verified(self) -> Verified | None:
+        """The result of the newest comparison with the recomputed content, if it is of the live generation."""
+        return self._verified
+
+    @property
     def error(self) -> str | None:
         """The error on the views topic that explains why the view does not advance; None if it does."""
         return self._said
@@ -152,8 +160,9 @@ class KeptView:
             if not mine:
                 return None
             if self.lease.changed:
+                self._taken_over()
                 self.batch.superseded()
-            if self.lease.changed or self._applied is None:
+            if self._applied is None:
                 self._applied, self._current_ms = self.load()
             before = self._applied
             if before is not None:
@@ -178,10 +187,12 @@ class KeptView:
         """
         live = self.batch.target.live()
         record = read_views(self._shared.config.kafka, Topics(self._shared.config.kafka.prefix)).get(self.declared.name)
+        self._verified = None
         if live is None:
             return None, 0
         if record is None or record.generation != live.generation or record.cut is None:
             return live, live.level_since_ms
+        self._verified = record.verified
         if record.snapshot_id != live.snapshot_id or record.cut.order < live.cut.order:
             return live, record.current_ms
         return replace(live, cut=record.cut), record.current_ms
@@ -192,6 +203,8 @@ class KeptView:
         `level_ms` is a time, in ms since 1970, at which the view's topics had no record after the state.
         """
         self._current_ms = level_ms
+        if self._verified is not None and self._verified.generation != applied.generation:
+            self._verified = None
         self._shared.views_topic.publish(
             ViewRecord(
                 view=self.declared.name,
@@ -201,6 +214,7 @@ class KeptView:
                 current_ms=self._current_ms,
                 snapshot_id=applied.snapshot_id,
                 history_from=applied.history_from,
+                verified=self._verified,
             )
         )
         failed = self._shared.groups.commit(self.declared.name, applied.cut)
@@ -209,6 +223,42 @@ class KeptView:
             if failed is not None:
                 why = f"its consumer group: {failed}"
                 line(event="lag not shown", level="warning", view=self.declared.name, error=why)
+
+    @contextmanager
+    def borrowed(self, wait_s: float) -> Iterator[bool]:
+        """Hold the lease for the block, beside this process's batches; False if it is not free within `wait_s`.
+
+        If another process has held it since the last batch, the next batch still notices.
+        """
+        with self.lease.held(wait_s) as mine:
+            if mine and self.lease.changed:
+                self._taken_over()
+                self._next_try = 0.0
+            yield mine
+
+    def note_verified(self, found: Verified, takeovers: int, wait_s: float) -> bool:
+        """Publish the result of a comparison; False if a batch, or another process, holds the view beyond `wait_s`.
+
+        The result is dropped if another process has held the lease since there were `takeovers`, or another generation
+        is live: what was compared may have been repaired or replaced.
+        """
+        if not self._lock.acquire(timeout=wait_s):
+            return False
+        try:
+            with self.borrowed(0) as mine:
+                record = self._on_topic() if mine and self.takeovers == takeovers else None
+                if record is not None and record.generation == found.generation:
+                    self._shared.views_topic.publish(replace(record, verified=found))
+                    self._verified = found
+                return mine
+        finally:
+            self._lock.release()
+
+    def drop_differences(self) -> None:
+        """Remove the keys that differed from the views topic, after a repair. The caller holds the lease."""
+        self._verified, record = None, self._on_topic()
+        if record is not None and record.verified is not None and record.verified.keys:
+            self._shared.views_topic.publish(replace(record, verified=None))
 
     def park(self, error: TailraceError) -> float:
         """Park the view for a while, longer each time; return the seconds. Other views continue."""
@@ -237,6 +287,10 @@ class KeptView:
         # If Kafka is unavailable, the log on standard error alone has the error.
         with suppress(SinkError):
             self._shared.views_topic.publish(replace(self._on_topic() or nothing, error=error))
+
+    def _taken_over(self) -> None:
+        self.takeovers += 1
+        self.forget()
 
     def forget(self) -> None:
         """Discard the known state, so that the target is read again: it may have committed before a failure."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -41,6 +42,11 @@ class TableBatch(ViewBatch[Latest | None]):
             return Content(shapes.columns, self.session.createDataFrame([], StructType(fields)), shapes.key)
         rows = changes(found.rows(self.session), found.facts, shapes)
         return Content(shapes.columns, rows.where(~F.col(DELETED)).drop(DELETED), shapes.key)
+
+    def keys_of(self, found: Latest) -> DataFrame:
+        """Return the changed rows, and the keys of the deleted ones with NULL in all other columns."""
+        rows = changes(found.rows(self.session), found.facts, self._shapes(found, Report()))
+        return rows.drop(DELETED)
 
     def change(self, applied: Applied, found: Latest | None, seen: SeenCut, report: Report) -> Applied:
         if found is not None and found.facts.truncated:

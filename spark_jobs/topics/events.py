@@ -40,6 +40,11 @@ class EventFacts:
     truncated: bool
 
 
+def commit_lsn() -> Column:
+    """Return the commit LSN of a raw record that has headers."""
+    return _number(_header(POSITION_HEADER), 5)
+
+
 def positioned(raw: DataFrame) -> DataFrame:
     """Extract the position from the headers, and whether the record is of the first snapshot run."""
     position = _header(POSITION_HEADER)

@@ -20,7 +20,7 @@ from tailrace.sinks.kafka.offsets import records_lost, topic_bounds
 from tailrace.sinks.spark.one_task import set_one_task
 from tailrace.sinks.spark.temp_views import drop_global_temp_view
 from tailrace.sinks.target.few_rows import FewRows
-from tailrace.spark_jobs.topics.events import EventFacts, positioned
+from tailrace.spark_jobs.topics.events import EventFacts, commit_lsn, positioned
 from tailrace.spark_jobs.topics.events import facts as event_facts
 from tailrace.spark_jobs.topics.latest import Facts, changes, facts, marked, newest, newest_marks
 from tailrace.spark_jobs.topics.shapes import TableShapes, table_shapes
@@ -30,6 +30,9 @@ R = TypeVar("R")
 
 MANY_RECORDS: Final = 100_000
 """Number of records in a span from which on values are not moved to find the newest ones (`newest_marks`)."""
+
+_NUMBERS: Final = count(1)
+"""Numbers of global views, which all sessions of the process share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,6 @@ class Records:
         self._thread = threading.local()
         self._stored: list[StoredSchema] = []
         self._shapes: dict[str, TableShapes] = {}
-        self._numbers = count(1)
         self._lock = threading.RLock()
 
     @contextmanager
@@ -133,6 +135,23 @@ class Records:
             return found
 
         return self._spans.once.get(("latest", topic, tuple(start), tuple(end)), read)
+
+    def latest_after(self, topic: str, end: Sequence[int], lsn: int) -> Latest | None:
+        """Return the newest record of each key that has one after an LSN, up to `end`; None if there are no records.
+
+        The topic is read from its beginning, but only records after the LSN are retained.
+        """
+        few = records_between([], end) < FEW_RECORDS
+        session = self._few if few else self.session
+
+        def read() -> Latest | None:
+            with self._reading[few]:
+                raw = records(session, self._kafka, topic, [], end, ("headers",))
+                found = None if raw is None else self._read(raw.where(commit_lsn() > lsn).drop("headers"), 0)
+            self._check_beginnings(topic, [], end)
+            return found
+
+        return self._spans.once.get(("latest after", topic, lsn, tuple(end)), read)
 
     def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:
         """Return all records of a span, already read; None if it is empty. Excess data spills to disk."""
@@ -198,7 +217,7 @@ class Records:
         return None if known is None else Every(name, known)
 
     def _named(self, frame: DataFrame) -> str:
-        name = f"tailrace_span_{next(self._numbers)}"
+        name = f"tailrace_span_{next(_NUMBERS)}"
         frame.createOrReplaceGlobalTempView(name)
         self._spans.names.append(name)
         return name

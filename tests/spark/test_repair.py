@@ -169,9 +169,11 @@ class World:
         options.add_argument("--limit", type=int)
         options.add_argument("views", nargs="+")
         given = options.parse_args(started.command[started.command.index("-m") + 2 :])
-        work: Callable[..., None] = {"verify": verify_all, "repair": repair}[name]
+        works: dict[str, Callable[..., None]] = {"verify": verify_all, "repair": repair}
         try:
-            work(self.shared, given.views, given.limit, lambda each: result(orjson.dumps(each, default=str).decode()))
+            works[name](
+                self.shared, given.views, given.limit, lambda each: result(orjson.dumps(each, default=str).decode())
+            )
         except TailraceError as error:
             display.note(str(error))
             return error.exit_code

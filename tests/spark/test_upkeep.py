@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
+from tailrace.schemas.lsn import format_lsn
 from tailrace.sinks.iceberg.maintenance import PINNED
 from tailrace.sinks.iceberg.target import IcebergTarget
+from tailrace.spark_jobs.jobs.swap import held
+from tailrace.spark_jobs.jobs.verify import verify
 from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tailrace.spark_jobs.maintain.upkeep import Upkeep
@@ -46,6 +50,24 @@ def commit(shop: Shop, times: int, *views: KeptView) -> None:
 def data_files(shop: Shop, view: KeptView) -> int:
     sql = f"SELECT count(*) FROM {target(view).table()}.files WHERE content = 0"
     return int(shop.bench.shared.session.sql(sql).collect()[0][0])
+
+
+def assert_compared_after_expiry(shop: Shop, view: KeptView, *others: KeptView) -> None:
+    """Compare a view's states as of now after later ones have made upkeep expire all that nothing needs."""
+
+    @contextmanager
+    def late(view: KeptView) -> Iterator[None]:
+        with held(view):
+            yield
+        commit(shop, 3, view, *others)
+        tidy(shop, 0)
+
+    before = target(view).live()
+    assert before is not None
+    compared = list(verify(shop.bench.shared, view, 0, hold=late))
+    shop.bench.shared.records.release()
+    assert {each["cut"] for each in compared} == {format_lsn(before.cut.flushed_lsn)}
+    assert all(each["equal"] for each in compared)
 
 
 def test_upkeep_leaves_every_state_that_is_still_needed(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +114,11 @@ def test_upkeep_leaves_every_state_that_is_still_needed(bench: Make, monkeypatch
     commit(shop, 3, quick, slow)
     shop.check()
     tidy(shop, 0)
+    assert target(base).tags().keys() == {PINNED}
+
+    assert_compared_after_expiry(shop, quick, slow)
+    tidy(shop, 0)
+    assert target(quick).tags().keys() == {PINNED}
     assert target(base).tags().keys() == {PINNED}
     assert sum(one.cut is not None for one in target(base).snapshots()) == 1
     commit(shop, 1, quick, slow)

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.schemas.config.model import View
-from tailrace.schemas.errors import RebuildError, StateError
+from tailrace.schemas.errors import ConfigError, RebuildError, StateError
+from tailrace.schemas.verify_scope import WHOLE, Scope
 from tailrace.sinks.control.views_topic import ViewsTopic
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.kafka.groups import Groups
@@ -23,11 +24,12 @@ from tailrace.spark_jobs.jobs.follow import follow
 from tailrace.spark_jobs.jobs.mend import mend
 from tailrace.spark_jobs.jobs.repair import repair
 from tailrace.spark_jobs.jobs.verify import verify
+from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import Cuts
-from tests.spark.conftest import Bench, step
+from tests.spark.conftest import Bench, newest, step
 from tests.spark.pipeline import column
 from tests.spark.shop import Shop
 
@@ -289,6 +291,111 @@ def test_nothing_is_written_if_compaction_may_have_removed_records(
     assert spark.table(table_of(view)).where("n = 99").count() == 1
     assert [each.keys for each in mend(made.shared, view)] == [1]
     assert made.agrees(name, "t") == 10
+
+
+def in_scope(made: Bench, view: KeptView, scope: Scope) -> dict[str | None, set[Any]]:
+    """Return the keys that differ in a scope, by table."""
+    results = list(verify(made.shared, view, 20, scope))
+    assert all(each["scope"] == scope.to_dict() for each in results)
+    return {
+        each["table"]: {difference["key"][0] for difference in each["comparisons"][0]["differences"]}
+        for each in results
+    }
+
+
+def test_recent_keys_or_a_sample_of_them_are_compared(bench: Make, spark: SparkSession, search_url: str) -> None:
+    """Rows 1 (recent) and 7 (not) are spoiled in views of one table, a base table, a search index, a history."""
+    suffix = uuid.uuid4().hex[:8]
+    made = bench(
+        {
+            f"rows_{suffix}": View(table="public.t"),
+            f"documents_{suffix}": View(table="public.t", target="search"),
+            f"history_{suffix}": View(table="public.t", shape="history"),
+            f"counts_{suffix}": View(query="SELECT n, count(*) AS many FROM public.t GROUP BY n", key=["n"]),
+            f"above_{suffix}": View(query=f"SELECT n FROM counts_{suffix} WHERE many > 1", key=["n"]),
+        },
+        search_url,
+    )
+    made.pipeline.table("t", [column("id", "int4"), column("n", "int8")], ("id",))
+    put(made, range(10))
+    assert made.pipeline.cut is not None
+    since = Scope(since=made.pipeline.cut.flushed_lsn)
+    with made.pipeline.transaction() as tx:
+        tx.put("t", {"id": 1, "n": 5})
+        tx.delete("t", 9)
+    rows, documents, history, counts, above = views = [made.kept(name) for name in made.config.views]
+    step(made, *views)
+    for view in (rows, history):
+        assert in_scope(made, view, since) == {None: set()}
+    assert in_scope(made, counts, Scope(sample=0.5)) == {"public.t": set(), None: set()}
+
+    base = counts.batch.inputs.base(counts.declared.topic_of["public.t"])  # type: ignore[attr-defined]
+    for view in (rows, base, history):
+        spark.sql(f"UPDATE {table_of(view)} SET n = 99 WHERE id IN (1, 7)")
+    # a deleted row that is there again
+    spark.sql(f"INSERT INTO {table_of(rows)} VALUES (9, 0)")
+    assert made.config.search is not None
+    with connect(made.config.search) as client:
+        index = f"{made.config.search.index_prefix}{documents.declared.name}"
+        for number in "17":
+            client.update(index=index, id=f"[{number}]", body={"doc": {"n": 99}}, params={"refresh": "true"})
+    assert in_scope(made, rows, WHOLE) == {None: {1, 7, 9}}
+    assert in_scope(made, rows, since) == {None: {1, 9}}
+    assert in_scope(made, rows, Scope(since=made.pipeline.lsn)) == {None: set()}
+    assert in_scope(made, documents, since) == {None: {"[1]"}}
+    assert in_scope(made, history, since) == {None: {1}}
+    # the rows of the query are not compared
+    assert in_scope(made, counts, since) == {"public.t": {1}}
+    with pytest.raises(ConfigError, match="TR-109"):
+        in_scope(made, above, since)
+    assert_sampled(spark, lambda part: in_scope(made, rows, part)[None])
+    assert_sampled(spark, lambda part: in_scope(made, counts, part)["public.t"])
+
+    # after a truncate, all rows are newer
+    with made.pipeline.transaction() as tx:
+        tx.truncate("t")
+        tx.put("t", {"id": 3, "n": 3})
+    step(made, rows)
+    spark.sql(f"INSERT INTO {table_of(rows)} VALUES (7, 0)")
+    assert in_scope(made, rows, since) == {None: {7}}
+
+
+def assert_sampled(spark: SparkSession, sampled: Callable[[Scope], set[Any]]) -> None:
+    """Assert that of the wrong keys 1 and 7, a sample between their hashes has exactly one."""
+    hashed = "SELECT pmod(xxhash64(id), 1000000) AS place, id FROM VALUES (1), (7) AS t(id) ORDER BY place"
+    (low, inside), (high, _) = spark.sql(hashed).collect()
+    assert sampled(Scope(sample=(low + high) / 2_000_000)) & {1, 7} == {inside}
+
+
+def test_a_spoiled_row_of_a_staged_generation_is_named(bench: Make, spark: SparkSession) -> None:
+    suffix = uuid.uuid4().hex[:8]
+    rows, counts = f"rows_{suffix}", f"counts_{suffix}"
+    query = "SELECT n, count(*) AS many FROM public.t GROUP BY n"
+    made = bench({rows: View(table="public.t"), counts: View(query=query, key=["n"])})
+    made.pipeline.table("t", [column("id", "int4"), column("n", "int8")], ("id",))
+    put(made, range(9))
+    views = [made.kept(name) for name in (rows, counts)]
+    step(made, *views)
+    staged = Scope(staged=True)
+    for view in views:
+        with pytest.raises(StateError, match="TR-571"):
+            list(verify(made.shared, view, 20, staged))
+        columns, key = view.batch.layout()
+        number = view.batch.target.stage(columns, key)
+        view.batch.advance(None, newest(made), Report(), generation=number)
+    # the live generation advances, the staged one stays at its cut
+    put(made, range(4), 1)
+    step(made, *views)
+    for view, column_name in zip(views, ("n", "many"), strict=True):
+        results = list(verify(made.shared, view, 20, staged))
+        assert {(each["equal"], each["generation"]) for each in results} == {(True, 2)}
+        target = view.batch.target
+        assert isinstance(target, IcebergTarget)
+        spark.sql(f"UPDATE {target.reached(2)} SET {column_name} = 99 WHERE n = 0")
+        spoiled = {each["table"]: each for each in verify(made.shared, view, 20, staged)}[None]
+        assert spoiled["comparisons"][0]["differing"] == (3 if view is views[0] else 1)
+        assert spoiled["scope"]["staged"]
+        assert set(differing(found(made, view)).values()) == {0}, "the live one is right"
 
 
 def test_rows_are_repaired_while_the_views_are_maintained(bench: Make, spark: SparkSession, search_url: str) -> None:

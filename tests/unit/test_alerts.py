@@ -131,6 +131,11 @@ CASES: Final[dict[str, list[Case]]] = {
         # a batch that failed once
         case("view_parked", f'{_VIEWS},code="TR-527"', "_x57 1x2 stale", fires=False),
     ],
+    "TailraceViewDiffers": [
+        *both("verify_differences", _VIEWS, 1, 0),
+        # repaired: absent until the next comparison
+        case("verify_differences", _VIEWS, "1x20 stale", fires=False),
+    ],
     "TailraceViewWaiting": [
         case("view_waiting", f'{_VIEWS},code="TR-584"', steady(1), fires=True, minute=61),
         case("view_waiting", f'{_VIEWS},code="TR-584"', steady(1), fires=False, minute=30),

@@ -129,6 +129,22 @@ def test_an_error_is_three_lines_and_a_code(folder: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--sample", "0.01"), "write a percentage"),
+        (("--sample", "101%"), "write a percentage"),
+        (("--since", "16B3748"), "write it as PostgreSQL prints it"),
+        (("--since", "0/1", "--repair"), "cannot be combined"),
+        (("--staged",), "needs the names of views"),
+    ],
+)
+def test_a_part_that_cannot_be_compared_is_refused(folder: Path, options: tuple[str, ...], said: str) -> None:
+    result = tailrace("verify", *options, folder=folder)
+    assert result.returncode == 2
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
     ("command", "broken", "code", "exit_code"),
     [
         (("run",), False, "TR-201", 4),

@@ -17,7 +17,7 @@ from tailrace.schemas.errors import SinkError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.daemon import DaemonRecord
 from tailrace.schemas.records.position import Cut, PositionRecord
-from tailrace.sinks.control.views_topic import ViewRecord
+from tailrace.sinks.control.views_topic import Verified, ViewRecord
 from tailrace.sinks.target.follower import Follower
 from tailrace.sinks.target.protocol import HistoryFrom
 
@@ -29,6 +29,10 @@ CONFIG = Config.model_validate(
         "views": {"orders": {"table": "public.orders"}, "found": {"table": "public.orders", "target": "search"}},
     }
 )
+
+
+_VERIFIED = Verified(int(NOW * 1000) - 720_000, 1, 800, 0)
+_DIFFERS = replace(_VERIFIED, keys=3)
 
 
 def cut(lsn: int) -> Cut:
@@ -179,10 +183,29 @@ _WAITING = PositionRecord(cut(900), 1, incomplete_tables=("public.orders",))
         (0, {"followers": {"orders": Follower("stopped", "", "db1", 42)}}),
         (7, {"followers": {"orders": Follower("killed", "", "db1", 42)}}),
         (7, {"followers": {"orders": Follower("failed", "", "db1", 42, "TR-513", "no catalog")}}),
+        (0, {"records": {"orders": ViewRecord("orders", "warehouse", 1, cut(800), 1, verified=_VERIFIED)}}),
+        (7, {"records": {"orders": ViewRecord("orders", "warehouse", 1, cut(800), 1, verified=_DIFFERS)}}),
+        # of a generation that is not live any more
+        (0, {"records": {"orders": ViewRecord("orders", "warehouse", 2, cut(800), 1, verified=_DIFFERS)}}),
     ],
 )
 def test_the_exit_code_says_whether_a_server_is_down_or_a_person_is_needed(code: int, changes: dict[str, Any]) -> None:
     assert made(**changes).exit_code == code
+
+
+def test_the_newest_comparison_of_a_view_is_shown() -> None:
+    def shown(verified: Verified) -> tuple[str, Any]:
+        record = ViewRecord("orders", "warehouse", 1, cut(800), 1, verified=verified)
+        status = made(records={"orders": ViewRecord.from_value(record.value())})
+        return text(status), status.to_dict()["views"][0]["verified"]
+
+    line, found = shown(_VERIFIED)
+    assert "verified 12.0 minutes ago" in line
+    assert (found["seconds"], found["verified_lsn"], found["keys"]) == (720.0, "0/320", 0)
+    line, found = shown(_DIFFERS)
+    assert "3 keys DIFFER (verified 12.0 minutes ago)" in line
+    assert found["keys"] == 3
+    assert made().to_dict()["views"][0]["verified"] is None
 
 
 def test_a_view_that_nobody_follows_says_so() -> None:

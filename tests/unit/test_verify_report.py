@@ -8,6 +8,7 @@ import orjson
 
 from tailrace.cdc.cli.verify_report import lines, summary
 from tailrace.cdc.operations.verify_result import Result
+from tailrace.schemas.verify_scope import Scope
 from tailrace.snapshot.verify.comparison import COMPARED, Difference, Outcome
 
 OTHER = Difference(b'["1"]', b'["1","a",null]', b'["1","b",null]', 1, 1)
@@ -32,6 +33,21 @@ def test_an_equal_view_is_reported_with_its_row_counts() -> None:
         "  topic and view at C: 3 and 2 rows, no difference",
     ]
     assert summary([result()]) is None
+
+
+def test_what_was_not_compared_is_said_and_survives_the_json_form() -> None:
+    part = Scope(0x300, 0.01, staged=True)
+    found = replace(result(OTHER), x=None, table=None, generation=4, scope=part)
+    assert text(found).splitlines()[:3] == [
+        "orders, staged generation 4: DIFFERENT  (C 0/200, 1.2 s)",
+        "  only keys whose newest record is after 0/300; all others were not compared",
+        "  a sample of 1 % of the keys; 99 % were not compared",
+    ]
+    value = orjson.loads(orjson.dumps(found.to_dict(), default=str))
+    assert value["scope"] == {"since": "0/300", "sample": 0.01, "not_compared": 0.99, "staged": True}
+    assert Result.from_dict(value).scope == part
+    assert part.arguments() == ["--since=0/300", "--sample=0.01", "--staged"]
+    assert "rebuild --no-swap orders" in str(summary([found]))
 
 
 def test_only_the_columns_that_differ_are_shown() -> None:

@@ -13,6 +13,7 @@ from tailrace.schemas.errors import SinkError, StateError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.metrics import VIEWS, exported
 from tailrace.schemas.records.position import Cut
+from tailrace.sinks.control.views_topic import Verified
 from tailrace.spark_jobs.health import backlog
 from tailrace.spark_jobs.health.backlog import Backlog, Lag, Reached
 from tailrace.spark_jobs.health.health import JobHealth, ViewHealth
@@ -105,6 +106,8 @@ def test_every_metric_is_in_each_scrape_and_in_the_table() -> None:
     health.looked_at = 1.0
     view.backlog.saw(cut(1, 1.0), time.time(), view.reached)
     view.park(StateError("TR-526", "it"), 1.0)
+    view.verified = Verified(1000, 1, 1, 0)
+    view.verify_failures["TR-551"] += 1
     view.wait(waits_for_tables("v", ["t"], ""))
     sampled = {name for name, *_ in scrape(health) if name.startswith("tailrace_")}
     assert sampled - {"tailrace_view_batch_seconds_created"} == set(exported(VIEWS))
