@@ -25,11 +25,11 @@ class PartitionField:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the field that `text` describes. ValueError if it describes none."""
+        """Return the field that `text` describes. ValueError, without the text, if it describes none."""
         found = _PARTITION.fullmatch(text.strip())
         if found is None:
             raise ValueError(
-                f'"{text}" is no partition: write a column, or years, months, days or hours of it, for example'
+                "this is no partition: write a column, or years, months, days or hours of it, for example"
                 ' "days(placed)", or "bucket(16, id)", "truncate(4, name)"; other characters of a column in backquotes'
             )
         if found["sized"]:
@@ -55,7 +55,7 @@ class SortField:
         found = _SORT.fullmatch(text.strip())
         if found is None:
             raise ValueError(
-                f'"{text}" is no sort order: write a column, with ASC or DESC and NULLS FIRST or NULLS LAST if needed,'
+                "this is no sort order: write a column, with ASC or DESC and NULLS FIRST or NULLS LAST if needed,"
                 ' for example "placed DESC"; other characters of a column in backquotes'
             )
         descending = (found["way"] or "ASC").upper() == "DESC"

@@ -224,7 +224,7 @@ def test_a_spoiled_version_or_change_is_named(bench: Make, spark: SparkSession, 
     assert differing(results) == {None: 0}
     rows = results[None]["comparisons"][0]["right_rows"]
     assert rows == 18
-    spark.sql(f"UPDATE {table_of(view)} SET n = 99 WHERE id = 2 AND n = 22")
+    spark.sql(f"UPDATE {table_of(view)} SET n = 99 WHERE id = 2 AND n = 12")
     assert differing(found(made, view)) == {None: 1}
     spark.sql(f"DELETE FROM {table_of(view)} WHERE id = 4 AND n = 11")
     result = found(made, view)[None]["comparisons"][0]

@@ -21,7 +21,7 @@ _SECTIONS = {name: field for name, field in Config.model_fields.items() if name 
 _COMMAND = re.compile(
     r"(?<![\w./'\"\[-])tailrace ((?:[a-z-]+ )*[a-z]+(?:-[a-z]+)*)((?: (?:--[a-z-]+|[A-Z0-9_./:-]+))*)"
 )
-_KEY = re.compile(rf"(?<![\w./-])({'|'.join(_SECTIONS)})\.(?!log\b|dirs\b)([a-z_]+)\b(?![.(/])")
+_KEY = re.compile(rf"(?<![\w./-])({'|'.join(_SECTIONS)})\.(?!log\b|dirs\b|default_pipeline\b)([a-z_]+)\b(?![.(/])")
 
 
 @cache  # not at import: each worker imports all tests
