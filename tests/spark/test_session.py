@@ -14,6 +14,8 @@ from tests.spark.shop import Shop
 def test_a_batch_leaves_no_temporary_views(bench: Callable[..., Bench], search_url: str) -> None:
     """A temporary view references its plan, and with it the tables as they were then."""
     shop = Shop(bench, ("three", "self@search"), search_url)
+    # of tests before this one, which have read records outside of rounds
+    before = shop.bench.shared.session.sql("SHOW VIEWS IN global_temp").collect()
     shop.commit(shop.model.fill())
     shop.step()
     shop.commit(shop.model.change())
@@ -24,7 +26,7 @@ def test_a_batch_leaves_no_temporary_views(bench: Callable[..., Bench], search_u
         sessions.append(kept.batch.session)
     for session in sessions:
         assert session.sql("SHOW VIEWS").collect() == []
-        assert session.sql("SHOW VIEWS IN global_temp").collect() == []
+        assert session.sql("SHOW VIEWS IN global_temp").collect() == before
 
 
 def test_a_persisted_frame_is_planned_in_its_own_session(spark: SparkSession) -> None:
