@@ -185,14 +185,12 @@ def _pin(shared: Shared, batch: ViewBatch[Any], live: Applied, scope: Scope, pin
         # documents are computed at once, so only after the lease is released
         nothing = batch.session.createDataFrame([], rows.schema)
         return _Pinned(live, target.pair_with(live.generation, nothing, query.key, pins), rows, bases)
-    if isinstance(batch, KeepingBatch):
+    if isinstance(batch, KeepingBatch) or (isinstance(batch, PercolateBatch) and batch.has_captured_queries):
         return _Pinned(live, rows=batch.target.rows(live.generation))
     if isinstance(batch, TableBatch):
         shared.records.newest_shapes(*batch.view.topics)
         content = batch.whole(None, SeenCut(live.cut, 0), Report())
         return _Pinned(live, target.pair_with(live.generation, content.rows, content.key, pins))
-    if isinstance(batch, PercolateBatch) and batch.has_captured_queries:
-        return _Pinned(live, rows=batch.target.rows(live.generation))
     raise _not_comparable(name)
 
 
