@@ -89,7 +89,7 @@ def finding_lines(found: Sequence[Finding]) -> Iterator[str]:
 
 def _summary(found: Sequence[Finding], stops: int) -> str:
     warnings = sum(each.severity == "warn" for each in found)
-    told = f"{warnings} {'warning' if warnings == 1 else 'warnings'}"
+    counted = f"{warnings} {'warning' if warnings == 1 else 'warnings'}"
     if not stops:
-        return f"Nothing stops a start; {told}."
-    return f"{stops} {'finding stops' if stops == 1 else 'findings stop'} a start; {told}."
+        return f"Nothing stops a start; {counted}."
+    return f"{stops} {'finding stops' if stops == 1 else 'findings stop'} a start; {counted}."

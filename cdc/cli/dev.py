@@ -36,12 +36,12 @@ def up(
         from tailrace.cdc.dev.state import ended_on_failure
         from tailrace.cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views, where_to_look
 
-        def told(what: str, done: int, total: int | None) -> None:
+        def on_progress(what: str, done: int, total: int | None) -> None:
             display.step(what, done, total)
 
         with ended_on_failure(state_dir, display.note, but_for=(NOT_CAUGHT_UP,)):
-            file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note, told=told)
-            wait_for_views(file, servers, state_dir, say=display.phase, told=told)
+            file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note, on_progress=on_progress)
+            wait_for_views(file, servers, state_dir, say=display.phase, on_progress=on_progress)
             lines = where_to_look(file)
     shown = "" if file.parent == Path.cwd() else f" --config {file}"
     output.note(f"ready: tailrace status{shown} | tailrace tail orders{shown} | tailrace verify{shown}")

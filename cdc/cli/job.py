@@ -76,20 +76,20 @@ def run_on(display: Display, started: Job, result: Callable[[str], None] | None,
         elif not interrupted.is_set() or line.startswith(_OF_AN_ERROR):
             take(display, line)
 
-    def told(_: int) -> None:
+    def on_signal(_: int) -> None:
         if service and not interrupted.is_set():
             display.note("stopping at the end of the batch; a second signal stops at once")
         interrupted.set()
         display.show("stopping", None)
 
     readers = [_reader(process.stderr, shown), *([_reader(process.stdout, result)] if result else [])]
-    code = wait(process, told)
+    code = wait(process, on_signal)
     for reader in readers:
         reader.join(_LAST_WORDS_S)
     return code
 
 
-def wait(process: subprocess.Popen[Any], told: Callable[[int], None] = lambda number: None) -> int:
+def wait(process: subprocess.Popen[Any], on_signal: Callable[[int], None] = lambda number: None) -> int:
     """Wait for a process in its own group and forward stop signals; return its code, 130 after Ctrl-C.
 
     The process gets SIGTERM, whatever signal arrived: a job then stops in order, or at once without output, while
@@ -100,7 +100,7 @@ def wait(process: subprocess.Popen[Any], told: Callable[[int], None] = lambda nu
     def hand_on(number: int, _: FrameType | None) -> None:
         nonlocal first
         first = first or number
-        told(number)
+        on_signal(number)
         process.send_signal(signal.SIGTERM)
 
     numbers = [signal.SIGTERM, signal.SIGINT]

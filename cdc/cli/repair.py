@@ -61,7 +61,7 @@ def carry_out(
         from tailrace.cdc.operations.repair import read_again
         from tailrace.cdc.operations.verify_result import Result
 
-        def told(what: str, done: int, total: int | None) -> None:
+        def on_progress(what: str, done: int, total: int | None) -> None:
             display.step(what, done, total, "rows")
 
         def result(line: str) -> None:
@@ -73,7 +73,7 @@ def carry_out(
             show(display, results[-1])
 
         for read in plan.tables:
-            read_again(file.config, read, timeout, told)
+            read_again(file.config, read, timeout, on_progress)
             _say(display, {"view": None, "table": read.table, "keys": read.keys}, json=json)
         code = 0
         if plan.names:

@@ -139,7 +139,7 @@ class _Command:
             for kind, left_out in not_compared(loaded, by_spark).items() if not names else ():
                 display.note(f"not compared{'' if every else ' without --all'}, because they are {kind}: {left_out}")
 
-            def told(what: str, done: int, total: int | None) -> None:
+            def on_progress(what: str, done: int, total: int | None) -> None:
                 display.step(what, done, total, "rows")
 
             def take(result: Result) -> None:
@@ -150,7 +150,7 @@ class _Command:
             try:
                 if whole and (of_tables or not names):
                     for result in compare(
-                        loaded, of_tables, timeout_s=self.timeout, limit=most, say=display.note, told=told
+                        loaded, of_tables, timeout_s=self.timeout, limit=most, say=display.note, on_progress=on_progress
                     ):
                         take(result)
             except TailraceError as error:
@@ -214,10 +214,10 @@ def _verify_log(config: Path | None, json: bool, limit: int) -> None:
 
         loaded = load(config)
 
-        def told(what: str, done: int, total: int | None) -> None:
+        def on_progress(what: str, done: int, total: int | None) -> None:
             display.step(what, done, total, "records")
 
-        proof = verify_log(loaded, limit=limit, told=told)
+        proof = verify_log(loaded, limit=limit, on_progress=on_progress)
     if json:
         output.json(proof.to_dict())
     else:

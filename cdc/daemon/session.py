@@ -200,7 +200,7 @@ class Session:
         pipeline.copy(point, exported)
 
     def run(self) -> None:
-        """Read, send, commit and confirm until told to stop."""
+        """Read, send, commit and confirm until asked to stop."""
         assert self._stream is not None
         try:
             self._stream.run()

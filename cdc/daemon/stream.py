@@ -79,7 +79,7 @@ class Stream:
         self._watch.look()
 
     def run(self) -> None:
-        """Read, send, commit and confirm until told to stop."""
+        """Read, send, commit and confirm until asked to stop."""
         deadline: float | None = None
         self._health.streaming()
         while True:

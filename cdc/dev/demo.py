@@ -1,6 +1,6 @@
 """The demo load: changes to a shop. `python -m tailrace.cdc.dev.demo load --dsn ... --rate 200`.
 
-It runs until it is told to stop. Its changes are chosen to be difficult for a change stream: transactions over several
+It runs until it is asked to stop. Its changes are chosen to be difficult for a change stream: transactions over several
 tables, key changes, deletes, rows whose large column is not updated, rollbacks.
 """
 

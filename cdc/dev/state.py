@@ -23,7 +23,7 @@ from tailrace.cdc.dev.process import Process, alive, spawn
 from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.launch import java
 from tailrace.cdc.launch.lock import locked
-from tailrace.cdc.operations.told import Told, nobody
+from tailrace.cdc.operations.progress import OnProgress, no_display
 from tailrace.schemas.errors import ConfigError, TailraceError
 
 STATE_FOLDER = Path(".tailrace")
@@ -59,7 +59,7 @@ def start_servers(
     kafka_properties: Mapping[str, str] | None = None,
     postgres_settings: Mapping[str, str] | None = None,
     java_options: Sequence[str] = java.SMALL,
-    told: Told = nobody,
+    on_progress: OnProgress = no_display,
 ) -> Servers:
     """Start PostgreSQL, Kafka and (with a JDK for it) OpenSearch; return when they answer.
 
@@ -103,7 +103,7 @@ def start_servers(
             with ThreadPoolExecutor(len(jobs)) as threads:
                 futures = {name: threads.submit(job) for name, job in jobs.items()}
                 for done, _ in enumerate(as_completed(futures.values()), start=1):
-                    told("starting servers", done, len(jobs))
+                    on_progress("starting servers", done, len(jobs))
             started = {name: future.result() for name, future in futures.items()}
         except BaseException:
             # also on Ctrl-C: the threads of the other servers would continue to wait for them

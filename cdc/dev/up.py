@@ -14,7 +14,7 @@ from tailrace.cdc.dev.postgres import create_database
 from tailrace.cdc.dev.process import alive, tail
 from tailrace.cdc.dev.shop import create_shop
 from tailrace.cdc.dev.state import Servers, start_program, start_servers, status
-from tailrace.cdc.operations.told import Told, nobody
+from tailrace.cdc.operations.progress import OnProgress, no_display
 from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
@@ -34,11 +34,18 @@ NOT_CAUGHT_UP: Final = "TR-610"
 Say = Callable[[str], None]
 
 
-def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say, told: Told = nobody) -> tuple[Path, Servers]:
+def bring_up(
+    state_dir: Path,
+    *,
+    search: bool,
+    rate: float,
+    say: Say,
+    on_progress: OnProgress = no_display,
+) -> tuple[Path, Servers]:
     """Start all parts that do not run; return the configuration file and the servers with the shop's DSNs."""
     began = time.monotonic()
     say("starting PostgreSQL, Kafka" + (" and OpenSearch" if search else ""))
-    servers = start_servers(state_dir, search=search, told=told)
+    servers = start_servers(state_dir, search=search, on_progress=on_progress)
     for message in servers.messages:
         say(message)
     servers = Servers(
@@ -62,7 +69,12 @@ def bring_up(state_dir: Path, *, search: bool, rate: float, say: Say, told: Told
 
 
 def wait_for_views(
-    file: Path, servers: Servers, state_dir: Path, say: Say, told: Told = nobody, patience: float = _PATIENCE
+    file: Path,
+    servers: Servers,
+    state_dir: Path,
+    say: Say,
+    on_progress: OnProgress = no_display,
+    patience: float = _PATIENCE,
 ) -> None:
     """Return when every view has all changes present in the source at the call.
 
@@ -86,7 +98,7 @@ def wait_for_views(
         if waiting != said:
             say(waiting)
             said = waiting
-        told(waiting, len(config.views) - len(behind), len(config.views))
+        on_progress(waiting, len(config.views) - len(behind), len(config.views))
         if time.monotonic() > deadline:
             raise SinkError(
                 NOT_CAUGHT_UP,

@@ -146,5 +146,5 @@ def _ivy_jar() -> Path:
 
 
 def _reason(lines: list[str]) -> str:
-    told = [line.strip(": \t") for line in lines if re.search(r"not found|FAILED|WARN|ERROR|Exception", line)]
-    return "; ".join(dict.fromkeys(line for line in told if line))[:600] or "\n".join(lines[-3:])
+    reasons = [line.strip(": \t") for line in lines if re.search(r"not found|FAILED|WARN|ERROR|Exception", line)]
+    return "; ".join(dict.fromkeys(line for line in reasons if line))[:600] or "\n".join(lines[-3:])

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import orjson
 
+from tailrace.cdc.operations.progress import OnProgress
 from tailrace.cdc.operations.snapshots import read_snapshots
-from tailrace.cdc.operations.told import Told
 from tailrace.cdc.operations.verify_result import Result
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError, SinkError
@@ -92,13 +92,13 @@ def plan_of(results: Sequence[Result]) -> Plan | None:
     return Plan(tuple(tables.values()), views, bases) if tables or views or bases else None
 
 
-def read_again(config: Config, read: TableRead, timeout_s: float, told: Told) -> None:
+def read_again(config: Config, read: TableRead, timeout_s: float, on_progress: OnProgress) -> None:
     """Have the daemon read the rows of a table again, and wait until it has.
 
     `timeout_s` limits the wait for the daemon's answer. ConfigError (TR-130) if it refuses; SinkError (TR-706) if no
     daemon answers, or if the read does not end as done.
     """
-    told(f"{read.table}: waiting for the daemon's answer", 0, None)
+    on_progress(f"{read.table}: waiting for the daemon's answer", 0, None)
     request = Request("start", (read.table,), read.where, None, reconcile=read.where is None)
     with Ask(config.kafka, config.source.slot) as asked:
         asked.send(request)
@@ -121,7 +121,7 @@ def read_again(config: Config, read: TableRead, timeout_s: float, told: Told) ->
             return
         if found.state in ("cancelled", "failed", "unpublished"):
             raise _not_read(read, f"The read is {found.state}.", "tailrace snapshot status")
-        told(f"reading {read.table} again", found.rows or 0, None)
+        on_progress(f"reading {read.table} again", found.rows or 0, None)
         time.sleep(_POLL_S)
 
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final
 
+from tailrace.cdc.operations.progress import OnProgress, counted, no_display
 from tailrace.cdc.operations.read_status import read_stored, read_waits
 from tailrace.cdc.operations.table_waits import sentence, waited_for
-from tailrace.cdc.operations.told import Told, counted, nobody
 from tailrace.cdc.operations.verify_result import Result
 from tailrace.cdc.operations.verify_tables import Table, comparable, refusal
 from tailrace.cdc.operations.views import holds_rows, named, table_of
@@ -43,7 +43,13 @@ _POLL_S: Final = 0.3
 
 
 def verify(
-    config: Config, names: Sequence[str], *, timeout_s: float, limit: int, say: Say, told: Told = nobody
+    config: Config,
+    names: Sequence[str],
+    *,
+    timeout_s: float,
+    limit: int,
+    say: Say,
+    on_progress: OnProgress = no_display,
 ) -> Iterator[Result]:
     """Yield one result for each view, by default each that has a captured table's rows.
 
@@ -86,12 +92,12 @@ def verify(
     with ExitStack() as stack:
         sides = {table: stack.enter_context(Comparison()) for table in forms}
         read_at = time.monotonic()
-        told("waiting for a consistent point of the source", 0, None)
-        x = read_source(config, forms, found.filters, sides, timeout_s, told)
+        on_progress("waiting for a consistent point of the source", 0, None)
+        x = read_source(config, forms, found.filters, sides, timeout_s, on_progress)
         say(f"source read at {format_lsn(x)}")
         for name, table in tables.items():
             began = time.monotonic()
-            told(f"{name}: waiting for the view to reach {format_lsn(x)}", 0, None)
+            on_progress(f"{name}: waiting for the view to reach {format_lsn(x)}", 0, None)
             state = _wait(config, name, x, timeout_s)
             if state is None:
                 error, is_incomplete = _behind(config, name, x, timeout_s)
@@ -102,9 +108,9 @@ def verify(
             cut, side, form = state.cut, sides[table], forms[table]
             side.start_view()
             with closing(state.rows):  # type: ignore[type-var]
-                load_view(side, counted(state.rows, told, f"{name}: reading the view"), form)
-            add_topic(config, table, side, form, cut, x, partial(told, f"{name}: reading the topic"))
-            told(f"{name}: comparing", 0, None)
+                load_view(side, counted(state.rows, on_progress, f"{name}: reading the view"), form)
+            add_topic(config, table, side, form, cut, x, partial(on_progress, f"{name}: reading the topic"))
+            on_progress(f"{name}: comparing", 0, None)
             yield Result(
                 name,
                 ".".join(table),
@@ -138,7 +144,7 @@ def read_source(
     filters: Mapping[Table, str | None],
     sides: dict[Table, Comparison],
     timeout_s: float,
-    told: Told = nobody,
+    on_progress: OnProgress = no_display,
 ) -> int:
     """Load the source's rows of each table into its side, all as of one LSN, and return that LSN."""
     dsn = config.source.dsn.get_secret_value()
@@ -149,7 +155,7 @@ def read_source(
         for table, form in forms.items():
             # not left open by an error or Ctrl-C: an open COPY holds the connection's lock, and its rollback would wait
             with closing(source.rows(table, form.columns, filters[table])) as rows:
-                shown = counted(rows, told, f"reading {'.'.join(table)} of the source")
+                shown = counted(rows, on_progress, f"reading {'.'.join(table)} of the source")
                 load_source(sides[table], shown, form, partial(_option, options, table))
         return source.lsn
 
@@ -165,13 +171,15 @@ def add_topic(
     form: TableForm,
     cut: Cut,
     x: int,
-    told: Callable[[int, int | None], None] = lambda done, total: None,
+    on_progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> None:
     """Load a table's topic up to the cut into its side: as of the LSN `x`, and as of the cut."""
     topic = Topics(config.kafka.prefix).table(*table)
     decoder = Decoder(lambda: {stored.id: stored.schema for stored in stored_schemas(config)})
     ends = cut.offsets.get(topic, [])
-    batches = counted(read_to(client_options(config.kafka), topic, ends), lambda _, *far: told(*far), "", sum(ends))
+    batches = counted(
+        read_to(client_options(config.kafka), topic, ends), lambda _, *far: on_progress(*far), "", sum(ends)
+    )
     load_topic(side, batches, form, decoder, cut.position.epoch, x)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from tailrace.cdc.operations.log_proof import Block, Finding, Newest, Tally, Timed, TopicCheck
-from tailrace.cdc.operations.told import Told, nobody
+from tailrace.cdc.operations.progress import OnProgress, no_display
 from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError, SinkError
@@ -74,7 +74,7 @@ class LogProof:
         }
 
 
-def verify_log(config: Config, *, limit: int = 20, told: Told = nobody) -> LogProof:
+def verify_log(config: Config, *, limit: int = 20, on_progress: OnProgress = no_display) -> LogProof:
     """Check all topics of the pipeline, up to the records committed at the start.
 
     At most `limit` findings are stored. Raises ConfigError (TR-139) with at-least-once delivery; SinkError if there is
@@ -88,7 +88,7 @@ def verify_log(config: Config, *, limit: int = 20, told: Told = nobody) -> LogPr
             hint="To compare the topics with the source: tailrace verify",
         )
     began = time.monotonic()
-    proof = _Proof(config, Tally(limit), told)
+    proof = _Proof(config, Tally(limit), on_progress)
     proof.run()
     last = proof.before
     if last is None:
@@ -110,7 +110,7 @@ class _Proof:
 
     config: Config
     tally: Tally
-    told: Told
+    on_progress: OnProgress
     before: Timed | None = None
     first: int = 0
     newest: dict[tuple[str, int], Newest] = field(default_factory=dict)
@@ -125,10 +125,10 @@ class _Proof:
             if bounds is None:
                 return
             low, high = bounds
-            self.told("position records", 0, high - low)
+            self.on_progress("position records", 0, high - low)
             for block in _blocks(self._positions(self._shown(reader.span(low, high), low, high))):
                 self._judge(block)
-            self.told("records after the last position record", 0, None)
+            self.on_progress("records after the last position record", 0, None)
             if self.before is not None:
                 self._tail(reader)
                 self._report_deleted(self.before.record)
@@ -136,7 +136,7 @@ class _Proof:
     def _shown(self, messages: Iterator[Message], low: int, high: int) -> Iterator[Message]:
         for message in messages:
             yield message
-            self.told("position records", (message.offset() or low) + 1 - low, high - low)
+            self.on_progress("position records", (message.offset() or low) + 1 - low, high - low)
 
     def _positions(self, messages: Iterator[Message]) -> Iterator[tuple[Timed, int]]:
         key = position_key(self.config.source.slot)

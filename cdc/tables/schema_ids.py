@@ -104,8 +104,8 @@ def open_registry(config: Config, stored: Sequence[StoredSchema], opened: ExitSt
     try:
         registry.check(stored[-1] if stored and stored[-1].registered else None)
     except SinkError as error:
-        told = {"code": error.code, "error": error.message, "detail": error.detail}
-        log.warning("schema registry unavailable: continuing until a new schema appears", **told)
+        details = {"code": error.code, "error": error.message, "detail": error.detail}
+        log.warning("schema registry unavailable: continuing until a new schema appears", **details)
     return registry
 
 

@@ -177,11 +177,11 @@ class IcebergTarget(Generations):
     def merge(self, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit) -> Applied:
         """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
-        told = self.on_change if place == Place(self._view) else None
-        before = self._applied(place) if told is not None else None
+        on_change = self.on_change if place == Place(self._view) else None
+        before = self._applied(place) if on_change is not None else None
         done = self._merge(place, generation, changes, key, commit)
-        if told is not None and before is not None:
-            told(changes if isinstance(changes, FewRows) else None, before, done)
+        if on_change is not None and before is not None:
+            on_change(changes if isinstance(changes, FewRows) else None, before, done)
         return done
 
     def _merge(
@@ -328,8 +328,8 @@ class IcebergTarget(Generations):
         """Return the key columns that a generation was written with."""
         place = self._places[generation]
         found = (snapshot.summary().get(KEY) for snapshot in self._ancestors(place))
-        told = next((key for key in found if key is not None), None) or self._loaded(place.table).properties().get(KEY)
-        return tuple(orjson.loads(told))
+        stored = next((key for key in found if key is not None), None)
+        return tuple(orjson.loads(stored or self._loaded(place.table).properties().get(KEY)))
 
     def pair(self, live: int, staged: int, key: tuple[str, ...], pins: ExitStack) -> Tables:
         """Return two generations to compare, each at its newest snapshot."""

@@ -75,8 +75,8 @@ class IndexLayout:
         fixed = {key: value for key, value in self.settings.items() if key not in _REPLICAS}
         if not self.fields and not fixed and self.routing is None:
             return None
-        told = [self.fields, fixed, self.routing]
-        return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+        settings = [self.fields, fixed, self.routing]
+        return hashlib.sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
     @property
     def all_settings(self) -> dict[str, Any]:

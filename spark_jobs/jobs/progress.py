@@ -44,10 +44,10 @@ def _tell(session: SparkSession, view: str, records: int, report: Report, ended:
         if stage == "read":
             seen = max(seen, rows)
             share = min(1.0, seen / records) if records else 0.0
-        line(**told(view, stage, seen if stage == "read" else report.rows, share, time.monotonic() - began))
+        line(**progress_event(view, stage, seen if stage == "read" else report.rows, share, time.monotonic() - began))
 
 
-def told(view: str, stage: str, rows: int, share: float, elapsed_s: float) -> dict[str, Any]:
+def progress_event(view: str, stage: str, rows: int, share: float, elapsed_s: float) -> dict[str, Any]:
     """Return the values of a line; the time left is that of the stage, at its average rate so far."""
     share = round(share, 3)
     left = round(elapsed_s * (1 - share) / share) if share >= _TELLING else None

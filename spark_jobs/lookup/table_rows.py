@@ -323,11 +323,11 @@ class TableRows:
             raise NotKnown(f"the store of its rows cannot be opened: {error}") from None
 
     def _write(self, store: RowStore, writes: Writes, *, about: bool = False) -> None:
-        told = None
+        header = None
         if about:
             assert self._moment is not None
             assert self._log is not None
-            told = {
+            header = {
                 "form": self.form.identity,
                 "moment": self._moment,
                 "level_ms": self._level_ms,
@@ -335,7 +335,7 @@ class TableRows:
                 "indexes": self._indexes,
                 "sound": self._sound,
             }
-        store.write(writes, told)
+        store.write(writes, header)
 
     @contextmanager
     def _using(self) -> Iterator[None]:

@@ -235,14 +235,14 @@ def verify_until_ctrl_c(terminals: Terminals) -> None:
     assert_readable(seen, 200)
     assert_never_silent(seen, terminals.started_s)
 
-    def told(what: str, done: int, _: int | None) -> None:
+    def on_progress(what: str, done: int, _: int | None) -> None:
         if what == "reading public.t of the source":
-            time.sleep(0.3)  # so long that the next row is told, too
+            time.sleep(0.3)  # so long that the next row is announced, too
             if done:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):  # and does not wait for the connection for ever
-        next(verify(config, ["rows"], timeout_s=60, limit=1, say=print, told=told))
+        next(verify(config, ["rows"], timeout_s=60, limit=1, say=print, on_progress=on_progress))
 
 
 def quick_commands(terminals: Terminals, width: int) -> None:

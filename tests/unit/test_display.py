@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.cdc.cli.display import Display
 from tailrace.cdc.cli.job import as_on_terminal, take
-from tailrace.cdc.operations.told import counted
+from tailrace.cdc.operations.progress import counted
 from tests.support.terminal import on_terminal
 
 
@@ -86,15 +86,15 @@ def test_off_a_terminal_notes_and_results_are_lines(capsys: pytest.CaptureFixtur
 
 
 def test_counted_reports_its_count_and_passes_all_items_on() -> None:
-    told: list[tuple[str, int, int | None]] = []
+    calls: list[tuple[str, int, int | None]] = []
 
     def slow() -> list[int]:
         time.sleep(0.25)
         return [1, 2, 3]
 
-    items = list(counted((slow() for _ in range(2)), lambda *far: told.append(far), "rows", 9))
+    items = list(counted((slow() for _ in range(2)), lambda *far: calls.append(far), "rows", 9))
     assert items == [[1, 2, 3]] * 2
-    assert told == [("rows", 0, 9), ("rows", 3, 9), ("rows", 6, 9)]
+    assert calls == [("rows", 0, 9), ("rows", 3, 9), ("rows", 6, 9)]
 
 
 def main() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tailrace.spark_jobs.jobs.plan import Plan, TopicSize
-from tailrace.spark_jobs.jobs.progress import told
+from tailrace.spark_jobs.jobs.progress import progress_event
 
 
 def test_the_time_left_follows_from_the_share() -> None:
-    assert told("v", "read", 250, 0.25, 10.0) == {
+    assert progress_event("v", "read", 250, 0.25, 10.0) == {
         "event": "progress",
         "view": "v",
         "stage": "read",
@@ -15,9 +15,9 @@ def test_the_time_left_follows_from_the_share() -> None:
         "share": 0.25,
         "seconds_left": 30,
     }
-    assert told("v", "read", 0, 0.0, 10.0)["seconds_left"] is None
-    assert told("v", "read", 1, 0.0001, 10.0)["seconds_left"] is None
-    assert told("v", "write", 9, 1.0, 10.0)["seconds_left"] == 0
+    assert progress_event("v", "read", 0, 0.0, 10.0)["seconds_left"] is None
+    assert progress_event("v", "read", 1, 0.0001, 10.0)["seconds_left"] is None
+    assert progress_event("v", "write", 9, 1.0, 10.0)["seconds_left"] == 0
 
 
 def test_a_plan_adds_up_topics_and_estimates_the_time() -> None:

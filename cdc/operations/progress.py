@@ -6,24 +6,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-Told = Callable[[str, int, int | None], None]
+OnProgress = Callable[[str, int, int | None], None]
 """Progress callback: the current activity, the number of items done, and the total if known."""
 
 T = TypeVar("T")
 _EVERY_S: Final = 0.2
 
 
-def nobody(what: str, done: int, total: int | None) -> None:
+def no_display(what: str, done: int, total: int | None) -> None:
     """Ignore progress: the callback of a caller that displays nothing."""
 
 
-def counted(items: Iterable[T], told: Told, what: str, total: int | None = None) -> Iterator[T]:
+def counted(items: Iterable[T], on_progress: OnProgress, what: str, total: int | None = None) -> Iterator[T]:
     """Yield the items and report how many have been consumed; a list counts as its number of elements."""
     done, at = 0, time.monotonic()
-    told(what, done, total)
+    on_progress(what, done, total)
     for item in items:
         yield item
         done += len(item) if isinstance(item, list) else 1
         if (now := time.monotonic()) - at >= _EVERY_S:
-            told(what, done, total)
+            on_progress(what, done, total)
             at = now
