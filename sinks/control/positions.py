@@ -87,7 +87,7 @@ class Reader(Closes):
             raise self._failed(error.args[0]) from None
 
     @retry(
-        retry=retry_if_exception(lambda error: _leaderless(error)),
+        retry=retry_if_exception(lambda error: leaderless(error)),
         wait=wait_fixed(0.1),
         stop=stop_after_delay(TIMEOUT),
         reraise=True,
@@ -225,7 +225,8 @@ _NO_LEADER: Final = (
 """Transient errors of a topic that was just created, or whose broker has just stopped."""
 
 
-def _leaderless(error: BaseException) -> bool:
+def leaderless(error: BaseException) -> bool:
+    """Return whether a topic had no leader: it was just created, or its broker has just stopped or started."""
     return isinstance(error, KafkaException) and error.args[0].code() in _NO_LEADER
 
 

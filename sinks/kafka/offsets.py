@@ -12,7 +12,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.errors import StateError
-from tailrace.sinks.control.positions import TIMEOUT
+from tailrace.sinks.control.positions import TIMEOUT, leaderless
 from tailrace.sinks.kafka.admin import kafka_error
 from tailrace.sinks.kafka.options import client_options
 
@@ -70,8 +70,7 @@ def topic_bounds(kafka: Kafka, topics: Collection[str]) -> Seen:
 
 
 @retry(
-    # a topic that was just created, or a broker that was just started
-    retry=retry_if_exception(lambda error: isinstance(error, KafkaException) and error.args[0].retriable()),
+    retry=retry_if_exception(leaderless),
     wait=wait_fixed(0.1),
     stop=stop_after_delay(TIMEOUT),
     reraise=True,

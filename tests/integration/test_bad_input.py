@@ -20,6 +20,7 @@ from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tests.support.daemon import AT_ONCE, running, tailrace, wait_for, wait_for_state, write_config
+from tests.support.servers import drop_slot
 from tests.support.topics import latest, read_topic
 
 
@@ -147,7 +148,7 @@ def test_a_missing_slot_is_refused_while_topics_exist(config: Path, database: st
         wait_for(load(config), lambda record: record.is_state)
         daemon.stop()
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("SELECT pg_drop_replication_slot(%s)", (prefix,))
+        drop_slot(connection, prefix)
     assert_refused(config, "TR-402", 6, prefix)
     assert slots(database, prefix) == 0
 

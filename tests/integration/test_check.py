@@ -213,7 +213,7 @@ _LATER: dict[str, tuple[str, Callable[[Pipeline], None], str]] = {
         ),
         "command",
     ),
-    "slot dropped": ("TR-402", lambda of: of.execute(f"SELECT pg_drop_replication_slot('{of.name}')"), "command"),
+    "slot dropped": ("TR-402", lambda of: drop_slot(of.connection, of.name), "command"),
     "another server": ("TR-403", lambda of: _record(of, _another_system), "command"),
     "timeline not in the history": ("TR-421", lambda of: _record(of, _another_timeline), "command"),
     "restored backup": ("TR-422", lambda of: _record(of, _later_wal), "command"),
@@ -255,7 +255,7 @@ def _lose_slot(pipeline: Pipeline) -> None:
 
 
 def _forget(pipeline: Pipeline) -> None:
-    pipeline.execute(f"SELECT pg_drop_replication_slot('{pipeline.name}')")
+    drop_slot(pipeline.connection, pipeline.name)
     pipeline.delete(f"{pipeline.name}.tailrace.progress")
 
 

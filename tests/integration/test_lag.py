@@ -24,7 +24,7 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
 from tests.support.daemon import Daemon, ask, running, tailrace, wait_for_state, wait_until, write_config
-from tests.support.servers import repeating
+from tests.support.servers import drop_slot, repeating
 
 _IDLE_S = 15.0
 _EVERY_S = 0.3
@@ -237,7 +237,7 @@ def test_a_failed_daemon_is_reported_with_its_error_code(
     with running(config_path) as daemon:
         wait_for_state(config, source)
         assert daemon.stop() == 0
-    source.execute("SELECT pg_drop_replication_slot(%s)", (prefix,))
+    drop_slot(source, prefix)
     assert tailrace("run", cwd=config_path.parent).returncode == 6
     assert "is MISSING, but" in show(config)
     source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (prefix,))

@@ -16,9 +16,9 @@ from psycopg.rows import dict_row
 
 from tailrace.cdc.dev import postgres
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.operations.progress import no_display
 from tailrace.cdc.operations.repair import plan_of, read_again
 from tailrace.cdc.operations.snapshots import TableSnapshot, read_snapshots
-from tailrace.cdc.operations.told import nobody
 from tailrace.cdc.operations.verify_log import verify_log
 from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.file import load
@@ -38,6 +38,7 @@ from tests.support.daemon import (
     write_config,
 )
 from tests.support.postgres_own import own_postgres
+from tests.support.servers import drop_slot
 from tests.support.topics import TopicRecord, assert_once_in_order, latest, read_raw, read_topic
 from tests.support.verified import compared, differing_keys
 
@@ -276,7 +277,7 @@ def repairs_what_verify_has_found(pipeline: Pipeline) -> None:
     plan = plan_of([compared(config, "t")])
     assert plan is not None
     assert [(read.table, read.keys) for read in plan.tables] == [("public.t", 2)]
-    read_again(config, plan.tables[0], 20, nobody)
+    read_again(config, plan.tables[0], 20, no_display)
     again = [record.key[0] for record in pipeline.records("t") if record.snapshot == 3]
     assert sorted(again) == [3, 5]
     assert plan_of([compared(config, "t")]) is None
@@ -286,7 +287,7 @@ def repairs_what_verify_has_found(pipeline: Pipeline) -> None:
     plan = plan_of([compared(config, "t")])
     assert plan is not None
     assert [(read.keys, read.where) for read in plan.tables] == [(2, None)]
-    read_again(config, plan.tables[0], 20, nobody)
+    read_again(config, plan.tables[0], 20, no_display)
     assert plan_of([compared(config, "t")]) is None
 
 
@@ -331,6 +332,6 @@ def _gap(connection: psycopg.Connection[Any], slot: str, how: str) -> None:
     connection.execute("UPDATE document SET body = 'changed in the gap' WHERE id % 3 = 0")
     connection.execute("INSERT INTO document (id, title) VALUES (-1, 'new in the gap')")
     if how == "dropped":
-        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+        drop_slot(connection, slot)
         return
     lose_slot(connection, slot)

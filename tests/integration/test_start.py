@@ -43,6 +43,7 @@ from tailrace.sinks.kafka.producer import KafkaSink
 from tests.integration.test_bad_input import assert_refused, slots
 from tests.integration.test_delivery import frozen_broker
 from tests.support.daemon import Daemon, events, running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.servers import drop_slot
 from tests.support.topics import latest, read_topic
 
 _TABLES = """
@@ -180,14 +181,14 @@ _SLOTS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("made", "word"), _SLOTS.values(), ids=_SLOTS)
 def test_a_slot_of_another_kind_is_refused(stopped: Pipeline, made: str, word: str) -> None:
-    stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
+    drop_slot(stopped.connection, stopped.name)
     stopped.execute(made.format(stopped.name))
     stopped.refused("TR-208", 4, word)
     stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
 
 
 def test_a_slot_of_another_database_is_refused(stopped: Pipeline, servers: Servers) -> None:
-    stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
+    drop_slot(stopped.connection, stopped.name)
     with psycopg.connect(servers.dsn, autocommit=True) as other:
         other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (stopped.name,))
         stopped.refused("TR-208", 4, "database postgres")
@@ -240,7 +241,7 @@ def test_a_slot_without_our_position_is_refused(fresh: Pipeline) -> None:
 def test_a_missing_progress_topic_is_refused_until_all_is_deleted(stopped: Pipeline) -> None:
     stopped.delete(f"{stopped.name}.tailrace.progress")
     stopped.refused("TR-423", 6, "2 of 2 topics", f"pg_drop_replication_slot('{stopped.name}')")
-    stopped.execute(f"SELECT pg_drop_replication_slot('{stopped.name}')")
+    drop_slot(stopped.connection, stopped.name)
     stopped.refused("TR-425", 6, f'topic "{stopped.name}.public.t"', "--delete")
     stopped.delete(*stopped.topics())
     assert_topic_equals(stopped, "t")

@@ -24,6 +24,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tailrace.cdc.dev.state import Servers, status
+from tailrace.cdc.page.history import EVERY_S
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.error_codes import CODES
@@ -163,7 +164,9 @@ def test_updates_arrive_without_a_reload(shown: Shown) -> None:
     _within(VISIBLE_S, lambda: "1,234" in shown.page.execute_script(row))
     assert "1,234" not in before
     assert shown.page.execute_script("return window.loadedOnce")
-    assert shown.page.execute_script("return document.querySelectorAll('svg.chart .series').length") == 3
+    # a line needs two samples
+    drawn = "return document.querySelectorAll('svg.chart .series').length"
+    _within(3 * EVERY_S, lambda: shown.page.execute_script(drawn) == 3)
 
 
 def test_a_parked_view_and_its_remedy_are_visible(shown: Shown) -> None:

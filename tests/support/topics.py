@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 import fastavro
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from tailrace.schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER, TRUNCATE_KEY
 from tailrace.schemas.lsn import Position
@@ -90,6 +91,13 @@ def _admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 100})
 
 
+def _leaderless(error: BaseException) -> bool:
+    codes = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    return isinstance(error, KafkaException) and error.args[0].code() in codes
+
+
+# a topic may have been created just now, and its broker not know that it leads it
+@retry(retry=retry_if_exception(_leaderless), wait=wait_fixed(0.1), stop=stop_after_delay(10), reraise=True)
 def _ends(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[tuple[str, int], int]:
     """Return the ends of a topic's partitions, transactions in progress included."""
     latest_of = {TopicPartition(topic, each): OffsetSpec.latest() for each in partitions}  # type: ignore[no-untyped-call]
