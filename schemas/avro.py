@@ -105,3 +105,16 @@ def _field(name: str, column: Column, avro: Any) -> dict[str, Any]:
 
 def _namespace(topic: str) -> str:
     return ".".join(avro_name(part) for part in topic.split("."))
+
+
+def without_logical_types(avro: Any) -> Any:
+    """Return the schema without logical types: Python's dates end in year 9999, PostgreSQL's do not."""
+    if isinstance(avro, list):
+        return [without_logical_types(branch) for branch in avro]
+    if isinstance(avro, dict):
+        return {
+            name: without_logical_types(value) if name in ("type", "items", "values", "fields") else value
+            for name, value in avro.items()
+            if name not in ("logicalType", "precision", "scale")
+        }
+    return avro

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tailrace.schemas.envelope import TRUNCATE_KEY
-from tailrace.snapshot.topic import Record, read_to
+from tailrace.sinks.kafka.read_topic import Record, read_to
 
 _CLOSE_S: Final = 2.0
 _SCHEMA: Final = "CREATE TABLE old (partition INTEGER, key BLOB, PRIMARY KEY (partition, key)) WITHOUT ROWID"

@@ -11,6 +11,7 @@ import orjson
 from fastavro import parse_schema, schemaless_reader
 
 from tailrace.cdc.tables.shapes import CapturedTable
+from tailrace.schemas.avro import without_logical_types
 from tailrace.schemas.config.columns import is_excluded
 from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.envelope import FRAMING_SIZE, POSITION_HEADER, SNAPSHOT_HEADER, framing
@@ -19,7 +20,6 @@ from tailrace.schemas.records.position import PositionRecord
 from tailrace.sinks.kafka.options import client_options
 from tailrace.sinks.kafka.outbox import Headers, Outbox
 from tailrace.snapshot.sweep import Sweep
-from tailrace.snapshot.verify.value_kinds import without_logical_types
 
 _DELETES: Final = 2000
 """Maximum number of keys that are deleted before the stream is served again."""

@@ -23,7 +23,7 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.table_names import candidates
 from tailrace.sinks.control.positions import TIMEOUT, read_schemas
 from tailrace.sinks.kafka.options import client_options
-from tailrace.snapshot.topic import PASSING, Decoder, Record, open_consumer, record_of
+from tailrace.sinks.kafka.read_topic import PASSING, Decoder, Record, open_consumer, record_of
 from tailrace.snapshot.verify.canonical import Canon, row_of
 from tailrace.snapshot.verify.value_kinds import Form, Kind, key_fields, row_fields
 

@@ -31,9 +31,9 @@ from tailrace.sinks.control.positions import read_schemas
 from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.sinks.control.views_topic import read_views
 from tailrace.sinks.kafka.options import client_options
+from tailrace.sinks.kafka.read_topic import Decoder, read_to
 from tailrace.sinks.read.views import read_view
 from tailrace.sinks.target.kind import ViewState
-from tailrace.snapshot.topic import Decoder, read_to
 from tailrace.snapshot.verify.comparison import COMPARED, Comparison
 from tailrace.snapshot.verify.sides import TableForm, load_source, load_topic, load_view
 from tailrace.snapshot.verify.source_at import source_at

@@ -26,7 +26,7 @@ from tailrace.schemas.table_names import candidates
 from tailrace.sinks.control.positions import TIMEOUT, Reader
 from tailrace.sinks.kafka.admin import kafka_error
 from tailrace.sinks.kafka.options import client_options
-from tailrace.snapshot.topic import NOT_OURS, Record, open_consumer, read_to
+from tailrace.sinks.kafka.read_topic import NOT_OURS, Record, open_consumer, read_to
 
 _BLOCK_RECORDS: Final = 2000
 _BLOCK_BYTES: Final = 4_194_304

@@ -28,7 +28,7 @@ from tailrace.schemas.state_folder import state_folder
 from tailrace.schemas.types import Column
 from tailrace.sinks.kafka.admin import topic_id
 from tailrace.sinks.kafka.options import client_options
-from tailrace.snapshot.topic import read_to
+from tailrace.sinks.kafka.read_topic import read_to
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Self
 
 import orjson
@@ -24,9 +24,10 @@ from tailrace.schemas.records.topics import Topics, messages
 from tailrace.sinks.control.positions import Reader
 from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tailrace.sinks.kafka.offsets import topic_bounds
+from tailrace.sinks.kafka.options import client_options
 from tailrace.sinks.kafka.outbox import Destination
 from tailrace.sinks.kafka.producer import KafkaSink
-from tailrace.sinks.kafka.span import read_up_to
+from tailrace.sinks.kafka.read_topic import messages_to
 
 PAGE: Final = 10_000
 """Matches per Kafka transaction, and the limit in memory; each is an id, a key and some numbers."""
@@ -191,7 +192,8 @@ class Publisher:
         topic = self._to.topic
         bounds = topic_bounds(self._kafka, [topic]).topics[topic]
         left, begins = set(wanted), dict[int, Mark]()
-        for record in read_up_to(self._kafka, topic, [(each.first, each.end) for each in bounds]):
+        first, end = [each.first for each in bounds], [each.end for each in bounds]
+        for record in chain.from_iterable(messages_to(client_options(self._kafka), topic, end, first)):
             partition, key, value = record.partition(), record.key(), record.value()
             assert partition is not None
             assert key is not None

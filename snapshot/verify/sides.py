@@ -14,7 +14,7 @@ from tailrace.schemas.envelope import TRUNCATE_KEY
 from tailrace.schemas.errors import ConfigError, SinkError
 from tailrace.schemas.hidden import hide
 from tailrace.schemas.types import Kind, ValueType
-from tailrace.snapshot.topic import Decoder, Record
+from tailrace.sinks.kafka.read_topic import Decoder, Record
 from tailrace.snapshot.verify.canonical import Canon, from_avro, from_text, from_view, packed, row_of
 from tailrace.snapshot.verify.comparison import Comparison
 from tailrace.snapshot.verify.value_kinds import Field, Form, key_fields, row_fields

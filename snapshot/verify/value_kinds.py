@@ -97,16 +97,3 @@ def row_fields(schema: str) -> list[Field]:
 
 def _field(field: dict[str, Any]) -> Field:
     return Field(field["name"], field.get("column", field["name"]), form_of(field["type"]))
-
-
-def without_logical_types(avro: Any) -> Any:
-    """Return the schema without logical types: Python's dates end in year 9999, PostgreSQL's do not."""
-    if isinstance(avro, list):
-        return [without_logical_types(branch) for branch in avro]
-    if isinstance(avro, dict):
-        return {
-            name: without_logical_types(value) if name in ("type", "items", "values", "fields") else value
-            for name, value in avro.items()
-            if name not in ("logicalType", "precision", "scale")
-        }
-    return avro

@@ -94,8 +94,9 @@ def opened(config: Config, views: Iterable[str] = ()) -> Iterator[Any]:
         try:
             if config.warehouse is not None and "warehouse" in _targets_of(chosen):
                 check_catalog(session, config.warehouse)
-            shared = Shared(config, session, Records(session, config.kafka), cuts, views_topic, groups)
-            with closing(shared.known):
+            records = Records(session, config.kafka)
+            shared = Shared(config, session, records, cuts, views_topic, groups)
+            with closing(shared.known), closing(records):
                 yield shared
         finally:
             groups.close()

@@ -167,6 +167,7 @@ class Verifying(Closes):
                 keys += self._differing(view, found)
         finally:
             own.records.release()
+            own.records.close()
         # each has the same generation and cut, and there is at least that of the view
         return Verified(began_ms, found["generation"], parse_lsn(found["cut"]), keys), takeovers
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.control.views_topic import now_ms
+from tailrace.sinks.spark.cached_size import cached_bytes
 from tailrace.sinks.target.protocol import DELETED, FIRST, FROM_LSN, FROM_ORDINAL
 from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout, fill, rows_of_view
 from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, Rows, TableRows
@@ -33,7 +34,10 @@ MOST_REACHED: Final = 100_000
 """Up to this many rows of an input are looked up for a step; more are read faster with the input."""
 
 _MOST_APPLIED: Final = 200_000
-"""Up to this many changed rows are applied to the known ones; beyond, all are read anew."""
+"""Up to this many changed rows are applied to the known ones; beyond, all are read again."""
+
+_MOST_BYTES: Final = 128 << 20
+"""Up to this many bytes of records in Spark's cache are applied: their rows are collected in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +212,8 @@ class InputRows:
         if found.facts.truncated or found.facts.rows > _MOST_APPLIED:
             return False
         shapes = self._records.shapes(topic, found.facts.schema_ids)
+        if found.here is None and cached_bytes(found.rows(self._session)) > _MOST_BYTES:
+            return False
         if found.facts.rows <= FEW_ROWS:
             changed = self._records.few(found, shapes).arrow()
         else:

@@ -56,10 +56,9 @@ class TableBatch(ViewBatch[Latest | None]):
         shapes = self._shapes(found, report)
         if found is None or found.facts.rows == 0:
             return self.unchanged(applied, seen)
-        latest = found.rows(self.session)
-        if are_few(found.facts.rows, latest):
+        if found.here is not None or are_few(found.facts.rows, found.rows(self.session)):
             return self.target.merge(applied.generation, self.records.few(found, shapes), shapes.key, self.commit(seen))
-        rows = changes(latest, found.facts, shapes)
+        rows = changes(found.rows(self.session), found.facts, shapes)
         return self.target.merge(applied.generation, rows, shapes.key, self.commit(seen))
 
     def _shapes(self, found: Latest | None, report: Report) -> TableShapes:

@@ -20,10 +20,12 @@ from tailrace.sinks.kafka.offsets import records_lost, topic_bounds
 from tailrace.sinks.spark.one_task import set_one_task
 from tailrace.sinks.spark.temp_views import drop_global_temp_view
 from tailrace.sinks.target.few_rows import FewRows
+from tailrace.spark_jobs.topics.decoded import decoded
 from tailrace.spark_jobs.topics.events import EventFacts, commit_lsn, positioned
 from tailrace.spark_jobs.topics.events import facts as event_facts
 from tailrace.spark_jobs.topics.latest import Facts, changes, facts, marked, newest, newest_marks
 from tailrace.spark_jobs.topics.shapes import TableShapes, table_shapes
+from tailrace.spark_jobs.topics.small_span import NewestRecords, SmallSpanReader
 from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_between, spans
 
 R = TypeVar("R")
@@ -35,14 +37,27 @@ _NUMBERS: Final = count(1)
 """Numbers of global views, which all sessions of the process share."""
 
 
-@dataclass(frozen=True, slots=True)
 class Latest:
-    """The newest records of a span in Spark's cache; `name` is a global view, visible to all sessions."""
+    """The newest records of a span: in this process (`here`), or in Spark's cache.
 
-    name: str
-    facts: Facts
+    `name` is a global view of them, visible to all sessions; of records that are here, the first use creates it.
+    """
+
+    def __init__(
+        self, name: str, facts: Facts, here: NewestRecords | None = None, show: Callable[[], None] | None = None
+    ) -> None:
+        self.name = name
+        self.facts = facts
+        self.here = here
+        self._show = show
+        self._lock = threading.Lock()
 
     def rows(self, session: SparkSession) -> DataFrame:
+        """Return the records as `latest.newest` does."""
+        with self._lock:
+            show, self._show = self._show, None
+            if show is not None:
+                show()
         return session.table(f"global_temp.{self.name}")
 
 
@@ -101,6 +116,7 @@ class Records:
         self._topics = Topics(kafka.prefix)
         self._few = session.newSession()
         set_one_task(self._few)
+        self._small = SmallSpanReader(kafka)
         self._reading = {True: threading.Lock(), False: threading.Lock()}
         self._outside = Spans()
         self._thread = threading.local()
@@ -128,9 +144,11 @@ class Records:
         session = self._few if few else self.session
 
         def read() -> Latest | None:
-            with self._reading[few]:
-                raw = records(session, self._kafka, topic, start, end)
-                found = None if raw is None else self._read(raw, size)
+            found = self._read_here(topic, start, end) if 0 < size < FEW_RECORDS else None
+            if found is None:
+                with self._reading[few]:
+                    raw = records(session, self._kafka, topic, start, end)
+                    found = None if raw is None else self._read(raw, size)
             self._check_beginnings(topic, start, end)
             return found
 
@@ -171,6 +189,8 @@ class Records:
         columns = tuple((name, kind.simpleString()) for name, kind in shapes.columns.items())
 
         def make() -> FewRows:
+            if found.here is not None and (here := decoded(found.here, found.facts, shapes)) is not None:
+                return FewRows.collected(self._few, *here)
             return FewRows.of(changes(found.rows(self._few), found.facts, shapes))
 
         return self._spans.once.get(("few", found.name, columns), make)
@@ -202,6 +222,18 @@ class Records:
         self._spans.cached.append(frame.persist())
         return frame
 
+    def _read_here(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Latest | None:
+        here = self._small.newest(topic, start, end)
+        if here is None:
+            return None
+        spans, name = self._spans, f"tailrace_span_{next(_NUMBERS)}"
+
+        def show() -> None:
+            self._few.createDataFrame(here.arrow()).coalesce(1).createOrReplaceGlobalTempView(name)
+            spans.names.append(name)
+
+        return Latest(name, here.facts(), here, show)
+
     def _read(self, raw: DataFrame, size: int) -> Latest:
         if size < MANY_RECORDS:
             frame = self.keep(newest(raw))
@@ -230,6 +262,10 @@ class Records:
             drop_global_temp_view(self.session, name)
         for frame in spans.cached:
             frame.unpersist()
+
+    def close(self) -> None:
+        """Close the connection to Kafka; a later read opens another one."""
+        self._small.close()
 
     def forget_shapes(self) -> None:
         """Forget all shapes, so that the next caller reads the schemas topic again."""

@@ -1,12 +1,13 @@
 """Latency of changes from COMMIT to the views; daemon and `tailrace views follow` are processes.
 
     python -m tests.bench.follow [--views two|six] [--rate 200] [--seconds 120] [--warm-up 180] [--rows 100000]
-        [--output FILE]
+        [--interval-ms 1000] [--output FILE]
 
 `two` is a view of one table in the warehouse and one in the index; `six` adds two joins and two aggregates.
 Transactions of one change each are committed at a steady rate. A view shows a transaction once its record on the views
 topic names an LSN at or past it: that record is written after the commit to the table or the refresh of the index.
-Stages are medians of the times that the job's batches log. Everything runs on one machine.
+Stages are medians of the times that the job's batches log. --interval-ms is spark.trigger_interval_ms. Everything runs
+on one machine.
 
 At the end each view is compared with its query in PostgreSQL, row by row.
 
@@ -170,6 +171,7 @@ def measure(servers: Servers, folder: Path, names: list[str], arguments: argpars
     dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
     more = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
     more += f'[search]\nhosts = ["{servers.opensearch}"]\n'
+    more += f"[spark]\ntrigger_interval_ms = {arguments.interval_ms}\n"
     more += "".join(f"[views.{name}]\n{VIEWS[name]}" for name in names)
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
     config = load(path)
@@ -237,6 +239,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--warm-up", type=float, default=180)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--interval-ms", type=int, default=1000)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     names = list(VIEWS)[: 2 if arguments.views == "two" else 6]

@@ -14,13 +14,14 @@ from typing import Any
 
 import fastavro
 
+from tailrace.schemas.avro import without_logical_types
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.envelope import TRUNCATE_KEY
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import Cut, PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.snapshot.verify.canonical import from_avro, from_text
-from tailrace.snapshot.verify.value_kinds import Field, row_fields, without_logical_types
+from tailrace.snapshot.verify.value_kinds import Field, row_fields
 from tests.ddl.ledger import Contents, Entry, Key, Ledger, Texts
 from tests.support.topics import read_all
 

@@ -18,12 +18,11 @@ from tailrace.cdc.tables.position import Progress, new_origin
 from tailrace.cdc.tables.shapes import CapturedTable
 from tailrace.cdc.wal.spool import Spool
 from tailrace.cdc.wal.streamed import InProgress
-from tailrace.schemas.avro import value_schema
+from tailrace.schemas.avro import value_schema, without_logical_types
 from tailrace.schemas.config.model import Config, Source
 from tailrace.schemas.errors import SourceError
 from tailrace.schemas.relation import Relation, ReplicaIdentity
 from tailrace.schemas.types import Column, TypeInfo, ValueType, value_type
-from tailrace.snapshot.verify.value_kinds import without_logical_types
 from tests.fuzz.corpus import TYPES
 from tests.fuzz.replication import ReplicationStream
 from tests.support.interpreted import interpreted

@@ -19,12 +19,13 @@ import pytest
 
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.postgres.connect import conninfo_for
+from tailrace.schemas.avro import without_logical_types
 from tailrace.schemas.config.file import load
 from tailrace.schemas.envelope import SNAPSHOT_HEADER
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
 from tailrace.snapshot.verify.canonical import from_text, row_of
-from tailrace.snapshot.verify.value_kinds import Field, row_fields, without_logical_types
+from tailrace.snapshot.verify.value_kinds import Field, row_fields
 from tests.support import literals
 from tests.support.daemon import running, wait_for_state, write_config
 from tests.support.java_avro import JavaAvro

@@ -149,6 +149,7 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
         topic = ViewsTopic(config.kafka, pipeline.topics)
         shared = Shared(config, spark, Records(spark, config.kafka), cuts, topic, Groups(config.kafka))
         opened.callback(shared.known.close)
+        opened.callback(shared.records.close)
         return Bench(config, pipeline, shared)
 
     with opened:

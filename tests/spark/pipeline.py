@@ -20,7 +20,7 @@ from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from tailrace.schemas.avro import key_schema, value_schema
+from tailrace.schemas.avro import key_schema, value_schema, without_logical_types
 from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.encode.partition import partition_of
 from tailrace.schemas.envelope import POSITION_HEADER, TRUNCATE_KEY, framing
@@ -30,7 +30,6 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation, ReplicaIdentity
 from tailrace.schemas.types import Column, TypeInfo
 from tailrace.sinks.control.schema_topic import StoredSchema
-from tailrace.snapshot.verify.value_kinds import without_logical_types
 
 _NAMES = "int4 int8 text numeric timestamp timestamptz date time uuid bytea float4 float8 bool hstore jsonb"
 TYPES = {number: TypeInfo(number, name, "b") for number, name in enumerate(_NAMES.split(" "), 100)}

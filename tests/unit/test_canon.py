@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.schemas.avro import without_logical_types
 from tailrace.snapshot.verify.canonical import Canon, from_avro, from_text, packed
-from tailrace.snapshot.verify.value_kinds import Form, Kind, form_of, row_fields, without_logical_types
+from tailrace.snapshot.verify.value_kinds import Form, Kind, form_of, row_fields
 
 DAY = 86_400_000_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.cdc.operations.tail import Line
 from tailrace.schemas.lsn import Position
-from tailrace.snapshot.topic import Record
+from tailrace.sinks.kafka.read_topic import Record
 
 
 @pytest.mark.parametrize(

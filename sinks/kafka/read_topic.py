@@ -12,10 +12,10 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from fastavro import parse_schema, schemaless_reader
 
+from tailrace.schemas.avro import without_logical_types
 from tailrace.schemas.envelope import FRAMING_SIZE, POSITION_HEADER, schema_id_of
 from tailrace.schemas.errors import SinkError
 from tailrace.schemas.lsn import Position
-from tailrace.snapshot.verify.value_kinds import without_logical_types
 
 _BATCH = 5000
 NOT_OURS: Final = "TR-331"
@@ -103,7 +103,20 @@ def read_to(
     idle_s: float = 30.0,
     batch: int = _BATCH,
 ) -> Iterator[list[Record]]:
-    """Yield the records of `topic` from `starts` (or the first record) to before `ends`.
+    """Yield the records of a table's topic, as `messages_to` does."""
+    for messages in messages_to(options, topic, ends, starts, idle_s, batch):
+        yield [record_of(each) for each in messages]
+
+
+def messages_to(
+    options: Mapping[str, Any],
+    topic: str,
+    ends: Sequence[int],
+    starts: Sequence[int] = (),
+    idle_s: float = 30.0,
+    batch: int = _BATCH,
+) -> Iterator[list[Message]]:
+    """Yield the committed records of `topic` from `starts` (or the first record) to before `ends`.
 
     Both are offsets by partition. A cut's last record may have been compacted away, so a partition is done at the first
     message or end-of-partition event that is at or past its end. Memory: `batch` records, and librdkafka's queue.
@@ -114,20 +127,32 @@ def read_to(
     consumer = open_consumer(options)
     try:
         consumer.assign([TopicPartition(topic, partition, begins[partition]) for partition in missing])
-        deadline = time.monotonic() + idle_s
-        while missing:
-            messages = consumer.consume(batch, timeout=0.5)
-            records = [record for message in messages if (record := _taken(message, missing))]
-            if records:
-                yield records
-            if messages:
-                deadline = time.monotonic() + idle_s
-            elif time.monotonic() > deadline:
-                raise _nothing_arrives(consumer, topic, f"{len(missing)} of {len(ends)}", idle_s)
+        yield from drained(consumer, topic, missing, idle_s, batch)
     except KafkaException as error:
         raise _unreadable(topic, error.args[0]) from None
     finally:
         consumer.close()
+
+
+def drained(
+    consumer: Consumer, topic: str, missing: dict[int, int], idle_s: float, batch: int = _BATCH
+) -> Iterator[list[Message]]:
+    """Yield the records of an assigned consumer to before `missing`, the end of each partition; empty it meanwhile.
+
+    Raises KafkaException, or SinkError (TR-333) if no message arrives for `idle_s` seconds.
+    """
+    partitions, deadline = len(missing), time.monotonic() + idle_s
+    while missing:
+        # consume() alone would wait until it has a whole batch, or for all of its time
+        first = consumer.poll(0.5)
+        if first is None:
+            if time.monotonic() > deadline:
+                raise _nothing_arrives(consumer, topic, f"{len(missing)} of {partitions}", idle_s)
+            continue
+        deadline = time.monotonic() + idle_s
+        messages = [first, *consumer.consume(batch - 1, timeout=0)]
+        if records := [message for message in messages if _is_before(message, missing)]:
+            yield records
 
 
 def _nothing_arrives(consumer: Consumer, topic: str, missing: str, idle_s: float) -> SinkError:
@@ -146,21 +171,22 @@ def _nothing_arrives(consumer: Consumer, topic: str, missing: str, idle_s: float
     )
 
 
-def _taken(message: Message, missing: dict[int, int]) -> Record | None:
-    """Return the record if before its partition's end; remove the partition from `missing` at its end."""
+def _is_before(message: Message, missing: dict[int, int]) -> bool:
+    """Whether it is a record before its partition's end; at the end, remove the partition from `missing`."""
     partition, offset, error = message.partition(), message.offset(), message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         if error.retriable() or error.code() in PASSING:
-            return None
+            return False
         raise KafkaException(error)
     assert partition is not None
     assert offset is not None
     end = missing.get(partition)
     if end is None:
-        return None
+        return False
+    # the offset of an end is that of the next record: markers of transactions have offsets, too
     if offset + (error is None) >= end:
         del missing[partition]
-    return record_of(message) if error is None and offset < end else None
+    return error is None and offset < end
 
 
 def record_of(message: Message) -> Record:
