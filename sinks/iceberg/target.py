@@ -178,20 +178,29 @@ class IcebergTarget(Generations):
         """Bring a generation to the cut of `commit`; `changes` has one row per key, with `DELETED`."""
         place = self._places[generation]
         on_change = self.on_change if place == Place(self._view) else None
-        before = self._applied(place) if on_change is not None else None
-        done = self._merge(place, generation, changes, key, commit)
+        table = self._loaded(place.table)
+        before = self._applied(place, table) if on_change is not None and table is not None else None
+        done = self._merge(place, table, generation, changes, key, commit)
         if on_change is not None and before is not None:
             on_change(changes if isinstance(changes, FewRows) else None, before, done)
         return done
 
     def _merge(
-        self, place: Place, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit
+        self,
+        place: Place,
+        table: Any,
+        generation: int,
+        changes: DataFrame | FewRows,
+        key: Sequence[str],
+        commit: Commit,
     ) -> Applied:
         given = StructType([each for each in changes.schema if each.name != DELETED])
         few = isinstance(changes, FewRows)
         if isinstance(changes, FewRows):
-            if written := self._merge_directly(place, generation, changes, given, key, commit):
-                return written
+            if self._fits_directly(place, table, given) and self._direct.merge(
+                place, table, changes.arrow(), key, self._values(generation, commit, key)
+            ):
+                return self._committed(place, generation, commit.cut, table)
             changes = changes.frame(self._session)
         columns = _columns(self._evolve(place, given), changes, prefix="s.")
         # <=>: with =, a key that contains NULL would be inserted again in each batch.
@@ -214,8 +223,11 @@ class IcebergTarget(Generations):
         """Add rows to a generation and bring it to the cut of `commit`."""
         place = self._places[generation]
         if isinstance(rows, FewRows):
-            if written := self._append_directly(place, generation, rows, commit):
-                return written
+            table = self._loaded(place.table)
+            if self._fits_directly(place, table, rows.schema) and self._direct.append(
+                place, table, rows.arrow(), self._values(generation, commit)
+            ):
+                return self._committed(place, generation, commit.cut, table)
             rows = rows.frame(self._session)
         columns = _columns(self._evolve(place, rows.schema), rows)
         with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, commit):
@@ -379,41 +391,18 @@ class IcebergTarget(Generations):
         self._drop(place)
         self._places[generation] = Place(self._view)
 
-    def _merge_directly(
-        self,
-        place: Place,
-        generation: int,
-        changes: FewRows,
-        given: StructType,
-        key: Sequence[str],
-        commit: Commit,
-    ) -> Applied | None:
-        """Do what `merge` promises without reading the table (`sinks.iceberg.direct`); None if `MERGE` has to."""
-        table = self._fitting(place, given)
-        if table is None:
-            return None
-        if not self._direct.merge(place, table, changes.arrow(), key, self._values(generation, commit, key)):
-            return None
-        return self._committed(place, generation, commit.cut, table)
+    def _fits_directly(self, place: Place, table: Any, given: StructType) -> bool:
+        """Whether Java's table, None if there is none, can be written without Spark (`sinks.iceberg.direct`).
 
-    def _append_directly(self, place: Place, generation: int, rows: FewRows, commit: Commit) -> Applied | None:
-        table = self._fitting(place, rows.schema)
-        if table is None:
-            return None
-        if not self._direct.append(place, table, rows.arrow(), self._values(generation, commit)):
-            return None
-        return self._committed(place, generation, commit.cut, table)
-
-    def _fitting(self, place: Place, given: StructType) -> Any:
-        """Return Java's table with all columns of `given`; None if it does not exist or is partitioned."""
-        table = self._loaded(place.table)
+        It then has all columns of `given`.
+        """
         if table is None or table.spec().isPartitioned():
-            return None
+            return False
         if self._fits.get(place.table) != (table.schema().schemaId(), given):
             self._evolve(place, given)
             table.refresh()
             self._fits[place.table] = table.schema().schemaId(), given
-        return table
+        return True
 
     def _applied(self, place: Place, table: Any = None) -> Applied | None:
         """Return the state of a generation; `table`: Java's table with its newest metadata, loaded if not given."""

@@ -132,8 +132,7 @@ class OpenSearchTarget:
                 self._client.indices.put_settings(index=self.index(generation), body=body)
                 self._settled.add(generation)
             before = self._applied(generation)
-        rows = changes.frame() if isinstance(changes, FewRows) else changes
-        return self._apply(generation, rows, key, commit, before)
+        return self._apply(generation, changes, key, commit, before)
 
     def unchanged(self, applied: Applied, commit: Commit) -> Applied:
         """Write only the cut and its facts."""
@@ -220,7 +219,7 @@ class OpenSearchTarget:
                 self._drop(number)
 
     def _apply(
-        self, generation: int, changes: DataFrame, key: Sequence[str], commit: Commit, before: Applied | None
+        self, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit, before: Applied | None
     ) -> Applied:
         with named_errors(self._search):
             if before is None:
@@ -233,8 +232,9 @@ class OpenSearchTarget:
             index=self.index(generation),
             version=commit.cut.position.commit_lsn,
         )
-        rows = documents(changes, key, self._layout.routing)
-        if _estimate(rows) <= _FEW_BYTES:
+        few = isinstance(changes, FewRows)
+        rows = documents(changes.frame() if isinstance(changes, FewRows) else changes, key, self._layout.routing)
+        if few or _estimate(rows) <= _FEW_BYTES:
             write(rows.collect())
         else:
             rows.foreachPartition(write)

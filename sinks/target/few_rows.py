@@ -51,4 +51,4 @@ class FewRows:
             frame = self._frame
         if frame is not None and session in (None, frame.sparkSession):
             return frame
-        return (session or self._session).createDataFrame(self.arrow(), self.schema)
+        return (session or self._session).createDataFrame(self.arrow(), self.schema).coalesce(1)

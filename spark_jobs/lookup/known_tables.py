@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -90,10 +90,22 @@ class KnownTables:
             self._noted[view] = why
             _LOG.info('view "%s": a small batch reads its inputs: %s', view, why)
 
-    def is_worth(self, name: str) -> bool:
-        """Whether a view's rows will be of use for longer than a batch: the last one was small, as far as is known."""
+    def bring_to(
+        self, commit: int, view: str, rows: TableRows, read: Callable[[int], Iterable[Any]], log: Log, level_ms: int
+    ) -> None:
+        """Fill a view's rows with those of a commit, unless that is what they are; the caller holds their `renewal`.
+
+        `read` returns the Arrow batches of a commit. `NotKnown` if that is impossible, or of no use for longer than a
+        batch: the view's last one was large.
+        """
+        known = rows.moment(log)
+        if known is not None and known[0] == (commit,):
+            return
         with self._lock:
-            return name not in self._large
+            is_large = any(self._tables.get(name) is rows for name in self._large)
+        if is_large:
+            raise NotKnown(f'the last batch of view "{view}" was large')
+        fill(rows, view, read(commit), (commit,), log, level_ms)
 
     def changed(self, name: str, before: int | None, after: int | None, changes: FewRows | None, log: Log) -> None:
         """Apply what one commit to a view's table has changed, if its rows are known and as of the commit `before`.

@@ -37,7 +37,7 @@ from tailrace.sinks.target.protocol import (
     Commit,
     HistoryFrom,
 )
-from tailrace.spark_jobs.lookup.known_tables import KnownTables, ViewLayout, fill, rows_of_view
+from tailrace.spark_jobs.lookup.known_tables import KnownTables, ViewLayout, rows_of_view
 from tailrace.spark_jobs.lookup.table_rows import Log, NotKnown
 from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBatch, are_few, check_whole, own_cut
 from tailrace.spark_jobs.maintain.versions import standing_at, versions
@@ -257,22 +257,17 @@ class HistoryBatch(KeepingBatch):
         assert applied.snapshot_id is not None  # it is in the warehouse
         layout, name = ViewLayout(self.target.columns(), self.key(shapes)), self.view.name
         try:
-            called = rows_of_view(self.config.warehouse, name)
-            rows = self.known.of(self.config.warehouse, called, layout)
+            rows = self.known.of(self.config.warehouse, rows_of_view(self.config.warehouse, name), layout)
             if nested := sorted(layout.columns.keys() - rows.form.columns.keys()):
                 raise NotKnown(f'column "{nested[0]}" has a nested type')
-            moment, log, by = (applied.snapshot_id,), Log.of(applied.cut), (*shapes.key, TO_LSN)
+            commit, log, by = applied.snapshot_id, Log.of(applied.cut), (*shapes.key, TO_LSN)
             rows.ensure_index(by)
             with rows.renewal:
-                known = rows.moment(log)
-                if known is None or known[0] != moment:
-                    if not self.known.is_worth(called):
-                        raise NotKnown("the last batch was large")
-                    fill(rows, name, self.target.batches(applied.snapshot_id), moment, log, seen.level_ms)
+                self.known.bring_to(commit, name, rows, self.target.batches, log, seen.level_ms)
             keys = changes.select(*map(quote, shapes.key)).distinct().toArrow()
             kinds = rows.form.columns
             values = [keys.column(each).cast(kinds[each]).combine_chunks() for each in shapes.key]
-            found = rows.rows(moment, by, [*values, pa.nulls(keys.num_rows, kinds[TO_LSN])], FEW_ROWS)
+            found = rows.rows((commit,), by, [*values, pa.nulls(keys.num_rows, kinds[TO_LSN])], FEW_ROWS)
         except NotKnown as error:
             self.known.note(name, str(error))
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -191,12 +192,8 @@ class InputRows:
         # not at the new state but at the newest: only from there on, the batches of the view say what they change
         newest = self._inputs.newest(view)
         assert newest.snapshot_id is not None  # it is in the warehouse
-        known = rows.moment(log)
-        if known is None or known[0] != (newest.snapshot_id,):
-            if not self._known.is_worth(self._called(view)):
-                raise NotKnown(f'the last batch of view "{view}" was large')
-            batches = self._inputs.rows_of(view, newest.snapshot_id)
-            fill(rows, view, batches, (newest.snapshot_id,), log, seen.level_ms)
+        read = partial(self._inputs.rows_of, view)
+        self._known.bring_to(newest.snapshot_id, view, rows, read, log, seen.level_ms)
         if rows.knows((old,)) and rows.knows((new,)):
             return moments
         raise NotKnown(f'what has changed in view "{view}" is not known')
