@@ -547,6 +547,11 @@ class View(Section):
         None, description="for percolate, instead of queries: an existing index with a percolator field"
     )
 
+    deletes: Literal["hard", "soft"] = Field(
+        "hard",
+        description="for the warehouse, shape current of a table: hard removes a deleted row, soft retains it with the"
+        " time of its deletion in the column _deleted_at; a change needs `views rebuild`",
+    )
     partition_by: list[str] = Field(
         default_factory=list,
         description="for the warehouse: partitions of the table, as Spark writes them: a column, years, months, days or"
@@ -625,6 +630,17 @@ class View(Section):
         given = next((name for name in ("partition_by", "sort_by") if getattr(self, name)), None)
         if given is not None and self.shape == "percolate":
             raise ValueError(f'`{given}` cannot be set with shape = "percolate": its matches cannot be rebuilt')
+        return self
+
+    @model_validator(mode="after")
+    def _soft_deletes_of_a_table(self) -> View:
+        if self.deletes == "soft":
+            if self.query is not None:
+                raise ValueError('`deletes = "soft"` needs a `table`: a row of a query may vanish without a deletion')
+            if self.target != "warehouse":
+                raise ValueError('`deletes = "soft"` needs target = "warehouse": a search would find deleted rows')
+            if self.shape != "current":
+                raise ValueError(f'`deletes = "soft"` needs shape = "current": "{self.shape}" deletes no rows')
         return self
 
     @field_validator("history_from")

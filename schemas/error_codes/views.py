@@ -306,10 +306,18 @@ CODES: Final = (
         StateError,
         "The view was built with another layout",
         Retry.BATCH,
-        cause="`partition_by`, `sort_by`, `mapping`, `index_settings` or `routing` of the view was changed since its"
-        " live generation was built.",
+        cause="`partition_by`, `sort_by`, `deletes`, `mapping`, `index_settings` or `routing` of the view was changed"
+        " since its live generation was built.",
         remedy="Run `tailrace views rebuild VIEW`, or undo the change. A view of shape `history` or `log` retains its"
-        " history.",
+        " history; one with soft deletes loses the deleted rows whose deletions are not on the topic any more.",
+    ),
+    ErrorCode(
+        "TR-538",
+        ConfigError,
+        "A view with soft deletes has a table with a column `_deleted_at`",
+        Retry.BATCH,
+        cause='With `deletes = "soft"` the view has a column `_deleted_at` of its own, the time of a row\'s deletion.',
+        remedy='Set `deletes = "hard"`, exclude the column (`source.exclude`), or rename it in the source.',
     ),
     ErrorCode(
         "TR-548",

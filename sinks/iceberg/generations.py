@@ -99,8 +99,8 @@ class Generations(ABC):
         self._session.sql(f"DROP TABLE IF EXISTS {self._table(self._view)} PURGE")
         self._places.clear()
 
-    def rows(self, generation: int) -> DataFrame:
-        """Return a generation's present rows; later batches do not change them."""
+    def stored_rows(self, generation: int) -> DataFrame:
+        """Return a generation's present rows, with soft-deleted ones; later batches do not change them."""
         return self._session.sql(f"SELECT * FROM {self._head(self._places[generation])}")
 
     def _head(self, place: Place) -> str:

@@ -9,7 +9,7 @@ from tailrace.sinks.control.views_topic import ViewRecord
 from tailrace.sinks.iceberg import catalog, reader
 from tailrace.sinks.iceberg.layout import TableLayout
 from tailrace.sinks.target.kind import There, ViewState
-from tailrace.sinks.target.protocol import VALIDITY, Target
+from tailrace.sinks.target.protocol import DELETED_AT, VALIDITY, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +40,11 @@ class WarehouseKind:
 
     def read(self, config: Config, view: str, record: ViewRecord | None, *, versions: bool) -> ViewState:
         stored = reader.stored_view(_section(config), view, record)
-        # Of the versions, those that are valid at the cut have no end.
-        rows = stored.rows("valid_to_lsn IS NULL", VALIDITY) if versions else stored.rows()
+        if versions:
+            # those that are valid at the cut have no end
+            rows = stored.rows("valid_to_lsn IS NULL", VALIDITY)
+        else:
+            rows = stored.rows(f"{DELETED_AT} IS NULL", (DELETED_AT,)) if stored.soft_deletes else stored.rows()
         return ViewState(stored.cut, stored.generation, rows)
 
     def generations(self, config: Config, view: str) -> There:

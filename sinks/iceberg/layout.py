@@ -1,6 +1,6 @@
-"""The layout of a view's table: partitions, sort order and properties; what of it Tailrace does not leave to a view.
+"""The layout of a view's table: partitions, order, deletes, properties; what of it Tailrace does not leave to a view.
 
-Partitions and sort order belong to a generation: a rebuild gives them to its new one, and each snapshot records them.
+All but the properties belong to a generation: a rebuild gives them to its new one, and each snapshot records them.
 Properties belong to the table: the first write of a process sets those that have changed.
 """
 
@@ -57,6 +57,8 @@ class TableLayout:
     partition_by: tuple[PartitionField, ...] = ()
     sort_by: tuple[SortField, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    soft_deletes: bool = False
+    """Whether deleted rows are retained, with the time of their deletion in `DELETED_AT`."""
 
     @classmethod
     def of(cls, name: str, view: View) -> Self:
@@ -70,19 +72,26 @@ class TableLayout:
                     detail=f"{reason[:1].upper()}{reason[1:]}.",
                     hint=f'Take "{given}" out of `table_properties` of [views.{name}].',
                 )
-        return cls(*_fields(view.partition_by, view.sort_by), properties)
+        return cls(*_fields(view.partition_by, view.sort_by), properties, view.deletes == "soft")
 
     @classmethod
     def from_json(cls, text: str | None) -> Self:
         """Return the layout that a snapshot records, without properties."""
         found = orjson.loads(text) if text else {}
-        return cls(*_fields(found.get("partition_by", ()), found.get("sort_by", ())))
+        fields = _fields(found.get("partition_by", ()), found.get("sort_by", ()))
+        return cls(*fields, soft_deletes=found.get("deletes") == "soft")
 
     def to_json(self) -> str | None:
         """Return what a snapshot records; None if there is nothing."""
-        if not self.partition_by and not self.sort_by:
+        if not self.partition_by and not self.sort_by and not self.soft_deletes:
             return None
-        found = {"partition_by": list(map(str, self.partition_by)), "sort_by": list(map(str, self.sort_by))}
+        found: dict[str, list[str] | str] = {
+            "partition_by": list(map(str, self.partition_by)),
+            "sort_by": list(map(str, self.sort_by)),
+        }
+        # left out otherwise: generations of earlier revisions lack it
+        if self.soft_deletes:
+            found["deletes"] = "soft"
         return orjson.dumps(found).decode()
 
     @property

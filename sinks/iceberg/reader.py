@@ -15,6 +15,7 @@ from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.control.views_topic import ViewRecord
 from tailrace.sinks.iceberg.catalog import opened
+from tailrace.sinks.iceberg.layout import TableLayout
 from tailrace.sinks.opensearch.documents import unscaled_bytes
 from tailrace.sinks.target.kind import There, not_made
 from tailrace.sinks.target.protocol import Applied, HistoryFrom
@@ -34,6 +35,7 @@ class StoredView:
     cut: Cut
     generation: int
     history_from: HistoryFrom | None
+    soft_deletes: bool = False
 
     def rows(self, where: str | None = None, without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
         """Return the rows that match `where` (pyiceberg's filter syntax), less the columns `without`."""
@@ -66,7 +68,8 @@ def stored_view(warehouse: Warehouse, name: str, record: ViewRecord | None) -> S
         newer = record.cut.order > cut.order
         cut = record.cut if newer and record.generation == generation else cut
     history_from = HistoryFrom.from_json(begins) if begins else None
-    return StoredView(table, data.snapshot_id, cut, generation, history_from)
+    soft = TableLayout.from_json(snapshot.summary.get("tailrace.layout")).soft_deletes
+    return StoredView(table, data.snapshot_id, cut, generation, history_from, soft)
 
 
 def _arrow_rows(batches: Any, columns: list[str]) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 * A batch is one commit: MERGE of changed rows, or INSERT OVERWRITE with all rows if the content is replaced.
 * The applied cut is that of the newest ancestor that has the property; rewrites by other tools carry none.
+* With soft deletes, a deleted row stays, with `DELETED_AT`. Comparisons, repairs and queries read only the live rows.
+  Such a table is written by MERGE in any case.
 * Deletes only go through MERGE: Iceberg may turn DELETE FROM into a metadata delete, which carries no property.
 * A rebuild with the live table's columns fills a branch and becomes current by `set_current_snapshot`; with other
   columns it fills a separate table, which one CREATE OR REPLACE TABLE AS SELECT copies.
@@ -35,7 +37,7 @@ from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.temp_views import temp_view
 from tailrace.sinks.target.few_rows import FewRows
-from tailrace.sinks.target.protocol import DELETED, Applied, Commit, HistoryFrom
+from tailrace.sinks.target.protocol import DELETED, DELETED_AT, Applied, Commit, HistoryFrom
 from tailrace.sinks.target.tables import Tables
 
 if TYPE_CHECKING:
@@ -53,6 +55,9 @@ CONFIGURED: Final = "tailrace.configured"
 """Table property: the names of the properties that the configuration has set."""
 
 _SMALL_RECORDS: Final = 500_000
+
+_LIVE: Final = f"{DELETED_AT} IS NULL"
+"""Condition of a table with soft deletes, for Spark and pyiceberg."""
 
 _FIRST_USE: Final = threading.Lock()
 """Serializes set-up: if two sessions create a catalog's own tables or a namespace concurrently, one fails."""
@@ -195,9 +200,10 @@ class IcebergTarget(Generations):
         commit: Commit,
     ) -> Applied:
         given = StructType([each for each in changes.schema if each.name != DELETED])
-        few = isinstance(changes, FewRows)
+        few, soft = isinstance(changes, FewRows), self._layout.soft_deletes
         if isinstance(changes, FewRows):
-            if self._fits_directly(place, table, given) and self._direct.merge(
+            directly = not soft and self._fits_directly(place, table, given)
+            if directly and self._direct.merge(
                 place, table, changes.arrow(), key, self._values(generation, commit, key)
             ):
                 return self._committed(place, generation, commit.cut, table)
@@ -205,6 +211,12 @@ class IcebergTarget(Generations):
         columns = _columns(self._evolve(place, given), changes, prefix="s.")
         # <=>: with =, a key that contains NULL would be inserted again in each batch.
         match = " AND ".join(f"t.{quote(name)} <=> s.{quote(name)}" for name in key)
+        deletion, inserted = "DELETE", f"AND NOT s.{DELETED} "
+        if soft:
+            # a repair knows no time: its deletions are those of the cut
+            at = f"coalesce({columns[DELETED_AT]}, timestamp_micros({commit.cut.commit_ts_us}))"
+            columns[DELETED_AT] = f"CASE WHEN s.{DELETED} THEN {at} END"
+            deletion, inserted = f"UPDATE SET t.{quote(DELETED_AT)} = {at}", ""
         sets = ", ".join(f"t.{quote(name)} = {value}" for name, value in columns.items())
         with (
             temp_view(self._session, "tailrace_changes", changes),
@@ -213,8 +225,8 @@ class IcebergTarget(Generations):
         ):
             self._session.sql(
                 f"MERGE INTO {self._written(place)} t USING tailrace_changes s ON {match} "
-                f"WHEN MATCHED AND s.{DELETED} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
-                f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN "
+                f"WHEN MATCHED AND s.{DELETED} THEN {deletion} WHEN MATCHED THEN UPDATE SET {sets} "
+                f"WHEN NOT MATCHED {inserted}THEN "
                 f"INSERT ({', '.join(map(quote, columns))}) VALUES ({', '.join(columns.values())})"
             )
         return self._committed(place, generation, commit.cut)
@@ -273,14 +285,31 @@ class IcebergTarget(Generations):
         return None
 
     def batches(self, snapshot: int) -> Iterator[Any]:
-        """Yield the rows of the live table at a snapshot as Arrow batches, read by pyiceberg in this process."""
+        """Yield the rows that are live at a snapshot as Arrow batches, read by pyiceberg in this process."""
+        soft = self._recorded(Place(self._view), snapshot).soft_deletes
         with opened(self._warehouse) as catalog:
             table = catalog.load_table((self._namespace, self._view))
-            yield from table.scan(snapshot_id=snapshot).to_arrow_batch_reader()
+            scan = table.scan(_LIVE, snapshot_id=snapshot) if soft else table.scan(snapshot_id=snapshot)
+            yield from scan.to_arrow_batch_reader()
 
     def columns(self) -> dict[str, DataType]:
-        """Return the live table's columns."""
-        return {field.name: field.dataType for field in self._session.table(self.table()).schema}
+        """Return the live table's columns, without `DELETED_AT` of soft deletes."""
+        found = {field.name: field.dataType for field in self._session.table(self.table()).schema}
+        if self._recorded(Place(self._view)).soft_deletes:
+            found.pop(DELETED_AT, None)
+        return found
+
+    def live_at(self, snapshot: int) -> str:
+        """Return the FROM item of the rows that are live at a snapshot of the live table."""
+        there = f"{self.table()} VERSION AS OF {snapshot}"
+        soft = self._recorded(Place(self._view), snapshot).soft_deletes
+        return f"(SELECT * FROM {there} WHERE {_LIVE})" if soft else there
+
+    def rows(self, generation: int) -> DataFrame:
+        """Return a generation's present rows, without soft-deleted ones; later batches do not change them."""
+        found = self.stored_rows(generation)
+        soft = self._recorded(self._places[generation]).soft_deletes
+        return found.where(_LIVE).drop(DELETED_AT) if soft else found
 
     def snapshots(self) -> list[Snapshot]:
         """Return the live generation's chain of snapshots, newest first; one Spark job, one row per snapshot."""
@@ -493,9 +522,9 @@ class IcebergTarget(Generations):
             self._session.sql(f"ALTER TABLE {self._table(table)} UNSET TBLPROPERTIES ({names})")
         self._settled.add(table)
 
-    def _recorded(self, place: Place) -> TableLayout:
-        """Return the layout that a generation was written with, without properties."""
-        found = (each.summary() for each in self._ancestors(place))
+    def _recorded(self, place: Place, head: int | None = None) -> TableLayout:
+        """Return the layout that a generation was written with, without properties; `head` is a snapshot of it."""
+        found = (each.summary() for each in self._ancestors(place, head))
         newest = next((summary for summary in found if summary.get(CUT) is not None), None)
         return TableLayout.from_json(None if newest is None else newest.get(LAYOUT))
 

@@ -24,6 +24,9 @@ DELETED: Final = "_tailrace_deleted"
 """Column that marks a deleted row; of its other columns only the key columns are set."""
 
 
+DELETED_AT: Final = "_deleted_at"
+"""Column of a view with soft deletes: the commit time of a row's deletion, NULL for a live row."""
+
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 FROM_LSN, FROM_ORDINAL = "valid_from_lsn", "valid_from_ordinal"
 TO_LSN, TO_ORDINAL = "valid_to_lsn", "valid_to_ordinal"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -32,6 +32,7 @@ from tailrace.spark_jobs.maintain.history_batch import KeepingBatch
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.percolate import PercolateBatch
 from tailrace.spark_jobs.maintain.query_batch import QueryBatch
+from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.views.lower import in_order
 
@@ -142,8 +143,13 @@ def _of_table(shared: Shared, table: KeptView, seen: SeenCut, pins: ExitStack) -
     """Return the content of a view of one table, or of a base table."""
     (topic,) = table.declared.topics
     pins.callback(table.batch.release)
-    content = table.batch.whole(shared.records.latest(topic, [], seen.cut.offsets.get(topic, [])), seen, Report())
-    return _paired(table.batch, content.rows, tuple(content.key), pins)
+    batch = table.batch
+    content = batch.whole(shared.records.latest(topic, [], seen.cut.offsets.get(topic, [])), seen, Report())
+    found = _paired(batch, content.rows, tuple(content.key), pins)
+    live = batch.target.live()
+    if isinstance(batch, TableBatch) and live is not None:
+        return replace(found, rest=batch.retained(live.generation, found.rows, found.key))
+    return found
 
 
 def _of_view(shared: Shared, view: KeptView, seen: SeenCut, pins: ExitStack) -> _Whole:

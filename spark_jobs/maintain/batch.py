@@ -90,6 +90,10 @@ class ViewBatch(ABC, Generic[R]):
     def whole(self, found: R, seen: SeenCut, report: Report) -> Content:
         """Return the whole content as of the cut, from what was read with nothing applied."""
 
+    def first(self, found: R, seen: SeenCut, report: Report) -> Content:
+        """Return the rows that a new generation begins with: the content, and what its target retains beside that."""
+        return self.whole(found, seen, report)
+
     @abstractmethod
     def change(self, applied: Applied, found: R, seen: SeenCut, report: Report) -> Applied:
         """Bring the generation of `applied` to the cut by what was read since."""
@@ -145,7 +149,7 @@ class ViewBatch(ABC, Generic[R]):
             report.stage("read")
             if since is None:
                 report.replaced = True
-                content = self.whole(found, seen, report)
+                content = self.first(found, seen, report)
                 return fill(self.target, content, self.commit(seen, content.history_from), into)
             return self.change(since, found, seen, report)
         finally:
@@ -245,7 +249,8 @@ def check_definition(view: Declared, applied: Applied) -> None:
                 "TR-537",
                 f'view "{view.name}" was built with another layout',
                 view=view.name,
-                detail="Its partitions, sort order, mapping, index settings or routing differ from the configuration.",
+                detail="Its partitions, sort order, deletes, mapping, index settings or routing are not those of the"
+                " configuration.",
             )
         raise RebuildError(
             "TR-548",

@@ -105,11 +105,14 @@ class Inputs:
         return applied
 
     def at(self, name: str, cut: Cut) -> str:
-        """Return the FROM item of an input as of `cut`. RebuildError (TR-551) if that state is missing."""
+        """Return the FROM item of the rows of an input as of `cut`, without soft-deleted ones.
+
+        RebuildError (TR-551) if that state is missing.
+        """
         target, snapshot = self._target(name), self.snapshot(name, cut)
         if snapshot is None:
             raise self._gone(name, cut)
-        return f"{target.table()} VERSION AS OF {snapshot}"
+        return target.live_at(snapshot) if is_view(name) else f"{target.table()} VERSION AS OF {snapshot}"
 
     def _gone(self, name: str, cut: Cut) -> RebuildError:
         what = "It was rebuilt" if is_view(name) else "Its base table was made anew"

@@ -19,6 +19,7 @@ from tailrace.spark_jobs.maintain.inputs import Inputs
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.percolate import PercolateBatch
 from tailrace.spark_jobs.maintain.query_batch import QueryBatch
+from tailrace.spark_jobs.maintain.soft_deletes import SoftDeletesBatch
 from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.views import Declared, declare
 
@@ -43,10 +44,12 @@ def open_view(shared: Shared, name: str) -> KeptView:
         of_job = (session, shared.config, shared.records, shared.cuts)
         if view.text is not None:
             return QueryBatch(view, target, *of_job, Inputs(shared, view), shared.known)
-        if view.shape == "current":
+        if view.shape == "current" and not view.soft_deletes:
             return TableBatch(view, target, *of_job)
         assert isinstance(target, IcebergTarget)  # `declare` has checked it
         match view.shape:
+            case "current":
+                return SoftDeletesBatch(view, target, *of_job)
             case "history":
                 return HistoryBatch(view, target, *of_job, shared.known)
             case "log":

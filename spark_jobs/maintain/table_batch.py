@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,6 +23,9 @@ from tailrace.spark_jobs.views import check_shapes
 class TableBatch(ViewBatch[Latest | None]):
     """Batches of a view of one table."""
 
+    with_deletions: ClassVar[bool] = False
+    """Whether the times of deletions are read."""
+
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         shapes = self.records.newest_shapes(self.view.topics[0])
         return shapes.columns, shapes.key
@@ -31,7 +35,8 @@ class TableBatch(ViewBatch[Latest | None]):
         start = applied.cut.offsets.get(topic, []) if applied else []
 
         def read(seen: SeenCut) -> tuple[SeenCut, Latest | None]:
-            return seen, self.records.latest(topic, start, own_cut(self.view, seen).offsets.get(topic, []))
+            end = own_cut(self.view, seen).offsets.get(topic, [])
+            return seen, self.records.latest(topic, start, end, deletions=self.with_deletions)
 
         return read_whole(self.view, self.config.kafka, self.cuts.wait, seen, read)
 
@@ -51,8 +56,7 @@ class TableBatch(ViewBatch[Latest | None]):
     def change(self, applied: Applied, found: Latest | None, seen: SeenCut, report: Report) -> Applied:
         if found is not None and found.facts.truncated:
             report.replaced = True
-            content = self.whole(found, seen, report)
-            return self.target.replace(applied.generation, content.rows, content.key, self.commit(seen))
+            return self.truncate(applied, found, seen, report)
         shapes = self._shapes(found, report)
         if found is None or found.facts.rows == 0:
             return self.unchanged(applied, seen)
@@ -61,8 +65,21 @@ class TableBatch(ViewBatch[Latest | None]):
         rows = changes(found.rows(self.session), found.facts, shapes)
         return self.target.merge(applied.generation, rows, shapes.key, self.commit(seen))
 
+    def truncate(self, applied: Applied, found: Latest, seen: SeenCut, report: Report) -> Applied:
+        """Bring the generation to the cut by changes of which one is a truncate."""
+        content = self.whole(found, seen, report)
+        return self.target.replace(applied.generation, content.rows, content.key, self.commit(seen))
+
+    def retained(self, generation: int, rows: DataFrame, key: Sequence[str]) -> DataFrame | None:
+        """Return the deleted rows that a generation retains, without those that have a key of `rows`."""
+        return None
+
+    def check_columns(self, columns: Mapping[str, DataType]) -> None:
+        """Raise ConfigError if the view cannot have these columns of its table."""
+
     def _shapes(self, found: Latest | None, report: Report) -> TableShapes:
         shapes = self.records.shapes(self.view.topics[0], found.facts.schema_ids if found else frozenset())
         check_shapes(self.view, shapes)
+        self.check_columns(shapes.columns)
         report.rows = found.facts.rows if found else 0
         return shapes

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tailrace.schemas.envelope import FRAMING_SIZE, TRUNCATE_KEY, schema_id_of
-from tailrace.sinks.target.protocol import DELETED
+from tailrace.sinks.target.protocol import DELETED, DELETED_AT
 from tailrace.spark_jobs.topics.shapes import Shape, TableShapes
 
 
@@ -20,17 +20,22 @@ class Facts:
     """Facts that a batch needs before its rows are read, from one pass over the newest records.
 
     `truncated` maps a partition to the offset of its last truncate. `ids` and `key_ids` are the schema ids of values
-    and keys, without records before a truncate: their types may not be convertible to the newest ones.
+    and keys, without records before a truncate: their types may not be convertible to the newest ones. `deletion_ids`
+    are those of the deletions that `newest_with_deletions` retains.
     """
 
     rows: int
     truncated: dict[int, int]
     ids: frozenset[int]
     key_ids: frozenset[int]
+    deletion_ids: frozenset[int] = frozenset()
 
     @property
     def schema_ids(self) -> frozenset[int]:
-        return self.ids | self.key_ids
+        return self.ids | self.key_ids | self.deletion_ids
+
+
+DELETION, TAKEN = "deletion", "taken_ms"
 
 
 def newest(records: DataFrame) -> DataFrame:
@@ -38,6 +43,21 @@ def newest(records: DataFrame) -> DataFrame:
     return records.groupBy("partition", "key").agg(
         F.max_by("value", "offset").alias("value"), F.max("offset").alias("offset")
     )
+
+
+def newest_with_deletions(records: DataFrame) -> DataFrame:
+    """Keep the last record of each key like `newest`, with what tells the time of a deletion.
+
+    `deletion` is the value before a tombstone, `taken_ms` the Kafka timestamp. `records` has a column timestamp.
+    """
+    before = F.max_by("value", F.when(F.col("value").isNotNull(), F.col("offset")))
+    last = records.groupBy("partition", "key").agg(
+        F.max_by("value", "offset").alias("value"),
+        F.max("offset").alias("offset"),
+        F.unix_millis(F.max_by("timestamp", "offset")).alias(TAKEN),
+        before.alias("before"),
+    )
+    return last.withColumn(DELETION, F.when(F.col("value").isNull(), F.col("before"))).drop("before")
 
 
 _WORD: Final = 64
@@ -72,15 +92,17 @@ def _word() -> Column:
 
 def facts(latest: DataFrame) -> Facts:
     """Return the facts of the newest records, which should be persisted: they are read again afterwards."""
-    framings = (F.substring(part, 1, FRAMING_SIZE) for part in ("key", "value"))
+    parts = ("key", "value", DELETION) if DELETION in latest.columns else ("key", "value")
+    framings = (F.substring(part, 1, FRAMING_SIZE) for part in parts)
     found = latest.groupBy("partition", _is_truncate(), *framings).agg(F.count("*"), F.max("offset")).collect()
-    truncated = {partition: offset for partition, truncate, _, _, _, offset in found if truncate}
-    kept = [row for row in found if not row[1] and row[5] > truncated.get(row[0], -1)]
+    truncated = {row[0]: row[-1] for row in found if row[1]}
+    kept = [row for row in found if not row[1] and row[-1] > truncated.get(row[0], -1)]
     return Facts(
-        rows=sum(row[4] for row in found if not row[1]),
+        rows=sum(row[-2] for row in found if not row[1]),
         truncated=truncated,
         ids=frozenset(schema_id_of(bytes(row[3])) for row in kept if row[3] is not None),
         key_ids=frozenset(schema_id_of(bytes(row[2])) for row in kept),
+        deletion_ids=frozenset(schema_id_of(bytes(row[4])) for row in kept if DELETION in parts and row[4] is not None),
     )
 
 
@@ -88,13 +110,20 @@ def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
     """Decode the newest records into the newest shape's columns and `DELETED`, one row per key.
 
     Records before a truncate in their partition are left out: the caller then replaces the whole content.
-    A delete is an event, a tombstone, or both compacted to one; the key bytes identify the deleted row.
+    A delete is an event, a tombstone, or both compacted to one; the key bytes identify the deleted row. Records with
+    their deletions (`newest_with_deletions`) also have `DELETED_AT`: the commit time in the event, else, of a tombstone
+    whose event was compacted, the time at which that was written.
     """
+    timed = DELETION in latest.columns
     columns = shapes.columns
     keys = [shape for number, shape in shapes.keys.items() if number in known.key_ids]
     rows = [shape for number, shape in shapes.rows.items() if number in known.ids]
+    of_deletions = known.ids | known.deletion_ids if timed else frozenset[int]()
+    events = [shape for number, shape in shapes.rows.items() if number in of_deletions]
     decoded = _behind_truncates(latest, known.truncated).select(
-        F.col("key"), *(shape.decode(F.col("value"))["after"].alias(f"row{shape.id}") for shape in rows)
+        F.col("key"),
+        *(shape.decode(F.col("value"))["after"].alias(f"row{shape.id}") for shape in rows),
+        *((F.coalesce(DELETION, "value").alias(DELETION), F.col(TAKEN)) if timed else ()),
     )
     there = reduce(Column.__or__, (F.col(f"row{s.id}").isNotNull() for s in rows), F.lit(False))
     # A separate projection: Spark would otherwise decode once for each extracted column.
@@ -102,11 +131,29 @@ def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
         "*",
         (~there).alias(DELETED),
         *(F.when(~there, shape.decode(F.col("key"))).alias(f"key{shape.id}") for shape in keys),
+        *(F.when(~there, shape.decode_change(F.col(DELETION))).alias(f"event{shape.id}") for shape in events),
     )
     return located.select(
         *(_column(name, shapes, rows, keys).cast(kind).alias(name) for name, kind in columns.items()),
         F.col(DELETED),
+        *((F.when(F.col(DELETED), _time("d", events)).alias(DELETED_AT),) if timed else ()),
     )
+
+
+def truncated_at(latest: DataFrame, shapes: TableShapes) -> Column:
+    """Return the commit time of the last truncate, as a literal; `latest` is of `newest_with_deletions` and has one."""
+    found = latest.where(_is_truncate())
+    framings = found.select(F.substring("value", 1, FRAMING_SIZE)).distinct().collect()
+    ids = {schema_id_of(bytes(row[0])) for row in framings if row[0] is not None}
+    events = [shape for number, shape in shapes.rows.items() if number in ids]
+    decoded = found.select(TAKEN, *(shape.decode_change(F.col("value")).alias(f"event{shape.id}") for shape in events))
+    return F.timestamp_millis(F.lit(decoded.agg(F.unix_millis(F.max(_time("t", events)))).collect()[0][0]))
+
+
+def _time(op: str, events: Iterable[Shape]) -> Column:
+    """Return the commit time in an event of this kind, or the Kafka timestamp of its record."""
+    told = (F.when(F.col(f"event{s.id}.op") == op, F.col(f"event{s.id}.source.ts_ms")) for s in events)
+    return F.timestamp_millis(F.coalesce(*told, F.col(TAKEN)))
 
 
 def _column(name: str, shapes: TableShapes, rows: Iterable[Shape], keys: Iterable[Shape]) -> Column:

@@ -23,7 +23,7 @@ from tailrace.sinks.target.few_rows import FewRows
 from tailrace.spark_jobs.topics.decoded import decoded
 from tailrace.spark_jobs.topics.events import EventFacts, commit_lsn, positioned
 from tailrace.spark_jobs.topics.events import facts as event_facts
-from tailrace.spark_jobs.topics.latest import Facts, changes, facts, marked, newest, newest_marks
+from tailrace.spark_jobs.topics.latest import Facts, changes, facts, marked, newest, newest_marks, newest_with_deletions
 from tailrace.spark_jobs.topics.shapes import TableShapes, table_shapes
 from tailrace.spark_jobs.topics.small_span import NewestRecords, SmallSpanReader
 from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_between, spans
@@ -137,22 +137,27 @@ class Records:
     def _spans(self) -> Spans:
         return getattr(self._thread, "spans", None) or self._outside
 
-    def latest(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Latest | None:
-        """Return the newest record of each key in a span, already read; None if the span is empty."""
+    def latest(self, topic: str, start: Sequence[int], end: Sequence[int], *, deletions: bool = False) -> Latest | None:
+        """Return the newest record of each key in a span, already read; None if the span is empty.
+
+        With `deletions`, a deleted row has the time of its deletion. A large span then takes longer: values are moved.
+        """
         size = records_between(start, end)
         few = size < FEW_RECORDS
         session = self._few if few else self.session
 
         def read() -> Latest | None:
-            found = self._read_here(topic, start, end) if 0 < size < FEW_RECORDS else None
+            here = 0 < size < FEW_RECORDS and not deletions
+            found = self._read_here(topic, start, end) if here else None
             if found is None:
                 with self._reading[few]:
-                    raw = records(session, self._kafka, topic, start, end)
-                    found = None if raw is None else self._read(raw, size)
+                    raw = records(session, self._kafka, topic, start, end, ("timestamp",) if deletions else ())
+                    if raw is not None:
+                        found = self._read_deletions(raw) if deletions else self._read(raw, size)
             self._check_beginnings(topic, start, end)
             return found
 
-        return self._spans.once.get(("latest", topic, tuple(start), tuple(end)), read)
+        return self._spans.once.get(("latest", topic, tuple(start), tuple(end), deletions), read)
 
     def latest_after(self, topic: str, end: Sequence[int], lsn: int) -> Latest | None:
         """Return the newest record of each key that has one after an LSN, up to `end`; None if there are no records.
@@ -240,6 +245,10 @@ class Records:
         else:
             whole = self.keep(raw)
             frame = marked(whole, self.keep(newest_marks(whole)))
+        return Latest(self._named(frame), facts(frame))
+
+    def _read_deletions(self, raw: DataFrame) -> Latest:
+        frame = self.keep(newest_with_deletions(raw))
         return Latest(self._named(frame), facts(frame))
 
     def _read_whole(self, raw: DataFrame) -> Every | None:

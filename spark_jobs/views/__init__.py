@@ -54,6 +54,7 @@ class Declared:
     lateness_s: float | None = None
     queries: str | None = None
     captured: tuple[str, ...] = ()
+    soft_deletes: bool = False
     layout: str | None = None
     """The identity of the target's layout, as far as only a rebuild changes it."""
 
@@ -126,6 +127,7 @@ def declare(config: Config, name: str) -> Declared:
         history_from=None if view.history_from is None else parse_lsn(view.history_from),
         queries=queries,
         captured=tuple(map(".".join, captured)),
+        soft_deletes=view.deletes == "soft",
         layout=layout,
     )
 

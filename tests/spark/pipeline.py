@@ -225,6 +225,12 @@ class Transaction:
         self._send(table, raw, self._value(table, before, "d"))
         self._send(table, raw, None)
 
+    def compacted_delete(self, name: str, *key: Any) -> None:
+        """Delete a row, leaving what compaction does: the tombstone."""
+        table = self._pipeline.tables[name]
+        del table.rows[key]
+        self._send(table, self._key(table, key), None)
+
     def change_key(self, name: str, old: tuple[Any, ...], row: Row) -> None:
         self.delete(name, *old)
         self.put(name, row)

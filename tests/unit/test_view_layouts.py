@@ -73,6 +73,10 @@ def test_a_sort_order_has_the_null_order_of_sql() -> None:
         {"routing": "id"},
         {"target": "search", "sort_by": ["id"]},
         {"shape": "percolate", "queries": "public.q.q", "sort_by": ["epoch"]},
+        {"deletes": "none"},
+        {"deletes": "soft", "target": "search"},
+        {"deletes": "soft", "shape": "history"},
+        {"deletes": "soft", "table": None, "query": "SELECT id FROM public.t", "key": ["id"]},
     ],
 )
 def test_a_layout_that_cannot_be_read_is_refused(layout: dict[str, Any]) -> None:
@@ -154,6 +158,11 @@ def test_only_what_needs_a_rebuild_is_part_of_the_definition() -> None:
     days = definition(partition_by=["days( at )"])
     assert days == definition(partition_by=["days(at)"], table_properties={"owner": "shop"})
     assert days != definition(partition_by=["days(at)"], sort_by=["id"])
+    soft = definition(deletes="soft")
+    assert soft not in (None, days)
+    assert definition(deletes="hard") is None
+    assert table(deletes="soft", sort_by=["id"]).to_json() != table(sort_by=["id"]).to_json()
+    assert TableLayout.from_json(table(deletes="soft").to_json()) == table(deletes="soft")
     assert definition(shape="history", partition_by=["days(at)"]) == f"history{days}"
     assert definition(target="search", index_settings={"number_of_replicas": 2}) is None
     shards = definition(target="search", index_settings={"number_of_shards": 2})
