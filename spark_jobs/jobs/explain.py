@@ -109,7 +109,11 @@ def declared_query(config: Config, view: Declared, stored: list[StoredSchema]) -
     topics = Topics(config.kafka.prefix)
     found = {table: table_of(topics, table, stored) for table in view.tables}
     found |= {lower: _info(config, lower, stored) for lower in view.views}
-    catalog: dict[str, TableInfo] = {name: info for name, info in found.items() if info is not None}
+    catalog: dict[str, TableInfo] = {
+        name: info.with_commits() if view.commits and name in view.tables else info
+        for name, info in found.items()
+        if info is not None
+    }
     assert view.text is not None
     known = captured(config.kafka.prefix, stored)
     return declare(view.text, view.key or (), catalog, view.refresh, known)

@@ -24,7 +24,9 @@ from tailrace.sinks.target.tables import Tables
 from tailrace.spark_jobs.jobs.swap import alone, held
 from tailrace.spark_jobs.jobs.verify import is_whole, versions_or_changes
 from tailrace.spark_jobs.log import line
+from tailrace.spark_jobs.lookup.known_tables import rows_of_table
 from tailrace.spark_jobs.lookup.table_rows import NotKnown
+from tailrace.spark_jobs.maintain.base_tables import base_name
 from tailrace.spark_jobs.maintain.batch import Report, ViewBatch, check_definition
 from tailrace.spark_jobs.maintain.certain_matches import certain_matches
 from tailrace.spark_jobs.maintain.difference import not_unique
@@ -81,13 +83,14 @@ def mend(shared: Shared, view: KeptView) -> list[Mended]:
         pins.callback(batch.release)
         lower = _lower(shared, view)
         # all processes take leases downwards, and those of base tables last, in one order
-        bases = {topic: base for each in (view, *lower) for topic, base in _bases(each)}
-        for each in (view, *lower, *(bases[topic] for topic in sorted(bases))):
+        bases = {base.declared.name: base for each in (view, *lower) for base in _bases(each)}
+        for each in (view, *lower, *(bases[name] for name in sorted(bases))):
             pins.enter_context(held(each))
         seen = _level(shared, view, [*lower, *bases.values()])
         found: list[Mended] = []
         for table, topic in view.declared.topic_of.items():
-            found += _mended(shared, view, bases[topic], table, _of_table(shared, bases[topic], seen, pins), seen)
+            base = bases[base_name(topic, commits=view.declared.commits)]
+            found += _mended(shared, view, base, table, _of_table(base, seen, pins), seen)
         found += _mended(shared, view, view, None, _of_view(shared, view, seen, pins), seen)
         view.drop_differences()
         if found and isinstance(batch, QueryBatch):
@@ -106,11 +109,11 @@ def _lower(shared: Shared, view: KeptView) -> list[KeptView]:
     return [shared.views[name] for name in reversed(in_order(shared.config, sorted(below)))]
 
 
-def _bases(view: KeptView) -> Iterator[tuple[str, KeptView]]:
-    """Yield the base tables of the tables that a view's query reads itself, by topic."""
+def _bases(view: KeptView) -> Iterator[KeptView]:
+    """Yield the base tables of the tables that a view's query reads itself."""
     if isinstance(view.batch, QueryBatch):
         for topic in view.declared.topics_read:
-            yield topic, view.batch.inputs.base(topic)
+            yield view.batch.inputs.base(topic)
 
 
 def _level(shared: Shared, view: KeptView, below: Sequence[KeptView]) -> SeenCut:
@@ -136,15 +139,16 @@ def _doubt_lookups(shared: Shared, batch: QueryBatch) -> None:
     """Have all processes read the rows again that small batches look up: the wrong ones may be of the same origin."""
     for topic in batch.view.topics_read:
         with suppress(NotKnown):  # there are none
-            batch.known.of(shared.config.warehouse, topic, shared.records.shapes(topic)).doubt()
+            name = rows_of_table(topic, commits=batch.view.commits)
+            batch.known.of(shared.config.warehouse, name, batch.records.shapes(topic)).doubt()
 
 
-def _of_table(shared: Shared, table: KeptView, seen: SeenCut, pins: ExitStack) -> _Whole:
+def _of_table(table: KeptView, seen: SeenCut, pins: ExitStack) -> _Whole:
     """Return the content of a view of one table, or of a base table."""
     (topic,) = table.declared.topics
     pins.callback(table.batch.release)
     batch = table.batch
-    content = batch.whole(shared.records.latest(topic, [], seen.cut.offsets.get(topic, [])), seen, Report())
+    content = batch.whole(batch.records.latest(topic, [], seen.cut.offsets.get(topic, [])), seen, Report())
     found = _paired(batch, content.rows, tuple(content.key), pins)
     live = batch.target.live()
     if isinstance(batch, TableBatch) and live is not None:
@@ -159,7 +163,7 @@ def _of_view(shared: Shared, view: KeptView, seen: SeenCut, pins: ExitStack) -> 
         query, rows = batch.computed(seen.cut)
         return _paired(batch, rows, tuple(query.key), pins)
     if not isinstance(batch, KeepingBatch | PercolateBatch):
-        return _of_table(shared, view, seen, pins)
+        return _of_table(view, seen, pins)
     live, _ = view.load()
     assert live is not None
     there = batch.target.rows(live.generation)

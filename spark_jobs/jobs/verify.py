@@ -202,7 +202,7 @@ def _pairs(
     if isinstance(batch, QueryBatch):
         for table, topic in batch.view.topic_of.items():
             base = batch.inputs.base(topic).batch
-            content, keys = _on_topic(shared, base, seen, scope)
+            content, keys = _on_topic(base, seen, scope)
             yield table, _of_keys(Tables(pinned.bases[table], content.rows, content.key), keys)
         if scope.since is not None:
             say(event="not compared with --since: the rows of the query, only its base tables", level="warning")
@@ -223,18 +223,18 @@ def _pairs(
                 say(event="not compared: compaction may have removed queries meanwhile", view=batch.view.name)
     else:
         assert pinned.pair is not None
-        content, keys = _on_topic(shared, batch, seen, scope)
+        content, keys = _on_topic(batch, seen, scope)
         yield None, _of_keys(pinned.pair.against(content.rows), keys)
 
 
-def _on_topic(shared: Shared, batch: ViewBatch[Any], seen: SeenCut, scope: Scope) -> tuple[Content, DataFrame | None]:
+def _on_topic(batch: ViewBatch[Any], seen: SeenCut, scope: Scope) -> tuple[Content, DataFrame | None]:
     """Return the rows of a table at the cut according to its topic, and rows with the keys to compare; None: all."""
     assert isinstance(batch, TableBatch)
     (topic,) = batch.view.topics
     end = seen.cut.offsets.get(topic, [])
     if scope.since is None:
-        return batch.whole(shared.records.latest(topic, [], end), seen, Report()), None
-    found = shared.records.latest_after(topic, end, scope.since)
+        return batch.whole(batch.records.latest(topic, [], end), seen, Report()), None
+    found = batch.records.latest_after(topic, end, scope.since)
     content = batch.whole(found, seen, Report())
     if found is None:
         return content, content.rows

@@ -50,6 +50,11 @@ def rows_of_view(warehouse: Warehouse | None, view: str) -> str:
     return f"@{warehouse.namespace if warehouse is not None else ''}.{view}"
 
 
+def rows_of_table(topic: str, *, commits: bool) -> str:
+    """Return the name that the rows of a captured table have; `commits`: those with their commit columns."""
+    return f"{topic}@commits" if commits else topic
+
+
 class KnownTables:
     """The rows of the tables and views that the queries of a job read. The methods may be called from any thread."""
 

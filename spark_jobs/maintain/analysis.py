@@ -66,7 +66,8 @@ class Analysis:
     def _columns(self, name: str, reader: Declared, lower: Mapping[str, DeclaredQuery]) -> dict[str, DataType]:
         topics = Topics(self._config.kafka.prefix)
         if not is_view(name):
-            return table_shapes(self._session, reader.topic_of[name], self._stored).columns
+            shapes = table_shapes(self._session, reader.topic_of[name], self._stored)
+            return (shapes.with_commits() if reader.commits else shapes).columns
         view = declare(self._config, name)
         if view.text is None:
             topic = topics.table(*split_name(self._config.views[name].table or ""))

@@ -1,7 +1,8 @@
 """Base tables: copies of captured tables that queries read, with a state for each cut of their views.
 
 They are in the namespace ``_base`` of the warehouse, one for each topic, and are maintained like single-table views.
-Queries are computed over their snapshots, because the topics do not retain the old image of a row.
+Those with commit columns, for queries that name these, are others, in ``_base_commits``. Queries are computed over
+their snapshots, because the topics do not retain the old image of a row.
 """
 
 from __future__ import annotations
@@ -21,6 +22,17 @@ from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.views import Declared
 
 NAMESPACE: Final = "_base"
+WITH_COMMITS: Final = "_base_commits"
+
+
+def is_base(name: str) -> bool:
+    """Whether the name of a view that a job maintains is that of a base table."""
+    return name.startswith((f"{NAMESPACE}.", f"{WITH_COMMITS}."))
+
+
+def base_name(topic: str, *, commits: bool) -> str:
+    """Return the name of a topic's base table among the views that a job maintains."""
+    return f"{WITH_COMMITS if commits else NAMESPACE}.{topic}"
 
 
 class BaseTables:
@@ -29,6 +41,7 @@ class BaseTables:
     def __init__(self, shared: Shared, view: Declared) -> None:
         self._shared = shared
         self._view = view.name
+        self._commits = view.commits
         self._table_of = dict(zip(view.topics, view.captured, strict=True))
 
     def advance(self, topics: Iterable[str], seen: SeenCut) -> list[Applied]:
@@ -100,18 +113,24 @@ class BaseTables:
         return target
 
     def _kept(self, topic: str) -> KeptView:
-        known = self._shared.bases.get(topic)
-        return known or self._shared.bases.setdefault(topic, _open(self._shared, topic, self._table_of[topic]))
+        name = base_name(topic, commits=self._commits)
+        known = self._shared.bases.get(name)
+        return known or self._shared.bases.setdefault(name, self._open(topic))
+
+    def _open(self, topic: str) -> KeptView:
+        return _open(self._shared, topic, self._table_of[topic], commits=self._commits)
 
 
-def _open(shared: Shared, topic: str, table: str) -> KeptView:
+def _open(shared: Shared, topic: str, table: str, *, commits: bool) -> KeptView:
     # Kafka does not distinguish a dot and an underscore in topic names, so no two tables get the same name here.
-    declared = Declared(f"{NAMESPACE}.{topic}", "warehouse", (topic,), None, captured=(table,))
+    name = base_name(topic, commits=commits)
+    declared = Declared(name, "warehouse", (topic,), None, captured=(table,), commits=commits)
+    records = shared.records.commits() if commits else shared.records
 
     def open_batch(session: SparkSession) -> TableBatch:
         assert shared.config.warehouse is not None  # `declare` has checked it
-        warehouse = shared.config.warehouse.model_copy(update={"namespace": NAMESPACE})
+        warehouse = shared.config.warehouse.model_copy(update={"namespace": name.partition(".")[0]})
         target = IcebergTarget(session, warehouse, topic.replace(".", "_"))
-        return TableBatch(declared, target, session, shared.config, shared.records, shared.cuts)
+        return TableBatch(declared, target, session, shared.config, records, shared.cuts)
 
     return KeptView(shared, declared, open_batch)

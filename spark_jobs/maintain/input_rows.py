@@ -19,7 +19,7 @@ from tailrace.schemas.records.position import Cut
 from tailrace.sinks.control.views_topic import now_ms
 from tailrace.sinks.spark.cached_size import cached_bytes
 from tailrace.sinks.target.protocol import DELETED, FIRST, FROM_LSN, FROM_ORDINAL
-from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout, fill, rows_of_view
+from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout, fill, rows_of_table, rows_of_view
 from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, Rows, TableRows
 from tailrace.spark_jobs.maintain.batch import FEW_ROWS
 from tailrace.spark_jobs.maintain.inputs import Inputs
@@ -153,7 +153,9 @@ class InputRows:
         return self._inputs.layout(name) if is_view(name) else self._records.shapes(self._view.topic_of[name])
 
     def _called(self, name: str) -> str:
-        return rows_of_view(self._config.warehouse, name) if is_view(name) else self._view.topic_of[name]
+        if is_view(name):
+            return rows_of_view(self._config.warehouse, name)
+        return rows_of_table(self._view.topic_of[name], commits=self._view.commits)
 
     def _renew_table(self, table: str, rows: TableRows, applied: Cut, seen: SeenCut) -> Mapping[State, Moment]:
         """Bring the rows of a table from the old to the new cut, or fill them from its base table."""

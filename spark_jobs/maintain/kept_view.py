@@ -45,7 +45,7 @@ class Shared:
     views_topic: ViewsTopic
     groups: Groups
     bases: dict[str, KeptView] = field(default_factory=dict)
-    """The base tables that this job maintains, by topic (`spark_jobs.maintain.base_tables`)."""
+    """The base tables that this job maintains, by name (`spark_jobs.maintain.base_tables`)."""
     views: dict[str, KeptView] = field(default_factory=dict)
     """The views that this job maintains, or brings forward for views that read them, by name."""
     known: KnownTables = field(default_factory=KnownTables)

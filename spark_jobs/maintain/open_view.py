@@ -43,7 +43,9 @@ def open_view(shared: Shared, name: str) -> KeptView:
             )
         of_job = (session, shared.config, shared.records, shared.cuts)
         if view.text is not None:
-            return QueryBatch(view, target, *of_job, Inputs(shared, view), shared.known)
+            records = shared.records.commits() if view.commits else shared.records
+            of_query = (session, shared.config, records, shared.cuts)
+            return QueryBatch(view, target, *of_query, Inputs(shared, view), shared.known)
         if view.shape == "current" and not view.soft_deletes:
             return TableBatch(view, target, *of_job)
         assert isinstance(target, IcebergTarget)  # `declare` has checked it

@@ -167,7 +167,7 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
             ids = changed[topic].facts.schema_ids if changed and topic in changed else frozenset()
             shapes = self.records.shapes(topic, ids)
             check_shapes(self.view, shapes)
-            catalog[table] = TableInfo(tuple(shapes.columns), shapes.key)
+            catalog[table] = TableInfo(tuple(shapes.columns), shapes.key, tuple(shapes.commits))
         for view in self.view.views:
             layout = self.inputs.layout(view)
             catalog[view] = TableInfo(tuple(layout.columns), layout.key)

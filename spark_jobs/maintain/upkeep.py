@@ -22,7 +22,7 @@ from tailrace.sinks.control.views_topic import ViewRecord, now_ms, read_views
 from tailrace.sinks.iceberg.maintenance import commits_since_compaction, compact, expire
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.spark_jobs.log import line, named
-from tailrace.spark_jobs.maintain.base_tables import NAMESPACE
+from tailrace.spark_jobs.maintain.base_tables import base_name, is_base
 from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.lanes import POOL
 from tailrace.spark_jobs.views import declare
@@ -132,8 +132,7 @@ class Upkeep:
         records = read_views(config.kafka, Topics(config.kafka.prefix))
         cuts = [records[name].cut for name in self._readers(view) if name in records]
         needed = [cut for cut in cuts if cut is not None]
-        is_base = view.declared.name.startswith(f"{NAMESPACE}.")
-        keep_ms = _BASE_KEEP_MS if is_base else config.warehouse.keep_s * 1000
+        keep_ms = _BASE_KEEP_MS if is_base(view.declared.name) else config.warehouse.keep_s * 1000
         slowest = min(needed, key=lambda cut: cut.order, default=None)
         return now_ms() - keep_ms, slowest, _generations(records)
 
@@ -149,8 +148,8 @@ class Upkeep:
                 reader = declare(self._shared.config, name)
             except TailraceError:
                 continue
-            is_base = view.declared.topics[0] in reader.topics_read and view.declared.name.startswith(f"{NAMESPACE}.")
-            if reader.text is not None and (is_base or view.declared.name in reader.views):
+            bases = {base_name(topic, commits=reader.commits) for topic in reader.topics_read}
+            if reader.text is not None and view.declared.name in {*bases, *reader.views}:
                 yield name
 
 

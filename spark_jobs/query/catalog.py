@@ -18,11 +18,25 @@ from tailrace.sinks.control.schema_topic import StoredSchema
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A captured table or a view; `key` is unique. A view's key may hold NULL, which counts as a value."""
+    """A captured table or a view; `key` is unique. A view's key may hold NULL, which counts as a value.
+
+    `hidden` are those of `columns` that ``*`` does not expand to.
+    """
 
     columns: tuple[str, ...]
     key: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
 
+    def with_commits(self) -> TableInfo:
+        """Return the table with the commit columns that no column of its own has the name of."""
+        added = tuple(name for name in COMMITS if name not in self.columns)
+        return TableInfo((*self.columns, *added), self.key, added)
+
+
+COMMIT_LSN: Final = "_commit_lsn"
+COMMITTED_AT: Final = "_committed_at"
+COMMITS: Final = (COMMIT_LSN, COMMITTED_AT)
+"""Columns of a captured table in a query that names one of them: LSN and time of the commit that wrote the row."""
 
 Catalog = Mapping[str, TableInfo]
 """Tables and views by the name that queries use: ``schema.table``, or a view's plain name."""

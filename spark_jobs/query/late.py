@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from tailrace.spark_jobs.query.catalog import COMMITS
 from tailrace.spark_jobs.query.text import QueryText
 from tailrace.spark_jobs.query.times import is_window
 
@@ -29,7 +30,8 @@ def event_times(whole: exp.Query, text: QueryText, tables: Collection[str]) -> t
         if is_window(call):
             at = call.expressions[0]
             time = _traced(at)
-            if time is None or time.table not in tables:
+            # late rows are looked for on the topic by columns that a record has
+            if time is None or time.table not in tables or time.column in COMMITS:
                 raise text.error("TR-569", "lateness needs a time column of a captured table", at)
             found[time] = None
     if not found:

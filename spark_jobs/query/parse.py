@@ -22,6 +22,7 @@ from tailrace.schemas.table_names import split_name
 from tailrace.sinks.target.protocol import FIRST
 from tailrace.spark_jobs.query.asof import check_histories, hide_first, is_history, put_back, take_out
 from tailrace.spark_jobs.query.catalog import VIEWS, Catalog, is_view, name_of, not_captured
+from tailrace.spark_jobs.query.commits import hide_commits
 from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.shape import inline_ctes, one_form, settle_unions
 from tailrace.spark_jobs.query.text import QueryText
@@ -54,6 +55,7 @@ def parse(raw: exp.Query, text: QueryText, catalog: Catalog, known: Mapping[str,
         raise _unresolved(error, raw, text, catalog) from None
     assert isinstance(found, exp.Query)
     hide_first(found)
+    hide_commits(found, text, catalog)
     return settle_unions(split_windows(found))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from tailrace.schemas.envelope import FRAMING_SIZE, TRUNCATE_KEY, schema_id_of
 from tailrace.sinks.target.protocol import DELETED, DELETED_AT
+from tailrace.spark_jobs.query.catalog import COMMIT_LSN, COMMITTED_AT
 from tailrace.spark_jobs.topics.shapes import Shape, TableShapes
 
 
@@ -36,13 +37,15 @@ class Facts:
 
 
 DELETION, TAKEN = "deletion", "taken_ms"
+LSN: Final = "lsn"
+"""Column of records whose rows are to have commit columns: the commit LSN."""
 
 
 def newest(records: DataFrame) -> DataFrame:
     """Keep the last record of each key; a key is in one partition only, so offsets order its records."""
-    return records.groupBy("partition", "key").agg(
-        F.max_by("value", "offset").alias("value"), F.max("offset").alias("offset")
-    )
+    more = [name for name in records.columns if name not in ("partition", "key", "offset")]
+    last = (F.max_by(name, "offset").alias(name) for name in more)
+    return records.groupBy("partition", "key").agg(*last, F.max("offset").alias("offset"))
 
 
 def newest_with_deletions(records: DataFrame) -> DataFrame:
@@ -112,7 +115,8 @@ def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
     Records before a truncate in their partition are left out: the caller then replaces the whole content.
     A delete is an event, a tombstone, or both compacted to one; the key bytes identify the deleted row. Records with
     their deletions (`newest_with_deletions`) also have `DELETED_AT`: the commit time in the event, else, of a tombstone
-    whose event was compacted, the time at which that was written.
+    whose event was compacted, the time at which that was written. With the commit columns of `shapes`, records have
+    their `LSN`.
     """
     timed = DELETION in latest.columns
     columns = shapes.columns
@@ -120,9 +124,15 @@ def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
     rows = [shape for number, shape in shapes.rows.items() if number in known.ids]
     of_deletions = known.ids | known.deletion_ids if timed else frozenset[int]()
     events = [shape for number, shape in shapes.rows.items() if number in of_deletions]
-    decoded = _behind_truncates(latest, known.truncated).select(
+    found = _behind_truncates(latest, known.truncated)
+    if shapes.commits:
+        changed = (shape.decode_change(F.col("value")).alias(f"change{shape.id}") for shape in rows)
+        found = found.select("key", "value", LSN, *changed)
+    envelopes = {each.id: F.col(f"change{each.id}") if shapes.commits else each.decode(F.col("value")) for each in rows}
+    decoded = found.select(
         F.col("key"),
-        *(shape.decode(F.col("value"))["after"].alias(f"row{shape.id}") for shape in rows),
+        *(envelope["after"].alias(f"row{number}") for number, envelope in envelopes.items()),
+        *(_commit(rows) if shapes.commits else ()),
         *((F.coalesce(DELETION, "value").alias(DELETION), F.col(TAKEN)) if timed else ()),
     )
     there = reduce(Column.__or__, (F.col(f"row{s.id}").isNotNull() for s in rows), F.lit(False))
@@ -134,10 +144,20 @@ def changes(latest: DataFrame, known: Facts, shapes: TableShapes) -> DataFrame:
         *(F.when(~there, shape.decode_change(F.col(DELETION))).alias(f"event{shape.id}") for shape in events),
     )
     return located.select(
-        *(_column(name, shapes, rows, keys).cast(kind).alias(name) for name, kind in columns.items()),
+        *(
+            (F.col(name) if name in shapes.commits else _column(name, shapes, rows, keys)).cast(kind).alias(name)
+            for name, kind in columns.items()
+        ),
         F.col(DELETED),
         *((F.when(F.col(DELETED), _time("d", events)).alias(DELETED_AT),) if timed else ()),
     )
+
+
+def _commit(rows: Iterable[Shape]) -> Iterator[Column]:
+    """Yield the commit columns of decoded changes."""
+    yield F.col(LSN).alias(COMMIT_LSN)
+    times = (F.col(f"change{shape.id}.source.ts_ms") for shape in rows)
+    yield F.timestamp_millis(F.coalesce(*times, F.lit(None).cast("long"))).alias(COMMITTED_AT)
 
 
 def truncated_at(latest: DataFrame, shapes: TableShapes) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -23,7 +23,16 @@ from tailrace.sinks.target.few_rows import FewRows
 from tailrace.spark_jobs.topics.decoded import decoded
 from tailrace.spark_jobs.topics.events import EventFacts, commit_lsn, positioned
 from tailrace.spark_jobs.topics.events import facts as event_facts
-from tailrace.spark_jobs.topics.latest import Facts, changes, facts, marked, newest, newest_marks, newest_with_deletions
+from tailrace.spark_jobs.topics.latest import (
+    LSN,
+    Facts,
+    changes,
+    facts,
+    marked,
+    newest,
+    newest_marks,
+    newest_with_deletions,
+)
 from tailrace.spark_jobs.topics.shapes import TableShapes, table_shapes
 from tailrace.spark_jobs.topics.small_span import NewestRecords, SmallSpanReader
 from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_between, spans
@@ -103,6 +112,27 @@ class Spans:
         self.names: list[str] = []
 
 
+@dataclass(slots=True)
+class _State:
+    """The state of a job's records: sessions, locks, shapes, and the spans outside of rounds."""
+
+    few: SparkSession
+    small: SmallSpanReader
+    reading: Mapping[bool, threading.Lock]
+    outside: Spans
+    thread: threading.local
+    stored: list[StoredSchema]
+    shapes: dict[str, TableShapes]
+    lock: threading.RLock
+
+    @classmethod
+    def of(cls, session: SparkSession, kafka: Kafka) -> _State:
+        few = session.newSession()
+        set_one_task(few)
+        locks = {True: threading.Lock(), False: threading.Lock()}
+        return cls(few, SmallSpanReader(kafka), locks, Spans(), threading.local(), [], {}, threading.RLock())
+
+
 class Records:
     """Resources that all views share: cached spans of each round, schemas, sessions that read topics.
 
@@ -110,32 +140,36 @@ class Records:
     read one at a time, and so are large ones; a small span never waits for a large one.
     """
 
-    def __init__(self, session: SparkSession, kafka: Kafka) -> None:
+    def __init__(self, session: SparkSession, kafka: Kafka, of: Records | None = None) -> None:
+        """With `of`, read the rows of `of` with their commit columns; all that it holds is shared with it."""
         self.session = session
+        self.with_commits = of is not None
+        """Whether rows have commit columns (`spark_jobs.query.catalog.COMMITS`)."""
         self._kafka = kafka
         self._topics = Topics(kafka.prefix)
-        self._few = session.newSession()
-        set_one_task(self._few)
-        self._small = SmallSpanReader(kafka)
-        self._reading = {True: threading.Lock(), False: threading.Lock()}
-        self._outside = Spans()
-        self._thread = threading.local()
-        self._stored: list[StoredSchema] = []
-        self._shapes: dict[str, TableShapes] = {}
-        self._lock = threading.RLock()
+        self._state = _State.of(session, kafka) if of is None else of.state
+
+    @property
+    def state(self) -> _State:
+        """What all readers of a job share."""
+        return self._state
+
+    def commits(self) -> Records:
+        """Return these records, with rows that have their commit columns."""
+        return Records(self.session, self._kafka, self)
 
     @contextmanager
     def within(self, spans: Spans) -> Iterator[None]:
         """Assign the records that this thread reads in the block to a round."""
-        self._thread.spans = spans
+        self._state.thread.spans = spans
         try:
             yield
         finally:
-            self._thread.spans = None
+            self._state.thread.spans = None
 
     @property
     def _spans(self) -> Spans:
-        return getattr(self._thread, "spans", None) or self._outside
+        return getattr(self._state.thread, "spans", None) or self._state.outside
 
     def latest(self, topic: str, start: Sequence[int], end: Sequence[int], *, deletions: bool = False) -> Latest | None:
         """Return the newest record of each key in a span, already read; None if the span is empty.
@@ -144,20 +178,22 @@ class Records:
         """
         size = records_between(start, end)
         few = size < FEW_RECORDS
-        session = self._few if few else self.session
+        session = self._state.few if few else self.session
 
         def read() -> Latest | None:
-            here = 0 < size < FEW_RECORDS and not deletions
+            # Spark alone reads what tells deletions and commits
+            here = 0 < size < FEW_RECORDS and not deletions and not self.with_commits
             found = self._read_here(topic, start, end) if here else None
             if found is None:
-                with self._reading[few]:
-                    raw = records(session, self._kafka, topic, start, end, ("timestamp",) if deletions else ())
+                with self._state.reading[few]:
+                    more = ["timestamp"] * deletions + ["headers"] * self.with_commits
+                    raw = records(session, self._kafka, topic, start, end, more)
                     if raw is not None:
-                        found = self._read_deletions(raw) if deletions else self._read(raw, size)
+                        found = self._read_deletions(raw) if deletions else self._read(self._positioned(raw), size)
             self._check_beginnings(topic, start, end)
             return found
 
-        return self._spans.once.get(("latest", topic, tuple(start), tuple(end), deletions), read)
+        return self._spans.once.get(("latest", topic, tuple(start), tuple(end), deletions, self.with_commits), read)
 
     def latest_after(self, topic: str, end: Sequence[int], lsn: int) -> Latest | None:
         """Return the newest record of each key that has one after an LSN, up to `end`; None if there are no records.
@@ -165,23 +201,23 @@ class Records:
         The topic is read from its beginning, but only records after the LSN are retained.
         """
         few = records_between([], end) < FEW_RECORDS
-        session = self._few if few else self.session
+        session = self._state.few if few else self.session
 
         def read() -> Latest | None:
-            with self._reading[few]:
+            with self._state.reading[few]:
                 raw = records(session, self._kafka, topic, [], end, ("headers",))
-                found = None if raw is None else self._read(raw.where(commit_lsn() > lsn).drop("headers"), 0)
+                found = None if raw is None else self._read(self._positioned(raw.where(commit_lsn() > lsn)), 0)
             self._check_beginnings(topic, [], end)
             return found
 
-        return self._spans.once.get(("latest after", topic, lsn, tuple(end)), read)
+        return self._spans.once.get(("latest after", topic, lsn, tuple(end), self.with_commits), read)
 
     def every(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Every | None:
         """Return all records of a span, already read; None if it is empty. Excess data spills to disk."""
         few = records_between(start, end) < FEW_RECORDS
 
         def read() -> Every | None:
-            with self._reading[few]:
+            with self._state.reading[few]:
                 raw = records(self.session, self._kafka, topic, start, end, ("timestamp", "headers"))
                 found = None if raw is None else self._read_whole(raw)
             self._check_beginnings(topic, start, end)
@@ -195,8 +231,8 @@ class Records:
 
         def make() -> FewRows:
             if found.here is not None and (here := decoded(found.here, found.facts, shapes)) is not None:
-                return FewRows.collected(self._few, *here)
-            return FewRows.of(changes(found.rows(self._few), found.facts, shapes))
+                return FewRows.collected(self._state.few, *here)
+            return FewRows.of(changes(found.rows(self._state.few), found.facts, shapes))
 
         return self._spans.once.get(("few", found.name, columns), make)
 
@@ -228,13 +264,13 @@ class Records:
         return frame
 
     def _read_here(self, topic: str, start: Sequence[int], end: Sequence[int]) -> Latest | None:
-        here = self._small.newest(topic, start, end)
+        here = self._state.small.newest(topic, start, end)
         if here is None:
             return None
         spans, name = self._spans, f"tailrace_span_{next(_NUMBERS)}"
 
         def show() -> None:
-            self._few.createDataFrame(here.arrow()).coalesce(1).createOrReplaceGlobalTempView(name)
+            self._state.few.createDataFrame(here.arrow()).coalesce(1).createOrReplaceGlobalTempView(name)
             spans.names.append(name)
 
         return Latest(name, here.facts(), here, show)
@@ -246,6 +282,10 @@ class Records:
             whole = self.keep(raw)
             frame = marked(whole, self.keep(newest_marks(whole)))
         return Latest(self._named(frame), facts(frame))
+
+    def _positioned(self, raw: DataFrame) -> DataFrame:
+        """Replace the headers, if there are any, by what the commit columns need."""
+        return (raw.withColumn(LSN, commit_lsn()) if self.with_commits else raw).drop("headers")
 
     def _read_deletions(self, raw: DataFrame) -> Latest:
         frame = self.keep(newest_with_deletions(raw))
@@ -266,7 +306,7 @@ class Records:
     def release(self, spans: Spans | None = None) -> None:
         """Free the cache of a round whose batches have all ended; by default, that of reads outside of rounds."""
         if spans is None:
-            spans, self._outside = self._outside, Spans()
+            spans, self._state.outside = self._state.outside, Spans()
         for name in spans.names:
             drop_global_temp_view(self.session, name)
         for frame in spans.cached:
@@ -274,11 +314,11 @@ class Records:
 
     def close(self) -> None:
         """Close the connection to Kafka; a later read opens another one."""
-        self._small.close()
+        self._state.small.close()
 
     def forget_shapes(self) -> None:
         """Forget all shapes, so that the next caller reads the schemas topic again."""
-        self._shapes.clear()
+        self._state.shapes.clear()
 
     def newest_shapes(self, topic: str) -> TableShapes:
         """Read the schemas topic again and return the shapes of a topic."""
@@ -291,16 +331,16 @@ class Records:
         The schemas topic is read again if one of `ids` is not known as the newest. It may be the newest by now: when
         a table returns to an earlier shape, a registry returns the earlier id.
         """
-        with self._lock:
-            known = self._shapes.get(topic)
+        with self._state.lock:
+            known = self._state.shapes.get(topic)
             if known is None or not ids <= known.newest:
-                self._stored = read_schemas(self._kafka, self._topics)
-                known = self._shapes[topic] = table_shapes(self.session, topic, self._stored)
+                self._state.stored = read_schemas(self._kafka, self._topics)
+                known = self._state.shapes[topic] = table_shapes(self.session, topic, self._state.stored)
             if missing := sorted(ids - known.ids):
                 raise SinkError(
                     "TR-523",
                     f'schema {missing[0]} of topic "{topic}" is not on the schemas topic',
-                    detail=f"There are {len(self._stored)} schemas, {len(known.ids)} of them for this topic.",
+                    detail=f"There are {len(self._state.stored)} schemas, {len(known.ids)} of them for this topic.",
                     hint="tailrace config show  # kafka.prefix must be that of the pipeline that wrote the topic",
                 )
-            return known
+            return known.with_commits() if self.with_commits else known

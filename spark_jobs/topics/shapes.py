@@ -8,7 +8,7 @@ another scale as if it had the new scale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StructType,
+    TimestampType,
 )
 
 from tailrace.schemas.avro import SOURCE_NAME
@@ -34,7 +35,7 @@ from tailrace.schemas.errors import StateError
 from tailrace.schemas.evolution import row_record
 from tailrace.schemas.keyless import no_key
 from tailrace.sinks.control.schema_topic import StoredSchema
-from tailrace.spark_jobs.query.catalog import captured
+from tailrace.spark_jobs.query.catalog import COMMIT_LSN, COMMITTED_AT, captured
 
 _OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
 """Dates before 1582 are in the proleptic Gregorian calendar, as PostgreSQL's are."""
@@ -79,6 +80,8 @@ class TableShapes:
     rows: dict[int, Shape]
     captured: Mapping[str, bool] = field(default_factory=dict)
     """If there are no row shapes: the captured tables, and whether each has a key, for a hint."""
+    commits: Mapping[str, DataType] = field(default_factory=dict)
+    """The commit columns that rows have beside their own."""
 
     @property
     def ids(self) -> set[int]:
@@ -90,7 +93,13 @@ class TableShapes:
 
     @property
     def columns(self) -> dict[str, DataType]:
-        return self.rows[next(reversed(self.rows))].types
+        return {**self.rows[next(reversed(self.rows))].types, **self.commits}
+
+    def with_commits(self) -> TableShapes:
+        """Return the same with the commit columns that no column of the table has the name of."""
+        kinds: dict[str, DataType] = {COMMIT_LSN: LongType(), COMMITTED_AT: TimestampType()}
+        own = self.columns if self.rows else {}
+        return replace(self, commits={name: kind for name, kind in kinds.items() if name not in own})
 
     def columns_of(self, ids: Iterable[int]) -> dict[str, DataType]:
         """Return the columns of these schemas and of the newest one; of each column, its newest type."""

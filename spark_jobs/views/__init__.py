@@ -21,8 +21,9 @@ from tailrace.schemas.shapes import SHAPES, ShapeName
 from tailrace.schemas.table_names import parts_of, split_name, written
 from tailrace.sinks.read.targets import TARGETS
 from tailrace.spark_jobs.query.catalog import is_view, not_captured
+from tailrace.spark_jobs.query.commits import names_commits
 from tailrace.spark_jobs.query.declared import Refresh
-from tailrace.spark_jobs.query.parse import tables_of
+from tailrace.spark_jobs.query.parse import tables_of, tree
 from tailrace.spark_jobs.query.text import QueryText
 from tailrace.spark_jobs.views.lower import in_order, lower_views, tables_below
 
@@ -55,6 +56,8 @@ class Declared:
     queries: str | None = None
     captured: tuple[str, ...] = ()
     soft_deletes: bool = False
+    commits: bool = False
+    """Whether the query reads its tables with their commit columns."""
     layout: str | None = None
     """The identity of the target's layout, as far as only a rebuild changes it."""
 
@@ -157,6 +160,7 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
         view.refresh,
         lateness_s=view.lateness_s,
         captured=tuple(map(".".join, below)),
+        commits=bool(tables) and names_commits(tree(text)),
     )
 
 

@@ -14,6 +14,7 @@ from tailrace.sinks.iceberg.maintenance import PINNED
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.spark_jobs.jobs.swap import held
 from tailrace.spark_jobs.jobs.verify import verify
+from tailrace.spark_jobs.maintain.base_tables import base_name
 from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tailrace.spark_jobs.maintain.upkeep import Upkeep
@@ -77,7 +78,7 @@ def test_upkeep_leaves_every_state_that_is_still_needed(bench: Make, monkeypatch
     shop.step()
     quick, slow = shop.views.values()
     commit(shop, 4, quick)
-    base = shop.bench.shared.bases[shop.bench.pipeline.topics.table("public", "orders")]
+    base = shop.bench.shared.bases[base_name(shop.bench.pipeline.topics.table("public", "orders"), commits=False)]
     states = target(quick).snapshots()
     before, files = target(quick).live(), data_files(shop, quick)
     tidy(shop, 3600)
