@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.launch.class_archive import archive_options
 from tailrace.cdc.launch.jars import jars
 from tailrace.cdc.launch.java import SMALL_SPARK, SPARK, find_java
+from tailrace.cdc.launch.spark_job import package_folder
 from tailrace.schemas.config.model import Config, Kafka, Search, Source, Spark, View, Warehouse
 from tailrace.sinks.control.views_topic import ViewsTopic
 from tailrace.sinks.kafka.groups import Groups
@@ -36,6 +38,12 @@ ROUNDS = int(os.environ.get("TAILRACE_TEST_ROUNDS", "1"))
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """With few rows, compiling a query takes longer than running it; end-to-end and cluster tests compile."""
+
+
+def spark_conf(settings: Mapping[str, str]) -> str:
+    """Return lines for the section ``[spark.conf]``."""
+    return "".join(f'"{name}" = "{value}"\n' for name, value in settings.items())
+
 
 REVISION_BEFORE = "f5781bfc92bbe59e88031f178aaa5b2d610c6b19"
 """The last revision with another module tree; this one must continue its work."""
@@ -74,17 +82,21 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 @pytest.fixture(scope="session")
 def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
-    os.environ["JAVA_HOME"] = str(find_java("Spark", SPARK).home)
-    connectors = os.pathsep.join(str(path) for path in jars("spark"))
+    java, connectors = find_java("Spark", SPARK), jars("spark")
+    os.environ["JAVA_HOME"] = str(java.home)
     settings = {
-        "spark.driver.extraClassPath": connectors,
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, connectors)),
         "spark.driver.memory": "1500m",
         # full size from the start: a heap that grows is collected much more often
         "spark.driver.extraJavaOptions": f"{SMALL_SPARK} -Xms1500m -Xmn600m",
         **INTERPRETED,
     }
     config = Config(source=Source(dsn=""), warehouse=warehouse, spark=Spark(conf=settings))
-    session = open_session(config, "local[2]")
+    # the archive of the jobs that tests start, if one of them has written it
+    archive = archive_options(java, [package_folder("pyspark") / "jars", *connectors], write=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", " ".join(archive))
+        session = open_session(config, "local[2]")
     yield session
     session.stop()
 
