@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -311,7 +312,8 @@ def test_a_rebuild_foretells_its_size_and_reports_progress(
     assert [each["event"] for each in lines if each["event"] != "progress"][-1] == "generation swapped"
 
 
-_SWAPS = 20
+_SWAPS = 12
+"""A new transaction comes before four of them, and is applied to the live generation before two."""
 
 
 @pytest.mark.parametrize("target", ["warehouse", "search"])
@@ -368,7 +370,10 @@ def search_reader(made: Bench, url: str) -> Callable[[], list[int]]:
 
 
 class Reader(threading.Thread):
-    """Reads in a tight loop and records which transaction it sees, and any inconsistent result."""
+    """Reads half of the time and records which transaction it sees, and any inconsistent result.
+
+    Without pauses, it would take the time of the swaps, of which each is seen by dozens of reads.
+    """
 
     def __init__(self, read: Callable[[], list[int]]) -> None:
         super().__init__(daemon=True)
@@ -378,7 +383,9 @@ class Reader(threading.Thread):
         self.wrong: list[Any] = []
 
     def run(self) -> None:
-        while not self._stop_it.is_set() and not self.wrong:
+        took = 0.0
+        while not self._stop_it.wait(took) and not self.wrong:
+            began = time.monotonic()
             try:
                 found = self._read()
             except Exception as error:
@@ -388,6 +395,7 @@ class Reader(threading.Thread):
                 self.wrong.append((self.seen[-1:], found))
             else:
                 self.seen.append(found[0])
+            took = time.monotonic() - began
 
     def end(self) -> None:
         self._stop_it.set()
