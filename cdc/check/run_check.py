@@ -24,11 +24,13 @@ Part = Literal["source", "kafka", "views"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 
-def check(config: Config, parts: Collection[Part] = PARTS, path: Path | None = None) -> list[Finding]:
+def check(
+    config: Config, parts: Collection[Part] = PARTS, path: Path | None = None, *, inside: bool = False
+) -> list[Finding]:
     """Return the findings of these parts, those that stop a start first.
 
     The table of starts compares PostgreSQL with Kafka, so it needs both parts. `path` is the configuration's file,
-    for the job that reads queries.
+    for the job that reads queries. `inside`: a daemon checks what its own next start needs; that it runs is no finding.
     """
     findings = Findings()
     answers = "kafka" in parts and check_kafka(config, findings)
@@ -36,8 +38,8 @@ def check(config: Config, parts: Collection[Part] = PARTS, path: Path | None = N
     if "source" in parts:
         with connected(config, findings) as connection:
             if connection is not None:
-                begun, runs = _check_source(config, connection, findings, kafka=answers)
-        check_host(config, findings, runs=runs)
+                begun, runs = _check_source(config, connection, findings, kafka=answers, inside=inside)
+        check_host(config, findings, runs=runs or inside)
     if answers:
         check_topics(config, own_topic_specs(config.kafka), findings)
         check_registry(config, findings, first=begun.states is None)
@@ -48,16 +50,16 @@ def check(config: Config, parts: Collection[Part] = PARTS, path: Path | None = N
 
 
 def _check_source(
-    config: Config, connection: psycopg.Connection, findings: Findings, *, kafka: bool
+    config: Config, connection: psycopg.Connection, findings: Findings, *, kafka: bool, inside: bool
 ) -> tuple[Begun, bool]:
     """Return what earlier starts have left, and whether a daemon reads the slot."""
     if not check_server(config, connection, findings):
         return Begun(), False
-    slot = check_slot(config, connection, findings)
+    slot = check_slot(config, connection, findings, inside=inside)
     with findings.probing("source"):
         check_room(connection, findings, slot)
     if kafka:
-        begun = check_start(config, connection, findings, slot)
+        begun = check_start(config, connection, findings, slot, inside=inside)
     else:
         begun = Begun({} if slot is not None else None)
         check_publications(config, connection, findings)

@@ -26,13 +26,14 @@ _LONG_S: Final = 60
 def connected(config: Config, findings: Findings) -> Iterator[psycopg.Connection | None]:
     """Yield a connection on which the server itself refuses every write; None if there is none.
 
-    A lock that is not granted within 2 s ends the block with a finding.
+    A lock that is not granted within 2 s, or a query that takes more than 30 s, ends the block with a finding.
     """
     connection = None
     with findings.probing("source"):
         connection = connect(config.source.dsn.get_secret_value(), application_name="tailrace check")
         connection.execute("SET default_transaction_read_only = on")
         connection.execute("SET lock_timeout = '2s'")
+        connection.execute("SET statement_timeout = '30s'")
     if connection is None:
         yield None
         return

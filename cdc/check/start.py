@@ -26,14 +26,16 @@ class Begun:
     lost: Mapping[str, StateError] = field(default_factory=dict)
 
 
-def check_start(config: Config, connection: psycopg.Connection, findings: Findings, found: Slot | None) -> Begun:
+def check_start(
+    config: Config, connection: psycopg.Connection, findings: Findings, found: Slot | None, *, inside: bool = False
+) -> Begun:
     """Report the row of the table of starts that refuses this start; return what earlier starts have left.
 
-    While another process reads the slot, what only its owner can know is not decided.
+    While a process reads the slot, or may do so at any moment (`inside`), what only its owner can know is not decided.
     """
     lost: Mapping[str, StateError] = {}
     with findings.probing("start"):
-        owned = found is not None and found.active_pid is None
+        owned = found is not None and found.active_pid is None and not inside
         try:
             _, start = settled(config, connection, owned=owned)
             lost = start.lost
@@ -52,14 +54,16 @@ def check_start(config: Config, connection: psycopg.Connection, findings: Findin
     return Begun({}, lost)
 
 
-def check_slot(config: Config, connection: psycopg.Connection, findings: Findings) -> Slot | None:
-    """Report a slot that cannot be used, is in use or close to its limit; return it."""
+def check_slot(
+    config: Config, connection: psycopg.Connection, findings: Findings, *, inside: bool = False
+) -> Slot | None:
+    """Report a slot that cannot be used, is in use (unless `inside` its reader) or close to its limit; return it."""
     found = slot.inspect(connection, config.source.slot)
     if found is None:
         return None
     with findings.probing("source"):
         found.check(catalog.server(connection).database)
-    if found.active_pid is not None:
+    if found.active_pid is not None and not inside:
         seen = f'Slot "{found.name}" is read by server process {found.active_pid}.'
         findings.advise("TR-913", Severity.NOTE, "source", seen)
     if found.wal_status in ("extended", "unreserved") and found.safe_wal_size is not None:

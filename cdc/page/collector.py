@@ -1,8 +1,8 @@
-"""Collector of the status page: two threads, one snapshot that all clients share.
+"""Collector of the status page: three threads, one snapshot that all clients share.
 
-One thread samples the daemon's health every five seconds and, while somebody looks, renders the page every second. The
-other one reads PostgreSQL and Kafka, only while somebody looks, and rests at least three times as long as it read.
-Memory: one hour of samples, one status, one rendered page.
+One thread samples the daemon's health every five seconds and, while somebody looks, renders the page every second.
+Another one reads PostgreSQL and Kafka, only while somebody looks, and rests at least three times as long as it read.
+The third one is that of `checks.py`. Memory: one hour of samples, one status, one check, one rendered page.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from tailrace.cdc.operations.read_status import FromInside, read_pipeline
 from tailrace.cdc.operations.status import Status
 from tailrace.cdc.operations.table_states import TableInfo, table_infos
 from tailrace.cdc.page.charts import Chart, chart
+from tailrace.cdc.page.checks import Checks
 from tailrace.cdc.page.contents import Contents, Known, charts_of, contents, oldest_view
 from tailrace.cdc.page.history import EVERY_S, History, measured
+from tailrace.cdc.page.watched import Watched
 from tailrace.schemas.config.model import Config
 
 log = structlog.get_logger()
 
 _TICK_S: Final = 1.0
-_LOOKED_S: Final = 15.0
-"""Time after the last request in which the page counts as looked at: a page without JavaScript reloads every 10 s."""
+_RECENT_S: Final = 15.0
+"""Age in seconds up to which the status of the servers counts as recent."""
 
 _KAFKA_S: Final = 1.5
 _LEAST_REST_S: Final = 1.0
@@ -66,45 +68,39 @@ class Collector:
         self._history = History()
         self._charts: Sequence[Chart] = ()
         self._read = _Read()
-        self._looked_at = float("-inf")
-        self._wanted = threading.Event()
+        self._watched = Watched()
         self._news = threading.Event()
-        self._closed = threading.Event()
+        self._checks = Checks(config, self._watched, self._news.set)
         self.current = Rendered()
 
     def start(self) -> None:
         """Begin to sample."""
         for name, work in (("page", self._sample_and_render), ("page-status", self._read_servers)):
             threading.Thread(target=work, name=name, daemon=True).start()
+        self._checks.start()
 
     def close(self) -> None:
         """End the threads; a request to a server that is under way is not waited for."""
-        self._closed.set()
-        self._wanted.set()
+        self._watched.close()
         self._news.set()
 
     @property
     def closed(self) -> bool:
         """Whether the daemon ends."""
-        return self._closed.is_set()
+        return self._watched.closed
 
     @property
     def is_complete(self) -> bool:
         """Whether the current page has a recent status of the servers."""
-        return time.time() - self.current.read_at < _LOOKED_S
+        return time.time() - self.current.read_at < _RECENT_S
 
     def look(self) -> None:
         """Record that somebody looks at the page now."""
-        self._looked_at = time.monotonic()
-        self._wanted.set()
-
-    @property
-    def _watched(self) -> bool:
-        return time.monotonic() - self._looked_at < _LOOKED_S
+        self._watched.look()
 
     def _sample_and_render(self) -> None:
         sampled_at = float("-inf")
-        while not self._closed.is_set():
+        while not self.closed:
             self._news.wait(_TICK_S)
             self._news.clear()
             try:
@@ -112,7 +108,7 @@ class Collector:
                 if new := time.monotonic() - sampled_at >= EVERY_S:
                     sampled_at = time.monotonic()
                     self._history.add(measured(self._health, oldest_view(self._read.status), now))
-                if self._watched:
+                if self._watched.now:
                     self._draw(now, charts=new or not self._charts)
             except Exception:
                 log.exception("status page failed; it continues")
@@ -121,18 +117,14 @@ class Collector:
         if charts:
             self._charts = charts_of(self._history, now, chart)
         read = self._read
-        known = Known(self._health, self._history, read.status, read.at, read.tables)
+        known = Known(self._health, self._history, read.status, read.at, read.tables, self._checks.current)
         html = self._render(contents(self._config, known, self._charts, self._version, now))
         before = self.current
         self.current = Rendered(before.version + (html != before.html), html, read.at)
 
     def _read_servers(self) -> None:
         waiting = WaitingChanges()
-        while not self._closed.is_set():
-            if not self._watched:
-                self._wanted.wait()
-                self._wanted.clear()
-                continue
+        while self._watched.wait():
             began = time.monotonic()
             try:
                 answer = {"pid": os.getpid(), **self._health.ready()[1]}
@@ -144,4 +136,4 @@ class Collector:
             except Exception:
                 log.exception("status page could not read the status; it continues")
             took_s = time.monotonic() - began
-            self._closed.wait(min(_MOST_REST_S, max(_LEAST_REST_S, _REST_SHARE * took_s)))
+            self._watched.rest(min(_MOST_REST_S, max(_LEAST_REST_S, _REST_SHARE * took_s)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from tailrace.cdc.check.finding import Severity
 from tailrace.cdc.health.health import Health, PastError
 from tailrace.cdc.operations.quantities import bytes_text, duration_text, lag_text, verified_text
 from tailrace.cdc.operations.status import Status
@@ -14,6 +15,7 @@ from tailrace.cdc.operations.table_states import TableInfo
 from tailrace.cdc.operations.table_waits import sentence
 from tailrace.cdc.page.attention import Problem, named_error, problems
 from tailrace.cdc.page.charts import Chart
+from tailrace.cdc.page.checks import Checked
 from tailrace.cdc.page.history import History, Sample
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import format_lsn
@@ -24,7 +26,15 @@ from tailrace.snapshot.progress import TableProgress, seconds_left
 MOST_TABLES: Final = 200
 """Maximum number of tables on the page: parked ones first, then those that changed last."""
 
+MOST_FINDINGS: Final = 100
+"""Maximum number of findings on the page: those that stop a start first."""
+
 UNKNOWN: Final = "unknown"
+_SEVERITY: Final = {
+    Severity.STOP: ("bad", "stops a start"),
+    Severity.WARN: ("warn", "warning"),
+    Severity.NOTE: ("off", "note"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +115,36 @@ class ErrorRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FindingRow:
+    """A finding of the check: the part that was checked, the present state, the remedy in words, lines to paste."""
+
+    code: str
+    tone: str
+    severity: str
+    object: str
+    seen: str
+    wanted: str
+    paste: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRows:
+    """The newest check: its time and duration, its result in words, its findings, and the number of those left out."""
+
+    at: str
+    seconds: str
+    tone: str
+    result: str
+    findings: Sequence[FindingRow]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
-    """The whole page. `status` is the same as `tailrace status --json` prints; None before it was read."""
+    """The whole page. `status` is the same as `tailrace status --json` prints; None before it was read.
+
+    `check` is None before the first check has ended.
+    """
 
     slot: str
     prefix: str
@@ -126,18 +164,20 @@ class Contents:
     dead_letters: int
     dead_topic: str
     diverts: bool
+    check: CheckRows | None
     errors: Sequence[ErrorRow]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the page is made of: the newest status with its time, the tables' states, the daemon's health."""
+    """What the page is made of: the newest status with its time, tables' states and check, the daemon's health."""
 
     health: Health
     history: History
     status: Status | None
     status_at: float
     tables: Sequence[TableInfo]
+    checked: Checked | None = None
 
 
 def contents(config: Config, known: Known, charts: Sequence[Chart], version: str, now: float) -> Contents:
@@ -165,6 +205,7 @@ def contents(config: Config, known: Known, charts: Sequence[Chart], version: str
         health.record.diverted if health.record else 0,
         Topics(config.kafka.prefix).dead,
         config.source.on_table_error == "divert",
+        None if known.checked is None else _check(known.checked),
         [_past(each) for each in reversed(health.past_errors.copy())],
     )
 
@@ -352,6 +393,22 @@ def _tables(config: Config, health: Health, tables: Sequence[TableInfo], now: fl
             )
         )
     return sorted(rows, key=lambda row: (row.tone != "bad", -ends[row.name], row.name))
+
+
+def _check(checked: Checked) -> CheckRows:
+    rows = [
+        FindingRow(each.id, *_SEVERITY[each.severity], each.object, each.seen, each.wanted, each.paste)
+        for each in checked.findings
+    ]
+    stops = sum(each.severity is Severity.STOP for each in checked.findings)
+    warnings = sum(each.severity is Severity.WARN for each in checked.findings)
+    warned = "1 warning" if warnings == 1 else f"{warnings} warnings"
+    if stops:
+        tone, result = "bad", f"{stops} {'finding stops' if stops == 1 else 'findings stop'} the next start, {warned}"
+    else:
+        tone, result = "warn" if warnings else "ok", f"nothing stops the next start, {warned}"
+    more = max(0, len(rows) - MOST_FINDINGS)
+    return CheckRows(_clock(checked.at), _seconds(checked.seconds), tone, result, rows[:MOST_FINDINGS], more)
 
 
 def _past(error: PastError) -> ErrorRow:

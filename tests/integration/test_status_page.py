@@ -24,6 +24,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tailrace.cdc.dev.state import Servers, status
+from tailrace.cdc.page.checks import Checks
 from tailrace.cdc.page.history import EVERY_S
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
@@ -31,10 +32,10 @@ from tailrace.schemas.error_codes import CODES
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord, ViewsTopic, now_ms
 from tests.support.browser import accessible, browser, console, requested_urls, resize
-from tests.support.daemon import Daemon, running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.daemon import Daemon, run_daemon, running, tailrace, wait_for_state, wait_until, write_config
 from tests.support.servers import fresh_database
 
-CELL, SECRET, DETAIL = "Heron-7-Willow", "Rowan-3-Kettle", "Osprey-5-Copper"
+CELL, SECRET, DETAIL, PASSWORD = "Heron-7-Willow", "Rowan-3-Kettle", "Osprey-5-Copper", "Linnet-9-Tin"
 VISIBLE_S = 5.0
 """A fault must be on the page within this time."""
 
@@ -82,6 +83,12 @@ class Shown:
         ViewsTopic(self.config.kafka, Topics(self.config.kafka.prefix)).publish(replace(record, error=error))
 
 
+def _checking_often(config: Path) -> None:
+    """Run the daemon with a page that checks about every second, instead of every minute."""
+    Checks.least_rest_s = Checks.rest_share = 1.0
+    run_daemon(config)
+
+
 def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -100,9 +107,10 @@ def shown(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         source.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
         more = _MORE.replace("PORT", str(port)).replace("FOLDER", str(folder))
         secret = f'on_table_error = "divert"\nhash = ["public.items.note"]\nhash_salt = "{SECRET}"\n'
-        path = write_config(folder, dsn, servers.bootstrap, f"page{os.getpid()}", more, source=secret)
+        with_password = dsn.replace("@", f":{PASSWORD}@")  # the server asks for none
+        path = write_config(folder, with_password, servers.bootstrap, f"page{os.getpid()}", more, source=secret)
         config = load(path)
-        daemon = opened.enter_context(running(path))
+        daemon = opened.enter_context(running(path, program=_checking_often))
         wait_for_state(config, source)
         url = f"http://127.0.0.1:{port}/"
         page.get(url)
@@ -198,6 +206,28 @@ def test_a_parked_table_links_to_its_codes_page_by_keyboard(shown: Shown) -> Non
     wait_until(lambda: shown.page.execute_script("return document.documentElement.dataset.live") == "true")
 
 
+def test_a_finding_of_the_check_appears_and_what_it_says_to_paste_mends_it(shown: Shown) -> None:
+    row = "return [...document.querySelectorAll('#check tbody tr')].find(row => row.innerText.includes('TR-908'))"
+    wait_until(lambda: "As tailrace check at" in shown.text)
+    assert shown.page.execute_script(row) is None
+    shown.source.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    wait_until(lambda: shown.page.execute_script(row) is not None)
+    cells = shown.page.execute_script(f"{row}.innerText")
+    assert all(part in cells for part in ("warning", "source", "In no publication: public.late.")), cells
+    paste = shown.page.execute_script(f"{row}.querySelector('pre').innerText")
+    assert "ADD TABLE" in paste
+    code = shown.page.execute_script(f"{row}.querySelector('a').href")
+    assert code == f"{shown.url}page/codes/TR-908"
+    for line in paste.splitlines():
+        shown.source.execute(line)
+    wait_until(lambda: shown.page.execute_script(row) is None)
+    assert "nothing stops the next start" in shown.text
+    # that this daemon runs, reads the slot and serves its address is no finding
+    found = shown.page.find_element(By.ID, "check").text
+    assert not [code for code in ("TR-913", "TR-112") if code in found]
+    assert console(shown.page) == []
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1600])
 def test_the_page_fits(shown: Shown, width: int, dark: bool) -> None:
@@ -232,6 +262,7 @@ def test_a_screen_reader_finds_headings_names_and_the_state(shown: Shown) -> Non
     found = accessible(shown.page)
     headings = [name for role, name in found if role == "heading"]
     assert {"Source", "Slot", "Daemon", "Topics", "Views", "Tables", "Recent errors"} <= set(headings)
+    assert "Check of the servers" in headings
     assert ("columnheader", "Generation") in found
     assert {name for role, name in found if role == "rowheader"} >= {"orders", "public.orders"}
     unnamed = [role for role, name in found if role in ("link", "progressbar", "img", "region", "figure") and not name]
@@ -248,7 +279,13 @@ def test_the_page_is_whole_without_javascript(shown: Shown) -> None:
     finally:
         shown.page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
         shown.page.get(shown.url)
-    for part in ("public.orders", "Throughput", 'http-equiv="refresh"', "Table public.items is parked"):
+    for part in (
+        "public.orders",
+        "Throughput",
+        'http-equiv="refresh"',
+        "Table public.items is parked",
+        "Check of the servers",
+    ):
         assert part in source
 
 
@@ -259,7 +296,7 @@ def test_nothing_secret_and_no_other_host(shown: Shown) -> None:
     assert policy.startswith("default-src 'none';")
     assert "unsafe" not in policy
     for text in (shown.page.page_source, served):
-        assert not [each for each in (CELL, SECRET, DETAIL) if each in text]
+        assert not [each for each in (CELL, SECRET, DETAIL, PASSWORD) if each in text]
     own = urlsplit(shown.url).netloc
     urls = requested_urls(shown.page)
     assert any(url.endswith("/page/events") for url in urls)

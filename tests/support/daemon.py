@@ -122,9 +122,9 @@ class Daemon:
 
 
 @contextmanager
-def running(config: Path, *, forked: bool = True) -> Iterator[Daemon]:
+def running(config: Path, *, forked: bool = True, program: Callable[[Path], None] = run_daemon) -> Iterator[Daemon]:
     """Run the daemon for the block; it is killed afterwards in any case."""
-    daemon = Daemon(config, forked=forked)
+    daemon = Daemon(config, forked=forked, program=program)
     try:
         yield daemon
     finally:

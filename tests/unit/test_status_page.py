@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from tailrace.cdc.check.finding import Findings, Severity
 from tailrace.cdc.health.health import Health
 from tailrace.cdc.operations.table_states import TableInfo
 from tailrace.cdc.page.attention import named_error, problems
 from tailrace.cdc.page.charts import chart
-from tailrace.cdc.page.contents import MOST_TABLES, Known, contents
+from tailrace.cdc.page.checks import Checked, Checks
+from tailrace.cdc.page.contents import MOST_FINDINGS, MOST_TABLES, Contents, Known, contents
 from tailrace.cdc.page.history import History, Sample
 from tailrace.cdc.page.render import Templates
+from tailrace.cdc.page.watched import Watched
 from tailrace.schemas.config.model import Config, Source
+from tailrace.schemas.config.secret import remember
 from tailrace.schemas.errors import SinkError
 from tailrace.schemas.records.layout import Parked
 from tailrace.snapshot.plan import Chunk
@@ -88,3 +92,61 @@ def test_values_are_escaped_tables_bounded_and_reads_have_bars() -> None:
     assert 'href="/page/codes/TR-406"' in html
     assert "TR-406" in (Templates().code("TR-406") or "")
     assert Templates().code("TR-000") is None
+
+
+def test_findings_are_shown_those_that_stop_a_start_first() -> None:
+    findings = Findings()
+    findings.advise("TR-908", Severity.NOTE, "source", "In no publication: <i>.", "ALTER PUBLICATION")
+    findings.add("kafka", SinkError("TR-330", "Kafka does not answer"))
+    for n in range(MOST_FINDINGS):
+        findings.advise("TR-919", Severity.WARN, "source", f"The key of t{n} is deferrable.")
+    found = _contents(Checked(1000.0, 0.5, findings.sorted()))
+    assert found.check is not None
+    assert (found.check.tone, found.check.more, len(found.check.findings)) == ("bad", 2, MOST_FINDINGS)
+    assert found.check.result == f"1 finding stops the next start, {MOST_FINDINGS} warnings"
+    first = found.check.findings[0]
+    assert (first.code, first.tone, first.object) == ("TR-330", "bad", "kafka")
+    html = Templates().main(found)
+    assert 'href="/page/codes/TR-330"' in html
+    assert "1970-01-01 00:16:40 UTC" in html
+    assert "500 ms" in html
+
+
+def test_findings_are_escaped_and_without_secrets() -> None:
+    remember(Config(source=Source(dsn="postgresql://me:Linnet-9-Tin@db/x")))
+    findings = Findings()
+    findings.advise("TR-908", Severity.NOTE, "source", "In no publication: <i>.", 'ALTER TABLE "<b>";')
+    with findings.probing("kafka"):
+        raise OSError("cannot connect to db as me with Linnet-9-Tin")
+    html = Templates().main(_contents(Checked(1000.0, 0.5, findings.sorted())))
+    assert "cannot connect to db as me" in html
+    assert "Linnet" not in html
+    assert "In no publication: &lt;i&gt;." in html
+    assert "ALTER TABLE &#34;&lt;b&gt;&#34;;" in html
+    assert "nothing stops the next start, 1 warning" in html
+
+
+def test_before_the_first_check_the_page_says_so() -> None:
+    html = Templates().main(_contents(None))
+    assert "The first check runs." in html
+    assert "nothing stops" not in html
+
+
+def test_checks_rest_a_minute_or_nineteen_times_their_duration() -> None:
+    checks = Checks(_CONFIG, Watched(), lambda: None)
+    assert [checks.rest_s(took_s) for took_s in (0.1, 3.0, 60.0)] == [60.0, 60.0, 1140.0]
+
+
+def test_nothing_is_read_while_nobody_looks_and_the_end_ends_the_waits() -> None:
+    watched = Watched()
+    assert not watched.now
+    watched.look()
+    assert watched.now
+    assert watched.wait()
+    watched.close()
+    assert not watched.wait()
+    watched.rest(60)
+
+
+def _contents(checked: Checked | None) -> Contents:
+    return contents(_CONFIG, Known(Health("s"), History(), None, 0.0, [], checked), [], "1", 1000.0)
