@@ -42,6 +42,13 @@ DAEMON: Final = {
     "incomplete_tables": Description("gauge", "Tables of which no cut is a state.", when=_STARTED),
     "parked_tables": Description("gauge", "1 for each parked table, by the code of its error.", ("table", "code")),
     "diverted_changes": Description("counter", "Changes in the dead-letter topic.", when=_STARTED),
+    "table_diverted_changes": Description(
+        "counter",
+        "Changes of a table in the dead-letter topic, of the 100 tables with the newest ones; without those of versions"
+        " that did not count by table.",
+        ("table",),
+    ),
+    "table_diverted_timestamp_seconds": Description("gauge", "Time of a table's newest dead letter.", ("table",)),
     "last_commit_timestamp_seconds": Description(
         "gauge", "Time of the newest commit of a Kafka transaction.", when=_STARTED
     ),

@@ -57,6 +57,7 @@ class Refusals:
         topic = Topics(config.kafka.prefix).dead
         self._dead = destinations.beside(topic) if config.source.on_table_error == "divert" else None
         self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._uncommitted: Counter[str] = Counter()
         self._reported_at = 0.0
 
     @property
@@ -113,6 +114,13 @@ class Refusals:
         value = letter.to_json(place, self._limit - len(key))
         self._outbox.send_to(self._dead, 0, key, value, place.position.to_bytes())
         self._counts[table.name, letter.column or "", letter.reason] += 1
+        self._uncommitted[table.name] += 1
+
+    def flushed(self) -> dict[str, int]:
+        """Return the number of dead letters of each table since the last call: those of one Kafka transaction."""
+        found = dict(self._uncommitted)
+        self._uncommitted.clear()
+        return found
 
     def report(self, *, now: bool = False) -> None:
         """Log the changes diverted since the last report, if `now` or if more than ten seconds have passed."""

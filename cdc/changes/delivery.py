@@ -14,7 +14,6 @@ from tailrace.cdc.tables.shapes import Tables
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import Position, format_lsn
 from tailrace.schemas.records.position import position_key
-from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.kafka.producer import KafkaSink
 
 log = structlog.get_logger()
@@ -47,7 +46,6 @@ class Delivery:
         self._limits = config.delivery
         self._tables = tables
         self.progress = progress
-        self._dead_topic = Topics(config.kafka.prefix).dead
         self._committed_at = time.monotonic()
         self._rest_s = 0.0
 
@@ -88,7 +86,7 @@ class Delivery:
             commit_us=commit_us,
             open_xid=open_xid,
             counts=counts,
-            diverted=counts.get(self._dead_topic, 0),
+            diverted=self.refusals.flushed(),
             destinations=self._tables.destinations,
             incomplete=self._tables.registry.incomplete | self._tables.registry.unsettled,
             parked=self._tables.registry.parked,

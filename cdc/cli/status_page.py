@@ -14,6 +14,8 @@ from tailrace.schemas.lsn import format_lsn
 
 _INDENT: Final = " " * 9
 _LEAST_WIDTH: Final = 40
+_MOST_DEAD: Final = 10
+"""Maximum number of tables with dead letters in the text; the JSON form has all that are counted."""
 
 
 def status_lines(status: Status, width: int = 80) -> Iterator[str]:
@@ -189,8 +191,18 @@ def _topics(topics: TopicsStatus) -> Iterator[str]:
             yield f"{_INDENT}PARKED: {name} ({code}), its changes are not written; reason: tailrace table list"
     if topics.diverted:
         yield f"{_INDENT}{topics.diverted} changes could not be stored exactly and are in the dead-letter topic"
+        yield from _dead_letters(topics)
     if topics.open_transaction:
         yield f"{_INDENT}in the middle of transaction {topics.open_transaction}"
+
+
+def _dead_letters(topics: TopicsStatus) -> Iterator[str]:
+    for table, each in list(topics.diverted_tables.items())[:_MOST_DEAD]:
+        yield f"{_INDENT}{table}: {each.changes}, the last one at {_time(each.last_at)}"
+    if (more := len(topics.diverted_tables) - _MOST_DEAD) > 0:
+        yield f"{_INDENT}and {more} more tables: tailrace status --json"
+    if topics.diverted_uncounted:
+        yield f"{_INDENT}{topics.diverted_uncounted} earlier ones are not counted by table"
 
 
 def _view(view: ViewStatus) -> tuple[str, str, str, str]:

@@ -48,6 +48,9 @@ class HealthCollector(StateCollector):
             yield "incomplete_tables", single(len(record.incomplete_tables))
             yield "parked_tables", {(table, code): 1 for table, code in record.parked.items() if code}
             yield "diverted_changes", single(record.diverted)
+            diverted = record.diverted_tables
+            yield "table_diverted_changes", {(table,): each.changes for table, each in diverted.items()}
+            yield "table_diverted_timestamp_seconds", {(t,): each.last_ms / 1000 for t, each in diverted.items()}
         if health.committed_at is not None:
             yield "last_commit_timestamp_seconds", single(health.committed_at)
         lag_s = health.lag_seconds()

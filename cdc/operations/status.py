@@ -75,15 +75,25 @@ class DaemonStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class DivertedStatus:
+    """Number of a table's dead letters, and the time of the newest one, in UTC."""
+
+    changes: int
+    last_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicsStatus:
     """State of the topics: Kafka holds all changes committed before `flushed_lsn`.
 
     `is_begun`: changes have been read from the slot; before that, the position is only that of the first start.
-    `diverted` of them are dead letters. `lag_bytes` is 0 when no change is missing. `unread_bytes` is all WAL past
-    `flushed_lsn`, most of which may contain no captured change. `stored_seconds` is the age of the newest position in
-    Kafka. `reads` has the progress of each of the `incomplete_tables`. `parked_tables` has the error code of each
-    parked table, empty for one that is left out. `unpublished_tables` has, for each incomplete table of which changes
-    are not published, the statements that publish them.
+    `diverted` of them are dead letters; `diverted_tables` has those of each table, newest first, and
+    `diverted_uncounted` is the number of those that are not counted by table. `lag_bytes` is 0 when no change is
+    missing. `unread_bytes` is all WAL past `flushed_lsn`, most of which may contain no captured change.
+    `stored_seconds` is the age of the newest position in Kafka. `reads` has the progress of each of the
+    `incomplete_tables`. `parked_tables` has the error code of each parked table, empty for one that is left out.
+    `unpublished_tables` has, for each incomplete table of which changes are not published, the statements that publish
+    them.
     """
 
     error: str | None = None
@@ -97,6 +107,8 @@ class TopicsStatus:
     unread_bytes: int | None = None
     stored_seconds: float | None = None
     diverted: int = 0
+    diverted_tables: dict[str, DivertedStatus] = field(default_factory=dict)
+    diverted_uncounted: int = 0
     parked_tables: dict[str, str] = field(default_factory=dict)
     reads: tuple[TableWait, ...] = ()
     unpublished_tables: dict[str, str] = field(default_factory=dict)
@@ -285,7 +297,7 @@ def assemble(
         lag_seconds=lag_s,
         unread_bytes=behind,
         stored_seconds=age(stored_ms / 1000, now) if record else None,
-        diverted=record.diverted if record else 0,
+        **_diverted(record),
         reads=incomplete_tables(record, shares or {}, remedies),
         unpublished_tables={name: remedy for name, remedy in remedies.items() if name in incomplete},
     )
@@ -296,6 +308,22 @@ def assemble(
     )
     views = tuple(replace(view, follower=followers.get(view.name)) for view in views)
     return Status(config.source.slot, source, topics, views, daemon)
+
+
+def _diverted(record: PositionRecord | None) -> dict[str, Any]:
+    """Return the part of the topics' status that is about dead letters."""
+    if record is None:
+        return {}
+    tables = {table: DivertedStatus(each.changes, _utc(each.last_ms)) for table, each in record.diverted_newest_first}
+    return {
+        "diverted": record.diverted,
+        "diverted_tables": tables,
+        "diverted_uncounted": record.diverted_uncounted,
+    }
+
+
+def _utc(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def daemon_status(
@@ -317,7 +345,7 @@ def daemon_status(
     return DaemonStatus(
         running,
         state,
-        datetime.fromtimestamp(record.since_ms / 1000, UTC).isoformat(timespec="seconds"),
+        _utc(record.since_ms),
         record.host,
         record.pid,
         record.code,
@@ -363,7 +391,7 @@ def _verified(record: ViewRecord, now: float) -> VerifiedStatus | None:
     found = record.verified
     if found is None or found.generation != record.generation:
         return None
-    at = datetime.fromtimestamp(found.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    at = _utc(found.at_ms)
     return VerifiedStatus(at, round(max(0.0, now - found.at_ms / 1000), 1), found.lsn, found.keys)
 
 

@@ -19,12 +19,16 @@ from tailrace.cdc.page.checks import Checked
 from tailrace.cdc.page.history import History, Sample
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import format_lsn
+from tailrace.schemas.records.position import PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.table_names import candidates
 from tailrace.snapshot.progress import TableProgress, seconds_left
 
 MOST_TABLES: Final = 200
 """Maximum number of tables on the page: parked ones first, then those that changed last."""
+
+MOST_DEAD: Final = 10
+"""Maximum number of tables in the list of dead letters: those with the newest ones."""
 
 MOST_FINDINGS: Final = 100
 """Maximum number of findings on the page: those that stop a start first."""
@@ -105,6 +109,27 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadRow:
+    """Dead letters of a table, and when the newest one was written."""
+
+    table: str
+    changes: int
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """All dead letters, those of each table, and the number of those that are not counted by table."""
+
+    changes: int
+    topic: str
+    tables: Sequence[DeadRow]
+    uncounted: int
+    more_tables: int
+    diverts: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorRow:
     """An error of the past."""
 
@@ -161,9 +186,7 @@ class Contents:
     views: Sequence[ViewRow]
     tables: Sequence[TableRow]
     more_tables: int
-    dead_letters: int
-    dead_topic: str
-    diverts: bool
+    dead: DeadLetters
     check: CheckRows | None
     errors: Sequence[ErrorRow]
 
@@ -202,9 +225,7 @@ def contents(config: Config, known: Known, charts: Sequence[Chart], version: str
         [] if status is None else _views(status),
         tables[:MOST_TABLES],
         max(0, len(tables) - MOST_TABLES),
-        health.record.diverted if health.record else 0,
-        Topics(config.kafka.prefix).dead,
-        config.source.on_table_error == "divert",
+        _dead(config, health.record),
         None if known.checked is None else _check(known.checked),
         [_past(each) for each in reversed(health.past_errors.copy())],
     )
@@ -393,6 +414,18 @@ def _tables(config: Config, health: Health, tables: Sequence[TableInfo], now: fl
             )
         )
     return sorted(rows, key=lambda row: (row.tone != "bad", -ends[row.name], row.name))
+
+
+def _dead(config: Config, record: PositionRecord | None) -> DeadLetters:
+    tables = record.diverted_newest_first if record is not None else []
+    return DeadLetters(
+        record.diverted if record is not None else 0,
+        Topics(config.kafka.prefix).dead,
+        [DeadRow(table, each.changes, _clock(each.last_ms / 1000)) for table, each in tables[:MOST_DEAD]],
+        record.diverted_uncounted if record is not None else 0,
+        max(0, len(tables) - MOST_DEAD),
+        config.source.on_table_error == "divert",
+    )
 
 
 def _check(checked: Checked) -> CheckRows:

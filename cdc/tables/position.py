@@ -6,11 +6,12 @@ uncommitted changes, whose confirmation would lose data, are never confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+import time
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from tailrace.schemas.lsn import Position
-from tailrace.schemas.records.position import Cut, PositionRecord, states_after
+from tailrace.schemas.records.position import Cut, PositionRecord, diverted_after, states_after
 from tailrace.sinks.kafka.outbox import Destination
 
 
@@ -45,7 +46,7 @@ class Progress:
         commit_us: int,
         open_xid: int | None,
         counts: dict[str, int],
-        diverted: int,
+        diverted: Mapping[str, int],
         destinations: Iterable[Destination],
         incomplete: Set[str],
         parked: dict[str, str],
@@ -53,7 +54,7 @@ class Progress:
         """Return the record that ends the open Kafka transaction; its cut has the destinations' offsets.
 
         `incomplete` are the tables, besides those in `reread`, for which this cut is not a state. `parked` are some of
-        them, with the codes of their errors.
+        them, with the codes of their errors. `diverted` has the number of new dead letters of each table.
         """
         self.reread = {table: lsn for table, lsn in self.reread.items() if lsn > flushed_lsn}
         offsets = self._offsets | {to.topic: list(to.next_offsets) for to in destinations}
@@ -75,7 +76,8 @@ class Progress:
             newest_state=None if is_state else self._state,
             states=states_after(self.newest, open_xid, not_whole),
             counts=counts,
-            diverted=self.newest.diverted + diverted,
+            diverted=self.newest.diverted + sum(diverted.values()),
+            diverted_tables=diverted_after(self.newest.diverted_tables, diverted, int(time.time() * 1000)),
             reread=self.reread,
             generation=self.newest.generation,
             parked=parked,
@@ -104,6 +106,7 @@ def origin_behind_gap(stored: PositionRecord, origin: PositionRecord) -> Positio
         newest_state=stored.state,
         states=states_after(stored, origin.open, origin.incomplete_tables),
         diverted=stored.diverted,
+        diverted_tables=stored.diverted_tables,
         generation=stored.generation + 1,
     )
 

@@ -8,7 +8,7 @@ after the last record that belongs to the state as of `flushed_lsn`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -82,6 +82,18 @@ class Boundary:
     incomplete: frozenset[str]
 
 
+MOST_DIVERTED: Final = 100
+"""Limit of the tables in a position record's `diverted_tables`: those with the newest dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverted:
+    """Number of a table's dead letters, and the time of the newest one (ms since 1970, on the daemon's clock)."""
+
+    changes: int
+    last_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class PositionRecord:
     """The last record of a Kafka transaction.
@@ -90,11 +102,12 @@ class PositionRecord:
     and no table is incomplete (`incomplete_tables` is empty); otherwise `newest_state` is the last cut that was one, if
     any. `states` are the cuts between these two that are the newest state for some tables, newest first
     (`states_after`); records of older versions have none. `counts` is the number of records per topic in this Kafka
-    transaction, `diverted` the number of all dead letters so far. `nokey_oid` is the oid of the publication for tables
-    without a key, 0 if there is none. `reread` has the tables of which values were read again, with the LSN up to which
-    these may be newer than the cut: until then, such a table is incomplete. `generation` rises when a new slot begins
-    after changes that the topics lack, so that records stored beside them are invalid. `parked` has each parked
-    table's error code: the table is incomplete until a person resumes it.
+    transaction, `diverted` the number of all dead letters so far, `diverted_tables` those of each table, as far as they
+    have been counted by table (`diverted_after`). `nokey_oid` is the oid of the publication for tables without a key, 0
+    if there is none. `reread` has the tables of which values were read again, with the LSN up to which these may be
+    newer than the cut: until then, such a table is incomplete. `generation` rises when a new slot begins after changes
+    that the topics lack, so that records stored beside them are invalid. `parked` has each parked table's error code:
+    the table is incomplete until a person resumes it.
     """
 
     here: Cut
@@ -105,6 +118,7 @@ class PositionRecord:
     states: tuple[Boundary, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
     diverted: int = 0
+    diverted_tables: dict[str, Diverted] = field(default_factory=dict)
     nokey_oid: int = 0
     reread: dict[str, int] = field(default_factory=dict)
     generation: int = 1
@@ -115,6 +129,16 @@ class PositionRecord:
     def is_begun(self) -> bool:
         """True if a slot belongs to it: the very first record precedes the slot and has no position."""
         return self.here.position.commit_lsn > 0
+
+    @property
+    def diverted_uncounted(self) -> int:
+        """The number of dead letters that are not counted by table."""
+        return self.diverted - sum(each.changes for each in self.diverted_tables.values())
+
+    @property
+    def diverted_newest_first(self) -> list[tuple[str, Diverted]]:
+        """The tables with dead letters, those with the newest ones first."""
+        return sorted(self.diverted_tables.items(), key=lambda each: (-each[1].last_ms, each[0]))
 
     @property
     def end_lsn(self) -> int:
@@ -160,6 +184,7 @@ class PositionRecord:
                 "reread": {table: format_lsn(lsn) for table, lsn in self.reread.items()},
                 "generation": self.generation,
                 "parked": self.parked,
+                **({"diverted_tables": _diverted_dict(self.diverted_tables)} if self.diverted_tables else {}),
                 **({"states": [_boundary_dict(each, self.here) for each in self.states]} if self.states else {}),
             }
         )
@@ -177,6 +202,7 @@ class PositionRecord:
             states=tuple(_boundary(each, here) for each in value.get("states", ())),
             counts=value["counts"],
             diverted=value.get("diverted", 0),
+            diverted_tables={table: Diverted(*each) for table, each in value.get("diverted_tables", {}).items()},
             nokey_oid=value["nokey_oid"],
             reread={table: parse_lsn(lsn) for table, lsn in value.get("reread", {}).items()},
             generation=value.get("generation", 1),
@@ -199,6 +225,27 @@ def states_after(before: PositionRecord, open_xid: int | None, incomplete: Colle
         now = frozenset(incomplete)
         known = tuple(boundary for boundary in known if not now <= boundary.incomplete)
     return known[:MOST_BOUNDARIES]
+
+
+def diverted_after(before: Mapping[str, Diverted], new: Mapping[str, int], now_ms: int) -> dict[str, Diverted]:
+    """Return the `diverted_tables` of the record that follows one with `before`, after `new` dead letters by table.
+
+    Records of older versions have none, and of too many tables the oldest are dropped: then `diverted` is more than the
+    sum.
+    """
+    if not new:
+        return dict(before)
+    counted = {table: Diverted(_changes(before, table) + count, now_ms) for table, count in new.items()}
+    found = sorted({**before, **counted}.items(), key=lambda each: -each[1].last_ms)
+    return dict(found[:MOST_DIVERTED])
+
+
+def _changes(diverted: Mapping[str, Diverted], table: str) -> int:
+    return diverted[table].changes if table in diverted else 0
+
+
+def _diverted_dict(diverted: Mapping[str, Diverted]) -> dict[str, list[int]]:
+    return {table: [each.changes, each.last_ms] for table, each in diverted.items()}
 
 
 def _boundary_dict(boundary: Boundary, here: Cut) -> dict[str, Any]:

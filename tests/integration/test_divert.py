@@ -130,7 +130,10 @@ def test_each_refused_change_is_a_dead_letter_once(
         assert read == Counter(("price", "r", str(g), "price") for g in range(10, 8001, 10))
         assert wait_for(config, lambda record: record.is_state).diverted == len(letters)
         status = tailrace("status", "--config", str(path), "--json")
-        assert json.loads(status.stdout)["topics"]["diverted"] == len(letters)
+        topics = json.loads(status.stdout)["topics"]
+        assert (topics["diverted"], topics["diverted_uncounted"]) == (len(letters), 0)
+        by_table = Counter(f"public.{letter['table']}" for letter in letters)
+        assert {table: each["changes"] for table, each in topics["diverted_tables"].items()} == by_table
         for table, (key, bad) in _BAD.items():
             records = read_topic(servers.bootstrap, config.kafka.prefix, f"public.{table}")
             assert_once_in_order(records)

@@ -161,6 +161,7 @@ def test_the_values_equal_those_of_status(shown: Shown) -> None:
         raise AssertionError(f"{seen}") from None
     assert len(seen) >= 9, seen
     assert seen["/topics/diverted"] == ("1", "1")
+    assert seen["/topics/diverted_tables/public.orders/changes"] == ("1", "1")
     assert seen["/views/orders/generation"] == ("3", "3")
 
 

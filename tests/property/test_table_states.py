@@ -84,7 +84,7 @@ class _Pipeline:
             commit_us=5,
             open_xid=open_xid,
             counts={},
-            diverted=0,
+            diverted={},
             destinations=made,
             incomplete=self.incomplete,
             parked={},

@@ -15,7 +15,7 @@ from tailrace.schemas.errors import SinkError, SourceError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.metrics import DAEMON
 from tailrace.schemas.records.layout import Parked
-from tailrace.schemas.records.position import Cut
+from tailrace.schemas.records.position import Cut, Diverted
 from tailrace.sinks.serving.families import Metrics
 
 _CUT = Cut(Position(1, 400, 0), 401, 1_700_000_000_000_000, "1", 1, {})
@@ -111,6 +111,16 @@ def test_lag_is_in_metrics_and_readiness() -> None:
     assert 60 <= health.ready()[1]["lag_seconds"] < 70
     health.state = "standby"
     assert "lag_seconds" not in health.ready()[1]
+
+
+def test_dead_letters_are_counted_by_table() -> None:
+    health = Health("s")
+    tables = {"public.t": Diverted(3, 1_700_000_000_500)}
+    health.record = replace(new_origin(1, 400, "1", 1, (1, 2), []), diverted=5, diverted_tables=tables)
+    found = Metrics(HealthCollector(health)).text()
+    assert b"\ntailrace_diverted_changes_total 5.0" in found
+    assert b'\ntailrace_table_diverted_changes_total{table="public.t"} 3.0' in found
+    assert b'\ntailrace_table_diverted_timestamp_seconds{table="public.t"} 1.7000000005e+09' in found
 
 
 def test_every_metric_that_is_described_is_collected() -> None:

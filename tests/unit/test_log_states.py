@@ -24,7 +24,7 @@ def _records(*incomplete: str) -> list[PositionRecord]:
             commit_us=5,
             open_xid=7 if word.endswith("-") else None,
             counts={},
-            diverted=0,
+            diverted={},
             destinations=[],
             incomplete=set(word.strip("-")),
             parked={},

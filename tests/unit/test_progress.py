@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from tailrace.cdc.tables.position import Progress, new_origin
+from dataclasses import replace
+
+from tailrace.cdc.tables.position import Progress, new_origin, origin_behind_gap
 from tailrace.schemas.lsn import Position
-from tailrace.schemas.records.position import PositionRecord
+from tailrace.schemas.records.position import MOST_DIVERTED, Diverted, PositionRecord, diverted_after
 
 
 def _record(
-    progress: Progress, flushed_lsn: int, *, open_xid: int | None = None, incomplete: str = ""
+    progress: Progress,
+    flushed_lsn: int,
+    *,
+    open_xid: int | None = None,
+    incomplete: str = "",
+    diverted: dict[str, int] | None = None,
 ) -> PositionRecord:
     return progress.record(
         position=Position(1, flushed_lsn - 10, 0),
@@ -16,7 +23,7 @@ def _record(
         commit_us=5,
         open_xid=open_xid,
         counts={},
-        diverted=0,
+        diverted=diverted or {},
         destinations=[],
         incomplete=frozenset(incomplete),
         parked={},
@@ -50,3 +57,30 @@ def test_the_start_of_a_slot_is_not_named_as_a_cut() -> None:
     second = _record(progress, 3000, incomplete="ab")
     progress.acknowledged(second)
     assert [boundary.cut for boundary in _record(progress, 4000, open_xid=8, incomplete="a").states] == [second.here]
+
+
+def test_dead_letters_are_counted_by_table_of_which_the_newest_stay() -> None:
+    progress = Progress(PositionRecord.from_json(_of_an_older_version(diverted=5)))
+    for new in ({"public.t": 2}, {}, {"public.t": 1, "public.u": 1}):
+        progress.acknowledged(_record(progress, 1010, diverted=new))
+    record = PositionRecord.from_json(progress.newest.to_json())
+    assert record == progress.newest
+    assert (record.diverted, record.diverted_uncounted) == (9, 5)
+    assert {table: each.changes for table, each in record.diverted_tables.items()} == {"public.t": 3, "public.u": 1}
+    many = {f"t{n}": Diverted(1, n) for n in range(MOST_DIVERTED)}
+    after = diverted_after(many, {"t1": 1, "new": 1}, 1000)
+    assert (len(after), after["t1"], after["new"]) == (MOST_DIVERTED, Diverted(2, 1000), Diverted(1, 1000))
+    assert "t0" not in after
+
+
+def test_a_new_slot_continues_the_counts_of_dead_letters() -> None:
+    progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
+    stored = _record(progress, 1010, diverted={"public.t": 2})
+    origin = origin_behind_gap(stored, new_origin(2, 3000, "1", 1, (1, 0), []))
+    assert (origin.diverted, origin.diverted_tables) == (2, stored.diverted_tables)
+
+
+def _of_an_older_version(diverted: int) -> bytes:
+    record = replace(new_origin(1, 1000, "1", 1, (1, 0), []), diverted=diverted)
+    assert b"diverted_tables" not in record.to_json()
+    return record.to_json()

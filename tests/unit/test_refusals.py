@@ -253,3 +253,13 @@ def test_all_refused_columns_of_a_row_are_named_at_once(mark: bytes) -> None:
     with pytest.raises(SourceError, match="TR-220") as raised:
         stopping.row(table, ColumnRefused(1, "NaN and infinity are no decimals"), [b"1", *cast("Any", bad[1:])])
     assert '"n0" (numeric(10,2)), "n2" (numeric(10,2))' in raised.value.message
+
+
+def test_dead_letters_are_counted_by_table_until_the_transaction_is_flushed(table: CapturedTable) -> None:
+    outbox = _Outbox()
+    found = refusals(outbox)
+    for _ in range(2):
+        row = found.row(table, ColumnRefused(1, "refused"), _BAD)
+        found.divert(row, Position(1, 1000, 11))
+    assert found.flushed() == {"public.t": 2}
+    assert found.flushed() == {}

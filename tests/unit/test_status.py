@@ -16,7 +16,7 @@ from tailrace.schemas.config.model import Config, View
 from tailrace.schemas.errors import SinkError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.daemon import DaemonRecord
-from tailrace.schemas.records.position import Cut, PositionRecord
+from tailrace.schemas.records.position import Cut, Diverted, PositionRecord
 from tailrace.sinks.control.views_topic import Verified, ViewRecord
 from tailrace.sinks.target.follower import Follower
 from tailrace.sinks.target.protocol import HistoryFrom
@@ -139,6 +139,23 @@ def test_dead_letters_are_counted() -> None:
     assert status.to_dict()["topics"]["diverted"] == 3
     assert "3 changes could not be stored exactly" in text(status)
     assert "could not" not in text(made())
+
+
+def test_dead_letters_are_counted_by_table_and_those_before_are_named() -> None:
+    last = int(NOW * 1000)
+    tables = {f"public.t{n}": Diverted(1, last - n * 1000) for n in range(12)} | {"public.a": Diverted(7, last + 1000)}
+    record = PositionRecord(cut(900), 1, diverted=21, diverted_tables=tables)
+    status = made(positions=stored(PositionRecord.from_json(record.to_json()), 1))
+    topics = status.to_dict()["topics"]
+    assert list(topics["diverted_tables"])[:2] == ["public.a", "public.t0"]
+    assert topics["diverted_tables"]["public.a"] == {"changes": 7, "last_at": "2023-11-14T22:13:21+00:00"}
+    assert topics["diverted_uncounted"] == 2
+    said = text(status)
+    assert "public.a: 7, the last one at 2023-11-14 22:13:21 UTC" in said
+    assert "public.t8" in said
+    assert "public.t9" not in said
+    assert "and 3 more tables: tailrace status --json" in said
+    assert "2 earlier ones are not counted by table" in said
 
 
 def test_a_view_without_a_batch_has_nothing_applied() -> None:

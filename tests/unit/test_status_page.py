@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tailrace.cdc.check.finding import Findings, Severity
 from tailrace.cdc.health.health import Health
 from tailrace.cdc.operations.table_states import TableInfo
 from tailrace.cdc.page.attention import named_error, problems
 from tailrace.cdc.page.charts import chart
 from tailrace.cdc.page.checks import Checked, Checks
-from tailrace.cdc.page.contents import MOST_FINDINGS, MOST_TABLES, Contents, Known, contents
+from tailrace.cdc.page.contents import MOST_DEAD, MOST_FINDINGS, MOST_TABLES, Contents, Known, contents
 from tailrace.cdc.page.history import History, Sample
 from tailrace.cdc.page.render import Templates
 from tailrace.cdc.page.watched import Watched
+from tailrace.cdc.tables.position import new_origin
 from tailrace.schemas.config.model import Config, Source
 from tailrace.schemas.config.secret import remember
 from tailrace.schemas.errors import SinkError
 from tailrace.schemas.records.layout import Parked
+from tailrace.schemas.records.position import Diverted
 from tailrace.snapshot.plan import Chunk
 from tailrace.snapshot.progress import Counted
 
@@ -146,6 +150,23 @@ def test_nothing_is_read_while_nobody_looks_and_the_end_ends_the_waits() -> None
     watched.close()
     assert not watched.wait()
     watched.rest(60)
+
+
+def test_dead_letters_are_listed_by_table() -> None:
+    health = Health("s")
+    tables = {f"public.<t{n}>": Diverted(3, 1000 * n) for n in range(MOST_DEAD + 2)}
+    record = replace(new_origin(1, 1000, "1", 1, (1, 0), []), diverted=40, diverted_tables=tables)
+    health.record = record
+    found = contents(_CONFIG, Known(health, History(), None, 0.0, []), [], "1", 1000.0)
+    assert (found.dead.changes, found.dead.uncounted, found.dead.more_tables) == (40, 4, 2)
+    assert [each.table for each in found.dead.tables[:2]] == ["public.<t11>", "public.<t10>"]
+    html = Templates().main(found)
+    assert "public.&lt;t11&gt;" in html
+    assert "1970-01-01 00:00:11 UTC" in html
+    assert "earlier, not counted by table" in html
+    health.record = replace(record, diverted=36)
+    html = Templates().main(contents(_CONFIG, Known(health, History(), None, 0.0, []), [], "1", 1000.0))
+    assert "not counted by table" not in html
 
 
 def _contents(checked: Checked | None) -> Contents:
