@@ -29,6 +29,17 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay and show the status; Ctrl-C stops all processes.")
     ] = False,
+    port_base: Annotated[
+        int | None,
+        typer.Option(
+            "--port-base",
+            min=1024,
+            max=65531,
+            metavar="N",
+            help="Fixed ports: PostgreSQL N, Kafka N+1 and N+2, OpenSearch N+3 and N+4. Default: those of the last"
+            " start, or others if they are taken.",
+        ),
+    ] = None,
     state_dir: StateDir = STATE_DIR,
 ) -> None:
     """Start all processes that do not run, and return when the views have caught up. Safe to repeat."""
@@ -40,7 +51,14 @@ def up(
             display.step(what, done, total)
 
         with ended_on_failure(state_dir, display.note, but_for=(NOT_CAUGHT_UP,)):
-            file, servers = bring_up(state_dir, search=search, rate=rate, say=display.note, on_progress=on_progress)
+            file, servers = bring_up(
+                state_dir,
+                search=search,
+                rate=rate,
+                say=display.note,
+                on_progress=on_progress,
+                port_base=port_base,
+            )
             wait_for_views(file, servers, state_dir, say=display.phase, on_progress=on_progress)
             lines = where_to_look(file)
     shown = "" if file.parent == Path.cwd() else f" --config {file}"

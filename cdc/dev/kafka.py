@@ -56,10 +56,12 @@ def start(
     settings: Mapping[str, str] | None,
     record: Record,
     java_options: Sequence[str] = java.SMALL,
+    ports: Mapping[str, int] | None = None,
 ) -> Server:
     """Return a broker that answers: the old one if it runs, else a new one with its data and ports.
 
-    `settings` are broker properties that override ours. Raises SinkError (TR-605) if it does not start.
+    `settings` are broker properties that override ours, `ports` fixed ones for a broker that does not run. Raises
+    SinkError (TR-605) if it does not start.
     """
     settings = wanted_settings(old, settings)
     if reusable(old, settings, ready, _START_SECONDS):
@@ -68,7 +70,8 @@ def start(
     class_path = os.pathsep.join(map(str, jars("kafka")))
     folder.mkdir(parents=True, exist_ok=True)
     data, log, properties = folder / "data", folder / "kafka.log", folder / "server.properties"
-    broker, controller = free_ports([old.ports["broker"], old.ports["controller"]] if old else [None, None])
+    before = [old.ports["broker"], old.ports["controller"]] if old else [None, None]
+    broker, controller = free_ports(before) if ports is None else (ports["broker"], ports["controller"])
     write_properties(properties, {**PROPERTIES, **_addresses(broker, controller), "log.dirs": str(data), **settings})
     (folder / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
     command = [

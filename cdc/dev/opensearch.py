@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tailrace.cdc.dev.process import Process, free_ports, listening, spawn, start_hint, tail, wait_until
@@ -17,27 +17,60 @@ from tailrace.cdc.launch import java
 from tailrace.cdc.launch.jars import jars
 from tailrace.schemas.errors import SinkError
 
-# The runner accepts no HTTP port above 9299 (its setMaxHttpPort has no option); 9200 is left free for a node of
-# the user's own.
+# The runner's main class accepts no HTTP port above 9299 (its setMaxHttpPort has no option); 9200 is left free for a
+# node of the user's own.
 _HTTP_PORTS = range(9201, 9300)
+
+_MAIN = "org.codelibs.opensearch.runner.OpenSearchRunner"
+# For a fixed port above: the same as the runner's main class, compiled by Java at the start, without that limit.
+_ANY_PORT = """\
+import org.codelibs.opensearch.runner.OpenSearchRunner;
+
+public class AnyPort {
+    public static void main(String[] args) throws Exception {
+        OpenSearchRunner runner = new OpenSearchRunner();
+        runner.setMaxHttpPort(-1);
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            try {
+                runner.close();
+            } catch (java.io.IOException error) {
+                error.printStackTrace();
+            }
+        }));
+        runner.build(args);
+        while (!runner.isClosed()) {
+            Thread.sleep(5000);
+        }
+    }
+}
+"""
 
 _START_SECONDS = 120.0
 
 _JVM = ("-Xms256m", "-Xmx1g", "-XX:+ExitOnOutOfMemoryError", "--enable-native-access=ALL-UNNAMED")
 
 
-def start(folder: Path, old: Server | None, record: Record, java_options: Sequence[str] = java.SMALL) -> Server:
+def start(
+    folder: Path,
+    old: Server | None,
+    record: Record,
+    java_options: Sequence[str] = java.SMALL,
+    ports: Mapping[str, int] | None = None,
+) -> Server:
     """Return a node that answers: the old one if it runs, else a new one with its data and ports.
 
-    Raises SinkError (TR-606) if it does not start.
+    `ports` are fixed ones for a node that does not run. Raises SinkError (TR-606) if it does not start.
     """
     if reusable(old, {}, _ready, _START_SECONDS):
         return old
     executable = str(java.find_java("OpenSearch", java.OPENSEARCH).executable)
     class_path = os.pathsep.join(map(str, jars("opensearch")))
     (folder / "config").mkdir(parents=True, exist_ok=True)
-    (http_port,) = free_ports([old.ports["http"] if old else None], _HTTP_PORTS)
-    (transport,) = free_ports([old.ports["transport"] if old else None])
+    if ports is None:
+        (http_port,) = free_ports([old.ports["http"] if old else None], _HTTP_PORTS)
+        (transport,) = free_ports([old.ports["transport"] if old else None])
+    else:
+        http_port, transport = ports["http"], ports["transport"]
     (folder / "config" / "opensearch.yml").write_text(_configuration(transport), encoding="utf-8")
     (folder / "config" / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
     log = folder / "opensearch.log"
@@ -45,12 +78,15 @@ def start(folder: Path, old: Server | None, record: Record, java_options: Sequen
     options = {"numOfNode": "1", "baseHttpPort": str(http_port - 1), "clusterName": "tailrace"}
     options |= {"basePath": str(folder), "confPath": str(folder / "config")}
     options |= {"dataPath": str(folder / "data"), "logsPath": str(folder / "logs")}
-    command = [executable, *_JVM, *java_options, "-cp", class_path, "org.codelibs.opensearch.runner.OpenSearchRunner"]
+    main = _MAIN
+    if http_port >= _HTTP_PORTS.stop:
+        main = str(folder / "AnyPort.java")
+        Path(main).write_text(_ANY_PORT, encoding="utf-8")
+    command = [executable, *_JVM, *java_options, "-cp", class_path, main]
     command += [word for name, value in options.items() for word in (f"-{name}", value)]
 
     def server(process: Process) -> Server:
-        ports = {"http": http_port, "transport": transport}
-        return Server("opensearch", process, log, folder / "data", ports)
+        return Server("opensearch", process, log, folder / "data", {"http": http_port, "transport": transport})
 
     process = spawn(command, log=log, folder=folder, record=lambda process: record(server(process)))
     _await(server(process))

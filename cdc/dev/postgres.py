@@ -57,11 +57,13 @@ def start(
     settings: Mapping[str, str] | None,
     record: Record,
     bin_folder: Path | None = None,
+    ports: Mapping[str, int] | None = None,
 ) -> Server:
     """Return a server that accepts connections: the old one if it runs, else one with its data and port.
 
     `settings` override ours (wal_level=logical and so on); ALTER SYSTEM overrides both. `bin_folder` has the initdb and
-    postgres of another version than the wheel's. Raises SourceError (TR-604) if it does not start.
+    postgres of another version than the wheel's. `ports` are fixed ones for a server that does not run. Raises
+    SourceError (TR-604) if it does not start.
     """
     settings = wanted_settings(old, settings)
     if reusable(old, settings, _ready, _START_SECONDS):
@@ -72,7 +74,7 @@ def start(
     if not (data / "PG_VERSION").exists():
         _initdb(folder, data, uid, bin_folder)
     sockets = _socket_folder(folder, old, uid)
-    (port,) = free_ports([old.ports["sql"] if old else None])
+    (port,) = free_ports([old.ports["sql"] if old else None]) if ports is None else (ports["sql"],)
     _configure(data, {**_SETTINGS, "port": str(port), "unix_socket_directories": str(sockets), **settings})
     log = folder / "postgres.log"
     command = [*unprivileged.prefix(uid), str((bin_folder or binaries()) / "postgres"), "-D", str(data)]

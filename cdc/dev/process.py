@@ -151,6 +151,16 @@ def free_ports(wanted: Sequence[int | None], among: range = _PORTS) -> list[int]
             each.close()
 
 
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on this loopback port."""
+    held: list[socket.socket] = []
+    try:
+        return _hold(port, held)
+    finally:
+        for each in held:
+            each.close()
+
+
 def wait_until(ready: Callable[[], bool], process: Process, seconds: float) -> bool:
     """Wait until `ready` returns True; False if the process ends or `seconds` pass before."""
     deadline = time.monotonic() + seconds

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from tailrace.cdc.dev import kafka, opensearch, postgres
+from tailrace.cdc.dev.ports import Fixed, fixed_ports, refuse_taken
 from tailrace.cdc.dev.process import Process, alive, spawn
 from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.launch import java
@@ -60,12 +61,14 @@ def start_servers(
     postgres_settings: Mapping[str, str] | None = None,
     java_options: Sequence[str] = java.SMALL,
     on_progress: OnProgress = no_display,
+    port_base: int | None = None,
 ) -> Servers:
     """Start PostgreSQL, Kafka and (with a JDK for it) OpenSearch; return when they answer.
 
     They outlive this process. A server whose settings differ from the requested ones is restarted; None means the
-    settings of the last run. `java_options` are for the JVMs that are started now. Raises ConfigError TR-615 if
-    `state_dir` has foreign files.
+    settings of the last run. `java_options` are for the JVMs that are started now. With `port_base`, the ports are
+    fixed (`cdc.dev.ports`), and if they differ from those of running servers, everything is restarted. Raises
+    ConfigError TR-615 if `state_dir` has foreign files, TR-616 if another program has one of these ports.
     """
     state_dir = state_dir.absolute()
     if state_dir.exists() and any(state_dir.iterdir()) and not _is_ours(state_dir):
@@ -82,22 +85,42 @@ def start_servers(
         # before other files are in the folder, so that it can be purged after an interrupted start
         state.write()
         messages = []
-        jobs: dict[str, Callable[[], Server]] = {
-            "postgres": partial(
-                postgres.start, state_dir / "postgres", state.get("postgres"), postgres_settings, state.record
-            ),
-            "kafka": partial(
-                kafka.start, state_dir / "kafka", state.get("kafka"), kafka_properties, state.record, java_options
-            ),
-        }
         if search:
             try:
                 java.find_java("OpenSearch", java.OPENSEARCH)
-                jobs["opensearch"] = partial(
-                    opensearch.start, state_dir / "opensearch", state.get("opensearch"), state.record, java_options
-                )
             except ConfigError as missing:
                 messages.append(f"search views are left out: {missing.message}. {missing.hint}")
+                search = False
+        ports = _fixed_ports(state, port_base, _EMBEDDED if search else _EMBEDDED[:2])
+        folders = {name: state_dir / name for name in _EMBEDDED}
+        jobs: dict[str, Callable[[], Server]] = {
+            "postgres": partial(
+                postgres.start,
+                folders["postgres"],
+                state.get("postgres"),
+                postgres_settings,
+                state.record,
+                ports=ports.get("postgres"),
+            ),
+            "kafka": partial(
+                kafka.start,
+                folders["kafka"],
+                state.get("kafka"),
+                kafka_properties,
+                state.record,
+                java_options,
+                ports.get("kafka"),
+            ),
+        }
+        if search:
+            jobs["opensearch"] = partial(
+                opensearch.start,
+                folders["opensearch"],
+                state.get("opensearch"),
+                state.record,
+                java_options,
+                ports.get("opensearch"),
+            )
         before = running(state_dir)
         try:
             with ThreadPoolExecutor(len(jobs)) as threads:
@@ -117,6 +140,19 @@ def start_servers(
         opensearch.url(started["opensearch"]) if "opensearch" in started else None,
         tuple(messages),
     )
+
+
+def _fixed_ports(state: _State, base: int | None, servers: Collection[str]) -> Fixed:
+    """Return the fixed ports by server, none without a base; end everything if running servers have others."""
+    if base is None:
+        return {}
+    ports = fixed_ports(base, servers)
+    running = [server for server in state.servers.values() if alive(server.process)]
+    refuse_taken(base, servers, own={port for server in running for port in server.ports.values()})
+    # the programs have the old addresses
+    if any(dict(server.ports) != ports[server.name] for server in running if server.name in ports):
+        _end(running)
+    return ports
 
 
 def start_program(state_dir: Path, name: str, command: Sequence[str]) -> Server:

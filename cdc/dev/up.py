@@ -41,11 +41,15 @@ def bring_up(
     rate: float,
     say: Say,
     on_progress: OnProgress = no_display,
+    port_base: int | None = None,
 ) -> tuple[Path, Servers]:
-    """Start all parts that do not run; return the configuration file and the servers with the shop's DSNs."""
+    """Start all parts that do not run; return the configuration file and the servers with the shop's DSNs.
+
+    `port_base`: see `start_servers`.
+    """
     began = time.monotonic()
     say("starting PostgreSQL, Kafka" + (" and OpenSearch" if search else ""))
-    servers = start_servers(state_dir, search=search, on_progress=on_progress)
+    servers = start_servers(state_dir, search=search, on_progress=on_progress, port_base=port_base)
     for message in servers.messages:
         say(message)
     servers = Servers(

@@ -125,4 +125,12 @@ CODES: Final = (
         " `tailrace dev down --purge` leaves them untouched.",
         remedy="Correct the option `--state-dir`: it needs a folder that is empty or does not exist yet.",
     ),
+    ErrorCode(
+        "TR-616",
+        ConfigError,
+        "A fixed port of the embedded servers is taken",
+        cause="Another program listens on one of the ports that `tailrace dev up --port-base N` gives to the embedded"
+        " servers. Nothing has been started or stopped.",
+        remedy="Choose another base, or end the program that DETAIL names; without the option, free ports are chosen.",
+    ),
 )

@@ -37,6 +37,7 @@ from tailrace.cdc.dev.state import (
 from tailrace.cdc.launch import java
 from tailrace.schemas.errors import ConfigError, SinkError
 from tests.support.daemon import tailrace
+from tests.support.ports import free_base
 from tests.support.postgres_own import own_postgres
 
 _SESSION_OPEN = "DUPLICATE_BROKER_REGISTRATION"
@@ -342,6 +343,39 @@ def test_a_dev_up_whose_daemon_cannot_start_leaves_nothing_running(own_state: Pa
     assert started <= by_name(own_state).keys()
     assert started <= set(done.stderr.partition("stopped again: ")[2].partition(";")[0].split(", "))
     assert running(own_state) == set()
+
+
+def test_servers_use_fixed_ports_and_move_to_others(own_state: Path) -> None:
+    """A taken port starts and stops nothing; programs, which have the old addresses, end before the servers move."""
+    base = free_base(10)
+    other = base + 5
+    first = start_servers(own_state, port_base=base)
+    assert first.dsn == f"postgresql://postgres@127.0.0.1:{base}/postgres"
+    assert (first.bootstrap, first.opensearch) == (f"127.0.0.1:{base + 1}", f"http://127.0.0.1:{base + 3}")
+    assert [dict(by_name(own_state)[name].ports) for name in ("kafka", "opensearch")] == [
+        {"broker": base + 1, "controller": base + 2},
+        {"http": base + 3, "transport": base + 4},
+    ]
+    assert all(listening(base + n) for n in range(5))
+    make_topic(first.bootstrap, "kept")
+    write(first.bootstrap, "kept", b"value", transactional_id="t")
+    ask(first.opensearch or "", "PUT", "/kept/_doc/1", {"a": 1})
+    program = start_program(own_state, "load", ["/bin/sleep", "600"])
+    before = by_name(own_state)
+    with socket.create_server(("127.0.0.1", other + 3)):
+        done = tailrace("dev", "up", "--state-dir", str(own_state), "--port-base", str(other), "--rate", "0")
+    assert done.returncode == 3
+    assert f"TR-616  port {other + 3} on 127.0.0.1 is taken: OpenSearch cannot use it" in done.stderr
+    assert "tailrace dev up --port-base " in done.stderr
+    assert by_name(own_state) == before
+    assert running(own_state) == {each.process for each in before.values()}
+    assert start_servers(own_state, port_base=base) == start_servers(own_state) == first
+    assert by_name(own_state) == before
+    moved = start_servers(own_state, port_base=other)
+    assert (moved.bootstrap, moved.opensearch) == (f"127.0.0.1:{other + 1}", f"http://127.0.0.1:{other + 3}")
+    assert first_value(moved.bootstrap, "kept") == b"value"
+    assert ask(moved.opensearch or "", "GET", "/kept/_doc/1")["found"] is True
+    assert not alive(program.process)
 
 
 def test_a_killed_search_node_comes_back_with_its_index(search_url: str, state_dir: Path, prefix: str) -> None:

@@ -259,7 +259,7 @@ def test_dead_letters_are_counted_by_table_until_the_transaction_is_flushed(tabl
     outbox = _Outbox()
     found = refusals(outbox)
     for _ in range(2):
-        row = found.row(table, ColumnRefused(1, "refused"), _BAD)
+        row = found.row(table, ColumnRefused(1, "refused"), [b"1", b"NaN", b"large", b"123", b"never"])
         found.divert(row, Position(1, 1000, 11))
     assert found.flushed() == {"public.t": 2}
     assert found.flushed() == {}
