@@ -1,6 +1,8 @@
-"""Compare values of any type for identity, in Spark."""
+"""Compare values of any type for identity, in Spark: directly, or by hashes."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -23,3 +25,21 @@ def comparable(value: Column, kind: DataType) -> Column:
         entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
         return F.array_sort(F.transform(F.map_entries(value), lambda item: comparable(item, entry)))
     return value
+
+
+_NULL: Final = 0x7A11_4ACE
+"""The hash of NULL: Spark's hashes skip NULL, so that (NULL, 1) and (1, NULL) would have the same."""
+
+
+def hashed(value: Column, kind: DataType) -> Column:
+    """Return a hash of 64 bits, never NULL; the hashes of values that are not identical differ but for chance."""
+    if isinstance(kind, ArrayType):
+        found = F.xxhash64(F.transform(value, lambda item: hashed(item, kind.elementType)))
+    elif isinstance(kind, StructType):
+        found = F.xxhash64(*(hashed(value[field.name], field.dataType) for field in kind))
+    elif isinstance(kind, MapType):
+        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        found = F.xxhash64(F.array_sort(F.transform(F.map_entries(value), lambda item: hashed(item, entry))))
+    else:
+        found = F.xxhash64(comparable(value, kind))
+    return F.when(value.isNull(), F.lit(_NULL)).otherwise(found)

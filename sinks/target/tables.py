@@ -1,8 +1,12 @@
-"""Compare two DataFrames by their key in Spark; the driver receives counts and the keys to list."""
+"""Compare two DataFrames by their key in Spark; the driver receives counts and the keys to list.
+
+Rows are compared by hashes first, summed over chunks of keys: that moves and sorts no rows. Only the rows of chunks
+that differ are joined. A sum does not depend on the order of the rows, and counts each of several equal rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final, Self
@@ -10,9 +14,9 @@ from typing import Any, Final, Self
 import orjson
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StringType
 
-from tailrace.sinks.spark.comparable import comparable
+from tailrace.sinks.spark.comparable import comparable, hashed
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.comparison import Counts, Difference
 from tailrace.sinks.target.protocol import DELETED
@@ -22,6 +26,12 @@ Values = list[Any]
 
 _PARTS: Final = 1_000_000
 """A sample is chosen to this precision."""
+
+_CHUNKS: Final = 4096
+"""Number of chunks of keys; the driver receives one row of sums for each, of both sides."""
+
+_Fold = tuple[int, int, int]
+"""Of a chunk: the number of rows, and the sums of the halves of their hashes."""
 
 _WITH_NULLS: Final = {"ignoreNullFields": "false"}
 
@@ -98,22 +108,61 @@ class Tables:
 
     def _compared(self, limit: int, columns: Sequence[str | Column]) -> tuple[Counts, list[Row]]:
         """Return the counts and up to `limit` differing rows of `_marked`, with the key and these columns."""
-        marked = self._marked()
+        live, staged = self._folds(self.live), self._folds(self.staged, repeats=True)
+        # a key that the staged side repeats is a difference, even if the live side repeats it as often
+        repeated = {chunk for chunk, (_, most) in staged.items() if most > 1}
+        differing = {
+            chunk
+            for chunk in live.keys() | staged.keys()
+            if chunk in repeated or live.get(chunk, _NO_ROWS)[0] != staged.get(chunk, _NO_ROWS)[0]
+        }
+        counts = Counts(_rows(live, live), _rows(staged, staged))
+        if not differing:
+            return counts, []
+        marked = self._marked(differing)
         found = {row["what"]: row["count"] for row in marked.groupBy("what").count().collect()}
-        counts = Counts(
-            self.live.count(),
-            self.staged.count(),
-            found.get("only live", 0),
-            found.get("only staged", 0),
-            found.get("different", 0),
-        )
+        counts.only_live, counts.only_staged = found.get("only live", 0), found.get("only staged", 0)
+        counts.changed = found.get("different", 0)
         # A key that occurs twice on one side is joined twice with that of the other.
         joined = counts.changed + found.get("same", 0)
-        counts.repeated = 2 * joined + counts.only_live + counts.only_staged - counts.live - counts.staged
+        there = _rows(live, differing) + _rows(staged, differing)
+        counts.repeated = 2 * joined + counts.only_live + counts.only_staged - there
         if not counts.total:
             return counts, []
         keys = (f"k{number}" for number in range(len(self.key)))
         return counts, marked.where("what <> 'same'").select(*keys, *columns).take(limit)
+
+    def _folds(self, rows: DataFrame, *, repeats: bool = False) -> dict[int, tuple[_Fold, int]]:
+        """Return the fold of each chunk of a side that has rows, and how often its most frequent key occurs.
+
+        Without `repeats`, that is not counted, and is 1.
+        """
+        hashes = rows.select(self._key_hash(rows).alias("k"), self._hash_of(rows, self.common).alias("h")).select(
+            "k", _chunk(F.col("k")).alias("chunk"), F.shiftright("h", 32).alias("high"), F.expr("h & 4294967295 AS low")
+        )
+        # halves, because a sum of 64 bits would overflow
+        sums = (F.sum("high").alias("high"), F.sum("low").alias("low"))
+        if repeats:
+            by_key = hashes.groupBy("chunk", "k").agg(F.count("*").alias("rows"), *sums)
+            folds = by_key.groupBy("chunk").agg(F.sum("rows").alias("rows"), *sums, F.max("rows").alias("most"))
+        else:
+            folds = hashes.groupBy("chunk").agg(F.count("*").alias("rows"), *sums, F.lit(1).alias("most"))
+        return {row["chunk"]: ((row["rows"], row["high"], row["low"]), row["most"]) for row in folds.collect()}
+
+    def _rows_of(self, rows: DataFrame, chunks: Collection[int] | None) -> DataFrame:
+        return rows if chunks is None else rows.where(_chunk(self._key_hash(rows)).isin(*chunks))
+
+    def _key_hash(self, rows: DataFrame) -> Column:
+        return self._hash_of(rows, self.key)
+
+    def _hash_of(self, rows: DataFrame, names: Sequence[str]) -> Column:
+        """Return the hash of these columns; columns of which the sides have different types are compared as texts."""
+        hashes = []
+        for name in names:
+            value, kind = F.col(quote(name)), self.staged.schema[name].dataType
+            same = self.live.schema[name].dataType == kind
+            hashes.append(hashed(value, kind) if same else hashed(value.cast("string"), StringType()))
+        return F.xxhash64(*hashes)
 
     def _values(self, row: str | None) -> Values | None:
         if row is None:
@@ -125,15 +174,18 @@ class Tables:
         pairs = zip(columns, values, strict=True)
         return [value if name in self.key or value is None else orjson.loads(value) for name, value in pairs]
 
-    def _marked(self) -> DataFrame:
-        """Return the joined keys, each with its kind of difference, the columns that differ, and both rows."""
+    def _marked(self, chunks: Collection[int] | None = None) -> DataFrame:
+        """Return the joined keys, each with its kind of difference, the columns that differ, and both rows.
+
+        `chunks` are those of the keys; by default, all.
+        """
         columns = self.common
         sides = [
             frame.select(
                 *(F.col(quote(name)).alias(f"{side}{number}") for number, name in enumerate(self.key)),
                 F.struct(*(F.col(quote(name)).alias(f"c{number}") for number, name in enumerate(columns))).alias(side),
             )
-            for frame, side in ((self.live, "l"), (self.staged, "s"))
+            for frame, side in ((self._rows_of(self.live, chunks), "l"), (self._rows_of(self.staged, chunks), "s"))
         ]
         same = reduce(Column.__and__, (F.col(f"l{n}").eqNullSafe(F.col(f"s{n}")) for n in range(len(self.key))))
         types = [(self.live.schema[name].dataType, self.staged.schema[name].dataType) for name in columns]
@@ -156,6 +208,18 @@ class Tables:
         paired = F.col("l").isNotNull() & F.col("s").isNotNull()
         listed = F.when(paired, others).otherwise(F.array().cast("array<string>"))
         return both.select(*keys, what.alias("what"), listed.alias("columns"), "l", "s")
+
+
+_NO_ROWS: Final[tuple[_Fold, int]] = ((0, 0, 0), 0)
+
+
+def _rows(folds: Mapping[int, tuple[_Fold, int]], chunks: Collection[int]) -> int:
+    """Return the number of rows in these chunks."""
+    return sum(folds.get(chunk, _NO_ROWS)[0][0] for chunk in chunks)
+
+
+def _chunk(key_hash: Column) -> Column:
+    return F.pmod(key_hash, F.lit(_CHUNKS)).cast("int")
 
 
 def _equal(live: Column, staged: Column, was: DataType, now: DataType) -> Column:
