@@ -41,8 +41,8 @@ from tests.support.servers import own_servers
 
 _SETUP = "CREATE TABLE orders (id int PRIMARY KEY, customer int, status text, total numeric(12,2), placed timestamptz)"
 _ROWS = (
-    "INSERT INTO orders SELECT g, 1 + g %% (%(rows)s / 10), 'order ' || g, g %% 100000 * 1.25, now() + g * interval '1 ms'"
-    " FROM generate_series(1, %(rows)s) g"
+    "INSERT INTO orders SELECT g, 1 + g %% (%(rows)s / 10), 'order ' || g, g %% 100000 * 1.25,"
+    " now() + g * interval '1 ms' FROM generate_series(1, %(rows)s) g"
 )
 _SPOILED = {
     "table": "UPDATE {} SET status = 'spoiled' WHERE id = 4711",
@@ -95,9 +95,11 @@ def verify(path: Path, view: str, folder: Path) -> dict[str, Any]:
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
     began = time.monotonic()
-    with subprocess.Popen([*command, "--config", str(path)], stdout=subprocess.PIPE, env=environment) as process:
-        with Peaks(process.pid, folder) as peaks:
-            text, _ = process.communicate()
+    with (
+        subprocess.Popen([*command, "--config", str(path)], stdout=subprocess.PIPE, env=environment) as process,
+        Peaks(process.pid, folder) as peaks,
+    ):
+        text, _ = process.communicate()
     results = [json.loads(line) for line in text.splitlines()]
     assert process.returncode == (0 if all(each["equal"] for each in results) else 7)
     return {
