@@ -64,9 +64,9 @@ class Latest:
     def rows(self, session: SparkSession) -> DataFrame:
         """Return the records as `latest.newest` does."""
         with self._lock:
-            show, self._show = self._show, None
-            if show is not None:
-                show()
+            if self._show is not None:
+                self._show()
+                self._show = None
         return session.table(f"global_temp.{self.name}")
 
 
