@@ -69,6 +69,10 @@ class Shown:
         """The text that a person sees."""
         return str(self.page.execute_script("return document.body.innerText"))
 
+    def text_of(self, selector: str) -> str:
+        """The text of an element, read at once: an update replaces elements at any moment."""
+        return str(self.page.execute_script("return document.querySelector(arguments[0]).innerText", selector))
+
     def fields(self) -> dict[str, str]:
         """Return the page's values by their names in the status."""
         script = (
@@ -224,7 +228,7 @@ def test_a_finding_of_the_check_appears_and_what_it_says_to_paste_mends_it(shown
     wait_until(lambda: shown.page.execute_script(row) is None)
     assert "nothing stops the next start" in shown.text
     # that this daemon runs, reads the slot and serves its address is no finding
-    found = shown.page.find_element(By.ID, "check").text
+    found = shown.text_of("#check")
     assert not [code for code in ("TR-913", "TR-112") if code in found]
     assert console(shown.page) == []
 
@@ -269,7 +273,7 @@ def test_a_screen_reader_finds_headings_names_and_the_state(shown: Shown) -> Non
     unnamed = [role for role, name in found if role in ("link", "progressbar", "img", "region", "figure") and not name]
     assert unnamed == []
     assert shown.page.find_element(By.CSS_SELECTOR, "[role=alert]")
-    assert shown.page.find_element(By.CSS_SELECTOR, "[aria-live=polite]").text
+    assert shown.text_of("[aria-live=polite]")
 
 
 def test_the_page_is_whole_without_javascript(shown: Shown) -> None:
@@ -320,8 +324,8 @@ def test_streams_are_bounded_and_a_slow_client_disturbs_nobody(shown: Shown) -> 
     with urllib.request.urlopen(f"{shown.url}livez") as answer:
         assert answer.status == 200
     # none of them reads its stream; the browser's page moves on
-    before = shown.page.find_element(By.CSS_SELECTOR, "#foot time").text
-    _within(VISIBLE_S, lambda: shown.page.find_element(By.CSS_SELECTOR, "#foot time").text != before)
+    before = shown.text_of("#foot time")
+    _within(VISIBLE_S, lambda: shown.text_of("#foot time") != before)
     for connection, _ in streams:
         connection.close()
 

@@ -75,7 +75,7 @@ def following(config: Path) -> Iterator[psutil.Process]:
             stdout=log,
             stderr=log,
             cwd=config.parent,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"},
             start_new_session=True,
         )
     try:
@@ -173,7 +173,7 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
             tx.put("t", {"id": 2, "n": 50})
         for each in alive_in(follow.pid):
             each.send_signal(signal.SIGTERM)
-        assert follow.wait(60) == 0, (tmp_path / "follow.log").read_text()
+        assert ended(follow, file) == 0, (tmp_path / "follow.log").read_text()
         wait_until(lambda: not alive_in(follow.pid), 15)
     text = (tmp_path / "follow.log").read_text()
     assert "Traceback" not in text
@@ -193,6 +193,24 @@ def test_a_rebuild_of_several_views_ends_with_a_summary(servers: Servers, prefix
         "rows: generation 1",
         "changes: generation 1",
     ]
+
+
+def ended(follow: psutil.Process, file: Path) -> int:
+    """Wait for the end of all processes and return the exit code; if one hangs, fail with the stacks of all threads."""
+    try:
+        return int(follow.wait(60))
+    except psutil.TimeoutExpired:
+        stacks = []
+        # the command last: the others end with it
+        for each in sorted(alive_in(follow.pid), key=lambda each: -each.pid):
+            if "java" in each.name():
+                jstack = Path(each.exe()).with_name("jstack")
+                done = subprocess.run([jstack, "-l", str(each.pid)], capture_output=True, text=True, timeout=60)
+                stacks.append(done.stdout + done.stderr)
+            else:
+                each.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER writes the stacks into the log
+                time.sleep(1)
+        raise AssertionError("\n".join([*stacks, (file.parent / "follow.log").read_text()])) from None
 
 
 def shown_followers(file: Path) -> set[str]:
