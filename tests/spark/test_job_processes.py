@@ -172,7 +172,8 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
         with pipeline.transaction() as tx:
             tx.put("t", {"id": 2, "n": 50})
         for each in alive_in(follow.pid):
-            each.send_signal(signal.SIGTERM)
+            with suppress(psutil.NoSuchProcess):  # it may have ended with another one
+                each.send_signal(signal.SIGTERM)
         assert ended(follow, file) == 0, (tmp_path / "follow.log").read_text()
         wait_until(lambda: not alive_in(follow.pid), 15)
     text = (tmp_path / "follow.log").read_text()
@@ -195,10 +196,10 @@ def test_a_rebuild_of_several_views_ends_with_a_summary(servers: Servers, prefix
     ]
 
 
-def ended(follow: psutil.Process, file: Path) -> int:
+def ended(follow: psutil.Process, file: Path, seconds: float = 60) -> int:
     """Wait for the end of all processes and return the exit code; if one hangs, fail with the stacks of all threads."""
     try:
-        return int(follow.wait(60))
+        return int(follow.wait(seconds))
     except psutil.TimeoutExpired:
         stacks = []
         # the command last: the others end with it
@@ -208,7 +209,8 @@ def ended(follow: psutil.Process, file: Path) -> int:
                 done = subprocess.run([jstack, "-l", str(each.pid)], capture_output=True, text=True, timeout=60)
                 stacks.append(done.stdout + done.stderr)
             else:
-                each.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER writes the stacks into the log
+                with suppress(psutil.Error):
+                    each.send_signal(signal.SIGABRT)  # PYTHONFAULTHANDLER writes the stacks into the log
                 time.sleep(1)
         raise AssertionError("\n".join([*stacks, (file.parent / "follow.log").read_text()])) from None
 
