@@ -232,9 +232,9 @@ class OpenSearchTarget:
             index=self.index(generation),
             version=commit.cut.position.commit_lsn,
         )
-        few = isinstance(changes, FewRows)
-        rows = documents(changes.frame() if isinstance(changes, FewRows) else changes, key, self._layout.routing)
-        if few or _estimate(rows) <= _FEW_BYTES:
+        frame = changes.frame() if isinstance(changes, FewRows) else changes
+        rows = documents(frame, key, self._layout.routing)
+        if frame is not changes or _estimate(rows) <= _FEW_BYTES:
             write(rows.collect())
         else:
             rows.foreachPartition(write)

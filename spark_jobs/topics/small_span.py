@@ -40,20 +40,25 @@ class NewestRecords:
 
     def facts(self) -> Facts:
         """Return the facts, as `latest.facts` finds them in Spark. ValueError for a record without framing."""
-        changes = [each for each in self.records if each.key != TRUNCATE_KEY]
-        truncated = {each.partition: each.offset for each in self.records if each.key == TRUNCATE_KEY}
-        valid = _behind(changes, truncated)
+        valid = self.after_truncates()
         return Facts(
-            rows=len(changes),
-            truncated=truncated,
+            rows=sum(each.key != TRUNCATE_KEY for each in self.records),
+            truncated=self._truncated(),
             ids=frozenset(schema_id_of(each.value) for each in valid if each.value is not None),
             key_ids=frozenset(schema_id_of(each.key) for each in valid),
         )
 
     def after_truncates(self) -> list[Record]:
         """Return the records that no truncate of their partition follows, without the truncates."""
-        truncated = {each.partition: each.offset for each in self.records if each.key == TRUNCATE_KEY}
-        return _behind([each for each in self.records if each.key != TRUNCATE_KEY], truncated)
+        truncated = self._truncated()
+        return [
+            each
+            for each in self.records
+            if each.key != TRUNCATE_KEY and each.offset > truncated.get(each.partition, -1)
+        ]
+
+    def _truncated(self) -> dict[int, int]:
+        return {each.partition: each.offset for each in self.records if each.key == TRUNCATE_KEY}
 
     def arrow(self) -> pa.Table:
         """Return the columns that `source.records` has."""
@@ -65,10 +70,6 @@ class NewestRecords:
                 "offset": pa.array([each.offset for each in self.records], pa.int64()),
             }
         )
-
-
-def _behind(records: Sequence[Record], truncated: dict[int, int]) -> list[Record]:
-    return [each for each in records if each.offset > truncated.get(each.partition, -1)]
 
 
 class SmallSpanReader:

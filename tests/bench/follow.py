@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import argparse
 import bisect
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -49,6 +47,7 @@ from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord
 from tailrace.sinks.read.views import read_view
 from tests.bench.rebuild import Peak
+from tests.bench.report import report
 from tests.support.daemon import ROOT, running, wait_for_state, write_config
 from tests.support.servers import own_servers
 
@@ -245,10 +244,7 @@ def main() -> None:
     names = list(VIEWS)[: 2 if arguments.views == "two" else 6]
     with own_servers(search=True) as (servers, state_dir):
         result = measure(servers, state_dir.parent, names, arguments)
-    text = json.dumps({"machine": platform.platform(), "cpus": os.cpu_count(), **result}, indent=2)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text + "\n")
+    report(result, arguments.output)
 
 
 if __name__ == "__main__":

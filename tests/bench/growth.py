@@ -13,9 +13,7 @@ all processes of the job, which other load on the machine changes little.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -33,6 +31,7 @@ from tailrace.schemas.config.file import load
 from tailrace.schemas.lsn import parse_lsn
 from tests.bench.follow import ROWS, SETUP, VIEWS, Watch, wait_for_views
 from tests.bench.rebuild import Peak
+from tests.bench.report import report
 from tests.support.daemon import ROOT, running, wait_for_state, write_config
 from tests.support.servers import own_servers
 
@@ -117,11 +116,7 @@ def main() -> None:
     first, last = results[sizes[0]]["views"], results[sizes[-1]]["views"]
     ratios = {name: round(last[name]["alone"] / first[name]["alone"], 2) for name in arguments.views}
     ratios["cpu_s"] = round(results[sizes[-1]]["cpu_s"] / results[sizes[0]]["cpu_s"], 2)
-    report = {"machine": platform.platform(), "cpus": os.cpu_count(), "results": results, "ratios": ratios}
-    text = json.dumps(report, indent=2)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text + "\n")
+    report({"results": results, "ratios": ratios}, arguments.output)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ import psycopg
 from tailrace.cdc.dev.postgres import create_database
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
+from tests.bench.report import report
 from tests.bench.workloads import WIDE, WIDE_ROWS
 from tests.support.daemon import ROOT, running, wait_for_state, write_config
 from tests.support.servers import own_servers
@@ -141,10 +141,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with own_servers(search=True) as (servers, state_dir):
         result = measure(servers, state_dir.parent, arguments.rows, arguments.documents, arguments.rounds)
-    text = json.dumps({"machine": platform.platform(), "cpus": os.cpu_count(), **result}, indent=2)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text + "\n")
+    report(result, arguments.output)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ PostgreSQL.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -44,6 +42,7 @@ from tailrace.schemas.records.position import PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import PositionTail
 from tests.bench.follow import Committed, Watch, check, latencies, percentiles, wait_for_views
+from tests.bench.report import report
 from tests.support.daemon import ROOT, running, wait_for, wait_for_state, write_config
 from tests.support.servers import own_servers
 
@@ -217,11 +216,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with own_servers() as (servers, state_dir):
         result = measure(servers, state_dir.parent, arguments)
-    report = {"machine": platform.platform(), "cpus": os.cpu_count(), "rows": arguments.rows, **result}
-    text = json.dumps(report, indent=2)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(f"{text}\n")
+    report({"rows": arguments.rows, **result}, arguments.output)
 
 
 if __name__ == "__main__":

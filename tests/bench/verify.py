@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import threading
@@ -36,6 +35,7 @@ from tailrace.schemas.config.file import load
 from tailrace.spark_jobs.jobs.command import opened
 from tailrace.spark_jobs.maintain.open_view import open_view
 from tests.bench.follow import VIEWS, Watch, wait_for_views
+from tests.bench.report import report
 from tests.support.daemon import ROOT, running, wait_for_state, write_config
 from tests.support.servers import own_servers
 
@@ -174,10 +174,7 @@ def main() -> None:
         return
     with own_servers() as (servers, state_dir):
         result = measure(servers, state_dir.parent, arguments.rows)
-    text = json.dumps({"machine": platform.platform(), "cpus": os.cpu_count(), **result}, indent=2)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text + "\n")
+    report(result, arguments.output)
 
 
 if __name__ == "__main__":
