@@ -17,6 +17,7 @@ from tailrace.spark_jobs.query.order import check_order
 from tailrace.spark_jobs.query.parse import parse, tree
 from tailrace.spark_jobs.query.refusals import refuse
 from tailrace.spark_jobs.query.rewrite import State, Step, at, rewrite
+from tailrace.spark_jobs.query.sums import Sums, sums_of
 from tailrace.spark_jobs.query.text import QueryText
 from tailrace.spark_jobs.query.times import check_windows
 from tailrace.spark_jobs.query.units import unit
@@ -36,16 +37,22 @@ class DeclaredQuery:
     keys: Keys
     histories: tuple[str, ...] = ()
     """Those of `tables` in which the first version of each key is marked (`sinks.target.protocol.FIRST`)."""
+    sums: Sums | None = None
+    """Sums by which small batches bring its groups forward; None: groups are recomputed."""
 
     def over(self, which: State) -> str:
         """Return the SQL of the whole query over the tables in one state."""
         return at(self.whole, which).sql(DIALECT, identify=True)
 
-    def steps(self, changed: Collection[str]) -> list[Step]:
+    def steps(self, changed: Collection[str], *, by_sums: bool = False) -> list[Step]:
         """Return the steps that compute the view's affected rows; the last two give them before and after.
 
-        There are no steps if the query is recomputed completely.
+        If `by_sums`, they bring `sums` forward instead of recomputing groups. There are no steps if the query is
+        recomputed completely.
         """
+        if by_sums:
+            assert self.sums is not None
+            return self.sums.steps(changed)
         return rewrite(self.root, self.keys, changed) if self.root is not None else []
 
 
@@ -79,7 +86,8 @@ def declare(
     check_order(root, keys, text)
     _check_key(root, key, keys, text)
     _check_units(root, keys, text)
-    return DeclaredQuery(text, tuple(key), tables, whole, root, keys, histories)
+    sums = sums_of(root) if not histories else None
+    return DeclaredQuery(text, tuple(key), tables, whole, root, keys, histories, sums)
 
 
 def _check_outputs(query: exp.Query, key: Sequence[str], text: QueryText) -> None:

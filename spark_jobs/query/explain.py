@@ -23,6 +23,9 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
         return
     for history in query.histories:
         yield f"{FIRST} marks the first version of each key of {history}: each batch that reads it determines them"
+    if query.sums is not None:
+        yield "Small batches add to the counts and sums of its groups, if these are of integers or decimals and known."
+        yield "They are computed once, in the second small batch in a row. Otherwise, groups are recomputed:"
     for table in query.tables:
         yield ""
         if is_view(table):
@@ -36,6 +39,11 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
             yield from (f"    {line}" for line in step.sql(pretty=True).split("\n"))
         scans = _scans(query, steps)
         reached = _reached(query, steps)
+        if query.sums is not None:
+            added = _reached(query, query.steps([table], by_sums=True))
+            if not isinstance(added, str):
+                yield "  a small batch that adds to sums looks up"
+                yield from (f"    {line}" for line in added or ["nothing"])
         if isinstance(reached, str):
             yield f"  scans {scans}"
             if not is_view(table):

@@ -45,6 +45,8 @@ class Step:
     name: str
     query: exp.Query
     why: str
+    sums: tuple[str, ...] = ()
+    """Instead, later steps read the sums of the result's groups, without and with what it adds, by these names."""
 
     @property
     def is_units(self) -> bool:

@@ -14,6 +14,7 @@ from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
 from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.lookups import Lookup, Unreachable, lookups
 from tailrace.spark_jobs.query.rewrite import Step, state
+from tailrace.spark_jobs.query.sums import Sums
 from tailrace.spark_jobs.query.text import QueryText
 from tests.support.shop_model import CATALOG, COLUMNS, EXAMPLES, Key, Row
 
@@ -78,6 +79,25 @@ class Engine:
         for whole, names in states.items():
             self.step(f"{whole}{REACHED}", " UNION ".join(f'SELECT * FROM "{name}"' for name in names))
 
+    def add(self, sums: Sums, stored: str, step: Step) -> None:
+        """Add the result of the first step to `stored` sums; name those of its groups as later steps do."""
+        units = ", ".join(sums.units)
+        summed = [f"s{number}" for number in sorted(sums.summed)]
+        counts = ["n", *(f"c{number}" for number in range(len(sums.arguments)))]
+        both = ", ".join((*counts, *summed))
+        signed = ", ".join(f"sign * {name} AS {name}" for name in (*counts, *summed))
+        added = ", ".join(f"sum({name}) AS {name}" for name in counts)
+        added += "".join(f", CASE WHEN sum(c{name[1:]}) > 0 THEN sum({name}) END AS {name}" for name in summed)
+        self.step(
+            f"{stored}__next",
+            f'SELECT {units}, {added} FROM (SELECT {units}, {both} FROM "{stored}" UNION ALL'
+            f' SELECT {units}, {signed} FROM "{step.name}") GROUP BY {units} HAVING sum(n) <> 0',
+        )
+        same = " AND ".join(f"s.{unit} IS NOT DISTINCT FROM a.{unit}" for unit in sums.units)
+        for name, table in zip(step.sums, (stored, f"{stored}__next"), strict=True):
+            self.step(name, f'SELECT * FROM "{table}" s WHERE EXISTS (SELECT 1 FROM "{step.name}" a WHERE {same})')
+        self.step(stored, f'SELECT * FROM "{stored}__next"')
+
 
 def _literal(column: str, value: Any) -> str:
     if value is None or (isinstance(value, int) and column != "at"):
@@ -108,16 +128,21 @@ def by_key(view: DeclaredQuery, rows: list[tuple[Any, ...]]) -> Rows:
 
 
 class Kept:
-    """A view of one example, maintained from batch to batch; if `by_lookup`, from looked up rows where possible."""
+    """A view of one example, maintained from batch to batch.
 
-    def __init__(self, name: str, *, by_lookup: bool = False) -> None:
+    If `by_lookup`, from looked up rows where possible; if `by_sums`, by the sums of its groups.
+    """
+
+    def __init__(self, name: str, *, by_lookup: bool = False, by_sums: bool = False) -> None:
         self._name = name
         self._by_lookup = by_lookup
+        self._by_sums = by_sums
+        self._stored: str | None = None
         self.looked_up = 0
         self.view = declared(name)
         self.shown: Rows = {}
         self.batches = 0
-        self._steps: dict[frozenset[str], list[tuple[str, str, Sequence[Lookup]]]] = {}
+        self._steps: dict[frozenset[str], list[tuple[Step, str, Sequence[Lookup]]]] = {}
         self._whole = over_new(EXAMPLES[name].sql)
 
     def apply(self, engine: Engine, changed: set[str]) -> None:
@@ -127,12 +152,18 @@ class Kept:
             return
         if mine not in self._steps:
             self._steps[mine] = self._planned(mine)
+        if self._by_sums and self._stored is None:
+            self._stored = f"{self._name}__stored"
+            engine.step(self._stored, self._sums.over("old").replace("`", '"'))
         for step, sql, found in self._steps[mine]:
             engine.look_up(found)
             self.looked_up += len(found)
-            engine.step(step, sql)
+            engine.step(step.name, sql)
+            if step.sums:
+                assert self._stored is not None
+                engine.add(self._sums, self._stored, step)
         before, after = (
-            by_key(self.view, engine.query(f'SELECT * FROM "{step}"')) for step, _, _ in self._steps[mine][-2:]
+            by_key(self.view, engine.query(f'SELECT * FROM "{step.name}"')) for step, _, _ in self._steps[mine][-2:]
         )
         self.batches += before != after
         for key, row in before.items():
@@ -141,21 +172,26 @@ class Kept:
                 del self.shown[key]
         self.shown.update(after)
 
-    def _planned(self, changed: frozenset[str]) -> list[tuple[str, str, Sequence[Lookup]]]:
-        steps = self.view.steps(changed)
+    @property
+    def _sums(self) -> Sums:
+        assert self.view.sums is not None
+        return self.view.sums
+
+    def _planned(self, changed: frozenset[str]) -> list[tuple[Step, str, Sequence[Lookup]]]:
+        steps = self.view.steps(changed, by_sums=self._by_sums)
         if self._by_lookup:
             with suppress(Unreachable):
                 return [self._restricted(step) for step in steps]
-        return [(step.name, step.sql("duckdb"), ()) for step in steps]
+        return [(step, step.sql("duckdb"), ()) for step in steps]
 
-    def _restricted(self, step: Step) -> tuple[str, str, Sequence[Lookup]]:
+    def _restricted(self, step: Step) -> tuple[Step, str, Sequence[Lookup]]:
         found = lookups(step.query, self.view.tables)
         names = {state(each.table, each.which) for each in found}
         query = step.query.copy()
         for table in query.find_all(exp.Table):
             if table.name in names:
                 table.set("this", exp.to_identifier(f"{table.name}{REACHED}", quoted=True))
-        return step.name, query.sql("duckdb", identify=True), found
+        return step, query.sql("duckdb", identify=True), found
 
     def check(self, engine: Engine) -> None:
         assert self.shown == by_key(self.view, engine.query(self._whole))

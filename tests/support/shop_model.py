@@ -166,6 +166,20 @@ EXAMPLES: dict[str, Example] = {
         "SELECT c.country, sum(o.amount) AS total FROM public.orders o JOIN public.customer c ON c.id = o.customer_id"
         " GROUP BY c.country HAVING sum(o.amount) > 40",
     ),
+    "sums": Example(
+        ("country", "bucket"),
+        "SELECT c.country, coalesce(o.amount, 0) % 3 AS bucket, count(*) AS n, count(o.amount) + 1 AS some,"
+        " sum(i.qty * o.amount) AS total, sum(i.qty) FILTER (WHERE o.status = 'a') AS of_a,"
+        " count(*) FILTER (WHERE i.line > 4) * 10 AS later, coalesce(sum(c.segment), 0) - length(c.country) AS segments"
+        " FROM public.item i JOIN public.orders o ON o.id = i.order_id JOIN public.customer c ON c.id = o.customer_id"
+        " WHERE o.status <> 'c' GROUP BY c.country, coalesce(o.amount, 0) % 3"
+        " HAVING count(*) > 1 AND coalesce(sum(i.qty), 0) <> 3",
+    ),
+    "sums_of_pairs": Example(
+        ("boss",),
+        "SELECT a.boss, count(b.segment) AS n, sum(b.segment) AS total FROM public.customer a JOIN public.customer b"
+        " ON a.boss = b.boss AND a.id <= b.id GROUP BY a.boss",
+    ),
     "group_null_side": Example(
         ("country",),
         "SELECT c.country, count(*) AS n, count(c.id) AS known FROM public.orders o"
