@@ -8,7 +8,7 @@ rows as they were or repaired, and repeating it does the rest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,8 +24,6 @@ from tailrace.sinks.target.tables import Tables
 from tailrace.spark_jobs.jobs.swap import alone, held
 from tailrace.spark_jobs.jobs.verify import is_whole, versions_or_changes
 from tailrace.spark_jobs.log import line
-from tailrace.spark_jobs.lookup.known_tables import rows_of_table
-from tailrace.spark_jobs.lookup.table_rows import NotKnown
 from tailrace.spark_jobs.maintain.base_tables import base_name
 from tailrace.spark_jobs.maintain.batch import Report, ViewBatch, check_definition
 from tailrace.spark_jobs.maintain.certain_matches import certain_matches
@@ -94,7 +92,7 @@ def mend(shared: Shared, view: KeptView) -> list[Mended]:
         found += _mended(shared, view, view, None, _of_view(shared, view, seen, pins), seen)
         view.drop_differences()
         if found and isinstance(batch, QueryBatch):
-            _doubt_lookups(shared, batch)
+            batch.doubt_lookups()
         return found
 
 
@@ -133,14 +131,6 @@ def _level(shared: Shared, view: KeptView, below: Sequence[KeptView]) -> SeenCut
         while seen.cut.order < furthest:
             seen = shared.cuts.newest(view.declared, wait=1.0) or seen
     raise _moved(view)
-
-
-def _doubt_lookups(shared: Shared, batch: QueryBatch) -> None:
-    """Have all processes read the rows again that small batches look up: the wrong ones may be of the same origin."""
-    for topic in batch.view.topics_read:
-        with suppress(NotKnown):  # there are none
-            name = rows_of_table(topic, commits=batch.view.commits)
-            batch.known.of(shared.config.warehouse, name, batch.records.shapes(topic)).doubt()
 
 
 def _of_table(table: KeptView, seen: SeenCut, pins: ExitStack) -> _Whole:

@@ -56,6 +56,9 @@ _SETTINGS: Final = {
     # Each sort and each aggregation begins with a page, by default one of 16 MiB for this heap: a small batch has
     # dozens of them, and they are half of its garbage.
     "spark.buffer.pageSize": "2m",
+    # Files of our own, which pyarrow reads: by default, timestamps have a form that ends in 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 
 _LOCAL: Final = {

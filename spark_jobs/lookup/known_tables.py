@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tailrace.schemas.config.model import Warehouse
@@ -16,7 +17,7 @@ from tailrace.sinks.iceberg.direct.writers import index_folder
 from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED
 from tailrace.spark_jobs.lookup.row_form import RowForm, has_form
-from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, TableRows
+from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, TableRows, doubt
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -50,9 +51,19 @@ def rows_of_view(warehouse: Warehouse | None, view: str) -> str:
     return f"@{warehouse.namespace if warehouse is not None else ''}.{view}"
 
 
+def sums_of_view(warehouse: Warehouse | None, view: str) -> str:
+    """Return the name that the sums of a view's groups have among the rows."""
+    return f"{rows_of_view(warehouse, view)}@sums"
+
+
 def rows_of_table(topic: str, *, commits: bool) -> str:
     """Return the name that the rows of a captured table have; `commits`: those with their commit columns."""
     return f"{topic}@commits" if commits else topic
+
+
+def _folder(warehouse: Warehouse | None, name: str) -> Path | None:
+    folder = index_folder(warehouse) if warehouse is not None else None
+    return None if folder is None else folder / ".rows" / name
 
 
 class KnownTables:
@@ -66,16 +77,17 @@ class KnownTables:
         self._large: set[str] = set()
         """The views whose last batch was too large to say what it changed."""
 
-    def of(self, warehouse: Warehouse | None, name: str, layout: Layout) -> TableRows:
+    def of(self, warehouse: Warehouse | None, name: str, layout: Layout, what: str = "") -> TableRows:
         """Return the rows of a table with its present columns. `NotKnown` if there is no place for them.
 
-        `name` is the table's topic, or that of `rows_of_view`.
+        `name` is that of `rows_of_table`, `rows_of_view` or `sums_of_view`; `what` tells rows apart that have the same
+        name and columns.
         """
         from pyspark.sql.pandas.types import to_arrow_type
 
         types = {column: to_arrow_type(kind) for column, kind in layout.columns.items()}
-        form = RowForm({column: kind for column, kind in types.items() if has_form(kind)}, tuple(layout.key))
-        folder = index_folder(warehouse) if warehouse is not None else None
+        form = RowForm({column: kind for column, kind in types.items() if has_form(kind)}, tuple(layout.key), what)
+        folder = _folder(warehouse, name)
         if folder is None:
             raise NotKnown("there is no home folder for rows: set warehouse.index_dir")
         if not set(form.key) <= set(form.columns):
@@ -86,8 +98,14 @@ class KnownTables:
                 known.close()
                 known = None
             if known is None:
-                known = self._tables[name] = TableRows(folder / ".rows" / name, form)
+                known = self._tables[name] = TableRows(folder, form)
             return known
+
+    def doubt(self, warehouse: Warehouse | None, name: str) -> None:
+        """Have all processes read rows again: the wrong ones may be of the same origin as what was repaired."""
+        folder = _folder(warehouse, name)
+        if folder is not None:
+            doubt(folder)
 
     def note(self, view: str, why: str) -> None:
         """Log once why small batches of a view read whole tables."""

@@ -6,7 +6,7 @@ digits. So that every value comes back as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -24,11 +24,14 @@ class RowForm:
 
     columns: Mapping[str, Any]
     key: tuple[str, ...]
+    what: str = ""
+    """Which rows they are, if their columns do not say it."""
 
     @property
     def identity(self) -> list[Any]:
         """What tells this form from others, as JSON."""
-        return [FORM, [[name, str(kind)] for name, kind in self.columns.items()], list(self.key)]
+        columns = [[name, str(kind)] for name, kind in self.columns.items()]
+        return [FORM, columns, list(self.key), *([self.what] if self.what else [])]
 
     @cached_property
     def schema(self) -> Any:
@@ -36,6 +39,11 @@ class RowForm:
         import pyarrow as pa  # type: ignore[import-untyped]
 
         return pa.schema(list(self.columns.items()))
+
+    def differs(self, one: bytes, other: bytes, names: Collection[str]) -> bool:
+        """Whether two rows differ in one of the named columns."""
+        values = zip(self.columns, orjson.loads(one), orjson.loads(other), strict=True)
+        return any(mine != its for name, mine, its in values if name in names)
 
     def aligned(self, rows: Any) -> Any:
         """Return an Arrow table or batch with these columns and types; one that it lacks is NULL."""

@@ -72,19 +72,10 @@ class TableRows:
         self._sound = 0
         """The value of `_doubted` when the rows were filled."""
 
-    def doubt(self) -> None:
-        """Have the rows read again by whatever process uses them next: what they came from was not right."""
-        self._mark.parent.mkdir(parents=True, exist_ok=True)
-        self._mark.touch()
-
-    @property
-    def _mark(self) -> Path:
-        return self._folder.with_name(f"{self._folder.name}.doubted")
-
     def _doubted(self) -> int:
         """Return when the rows were last doubted, in ns since 1970; 0: never."""
         try:
-            return self._mark.stat().st_mtime_ns
+            return _mark(self._folder).stat().st_mtime_ns
         except FileNotFoundError:
             return 0
 
@@ -346,6 +337,17 @@ class TableRows:
             except StoreUnusable as error:
                 self.drop()
                 raise NotKnown(f"the store of its rows was unusable and is made anew: {error}") from None
+
+
+def doubt(folder: Path) -> None:
+    """Have the rows in a folder read again by whatever process uses them next: what they came from was not right."""
+    mark = _mark(folder)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def _mark(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.doubted")
 
 
 def _values(columns: Sequence[Any]) -> list[bytes]:

@@ -54,11 +54,18 @@ class InputAt:
     columns: StructType
     first_of: tuple[str, ...] = ()
 
-    def images(self) -> Iterator[tuple[str, Any]]:
-        """Yield the rows of the changed keys `before` and `after` the batch, as Arrow tables."""
-        images = self.rows.images(self.moments["old"], self.moments["new"])
-        yield "before", self.decoded(images[0], "old")
-        yield "after", self.decoded(images[1], "new")
+    def images(self, read: Collection[str]) -> Iterator[tuple[str, Any]]:
+        """Yield the rows of the changed keys `before` and `after` the batch, as Arrow tables.
+
+        Without rows that have changed in none of the columns `read`: nothing follows from them.
+        """
+        before, after = self.rows.images(self.moments["old"], self.moments["new"])
+        if not self.first_of:
+            both = before.keys() & after.keys()
+            for key in [key for key in both if not self.rows.form.differs(before[key], after[key], read)]:
+                del before[key], after[key]
+        yield "before", self.decoded(before, "old")
+        yield "after", self.decoded(after, "new")
 
     def look_up(self, which: State, by: tuple[str, ...], values: list[Any]) -> Rows:
         """Return the rows in a state whose columns `by` equal one of the tuples of `values`."""

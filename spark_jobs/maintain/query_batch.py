@@ -14,10 +14,12 @@ from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import Applied
-from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout
+from tailrace.spark_jobs.lookup.known_tables import KnownTables, Layout, rows_of_table
+from tailrace.spark_jobs.lookup.table_rows import Moment, NotKnown
 from tailrace.spark_jobs.maintain.analysis import run
 from tailrace.spark_jobs.maintain.batch import FEW_ROWS, Content, Report, ViewBatch, are_few, own_cut, read_whole
 from tailrace.spark_jobs.maintain.difference import TIMES, difference, not_unique
+from tailrace.spark_jobs.maintain.group_sums import GroupSums
 from tailrace.spark_jobs.maintain.input_rows import InputRows
 from tailrace.spark_jobs.maintain.inputs import Inputs
 from tailrace.spark_jobs.maintain.late import LateRows
@@ -42,13 +44,15 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
 
     inputs: Inputs
     known: KnownTables
+    _sums: GroupSums = field(init=False)
     _reached: Reached = field(init=False)
     _found: tuple[Mapping[str, TableInfo], DeclaredQuery] | None = field(default=None, init=False)
     """The catalog that the query was last parsed with, and the result."""
 
     def __post_init__(self) -> None:
         rows = InputRows(self.view, self.session, self.config, self.records, self.inputs, self.known)
-        self._reached = Reached(self.view, self.session, self.config, rows, self.known)
+        self._sums = GroupSums(self.view.name, self.config, self.known, self._moment)
+        self._reached = Reached(self.view, self.session, self.config, rows, self.known, self._sums)
 
     def layout(self) -> tuple[Mapping[str, DataType], tuple[str, ...]]:
         seen = self.inputs.renew(self.cuts.wait(self.view))
@@ -92,10 +96,16 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
 
     def whole(self, found: dict[str, Latest], seen: SeenCut, report: Report) -> Content:
         query = self._declared(None)
+        self._sums.doubt()
         rows = self._rows(query, own_cut(self.view, seen), report)
         return Content(_columns(rows), rows, query.key)
 
     def change(self, applied: Applied, found: dict[str, Latest], seen: SeenCut, report: Report) -> Applied:
+        done = self._changed(applied, found, seen, report)
+        self._sums.committed(done.cut)
+        return done
+
+    def _changed(self, applied: Applied, found: dict[str, Latest], seen: SeenCut, report: Report) -> Applied:
         query = self._declared(found)
         if applied.unfinished is not None:
             # Documents of an interrupted batch are in the index: they are known only at that batch's own cut.
@@ -118,8 +128,17 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
         # late rows are found in the whole tables
         if few and not beyond and not self._event_times(query):
             with in_one_task(self.session, few=True):
-                changes = self._reached.changes(query, [*tables, *views], applied.cut, seen, self._sql, self._count)
+                changes = self._reached.changes(
+                    query,
+                    [*tables, *views],
+                    applied.cut,
+                    seen,
+                    self._sql,
+                    self._count,
+                    lambda sql: self._over(query, {"old": applied.cut}, sql),
+                )
         if changes is None:
+            self._sums.skip()
             # what changes in views is found by comparing all of their rows
             few = few and not views
             with (
@@ -141,6 +160,7 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
             return self.unchanged(applied, seen)
         # A few changed rows of a table that many others are joined with may change many rows of the view.
         written = changes.changed
+        assert written is not None  # there are rows
         if isinstance(written, FewRows):
             written = written if changes.rows <= FEW_ROWS else written.frame()
         elif few and are_few(changes.rows, written):
@@ -231,14 +251,36 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
         report.rows = count or 0
         return rows
 
+    def doubt_lookups(self) -> None:
+        """Have all processes read again what small batches look up: it may be wrong, if rows of the view were."""
+        for topic in self.view.topics_read:
+            self.known.doubt(self.config.warehouse, rows_of_table(topic, commits=self.view.commits))
+        self._sums.doubt()
+
     def computed(self, cut: Cut) -> tuple[DeclaredQuery, DataFrame]:
         """Return the query, and its rows over its inputs as they were at a cut, which they must have had."""
         query = self._declared(None)
         return query, self._whole(query, cut)
 
     def _whole(self, query: DeclaredQuery, cut: Cut) -> DataFrame:
-        with self._states(query, {"new": cut}):
-            return self._sql(query.over("new"))
+        return self._over(query, {"new": cut}, query.over("new"))
+
+    def _over(self, query: DeclaredQuery, cuts: Mapping[State, Cut], sql: str) -> DataFrame:
+        with self._states(query, cuts):
+            return self._sql(sql)
+
+    def _moment(self, cut: Cut) -> Moment:
+        """Return what tells the state of the inputs at a cut from others: offsets of topics, commits of views."""
+        found: list[int] = []
+        for topic in sorted(self.view.topics_read):
+            offsets = cut.offsets.get(topic, ())
+            found += [len(offsets), *offsets]
+        for view in self.view.views:
+            commit = self.inputs.commit(view, cut)
+            if commit is None:
+                raise NotKnown(f'view "{view}" is not at this cut')
+            found.append(commit)
+        return tuple(found)
 
     def _states(self, query: DeclaredQuery, cuts: Mapping[State, Cut]) -> States:
         layouts: dict[str, Layout] = {table: self.records.shapes(topic) for table, topic in self.view.topic_of.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.lookup.row_form import RowForm
 from tailrace.spark_jobs.lookup.table_rows import NotKnown, Rows
 from tailrace.spark_jobs.maintain.difference import TIMES, difference
+from tailrace.spark_jobs.maintain.group_sums import GroupSums, OverOld
 from tailrace.spark_jobs.maintain.input_rows import MOST_REACHED, InputAt, InputRows
 from tailrace.spark_jobs.maintain.plan_source import TooLarge
 from tailrace.spark_jobs.maintain.step_plans import IMAGES, CannotRunAgain, Relation, StepPlans
@@ -46,12 +47,33 @@ Steps = Sequence[tuple[Step, tuple[Lookup, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
+class _Way:
+    """Which tables have changed, and whether groups are brought forward by sums."""
+
+    changed: tuple[str, ...]
+    by_sums: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of a batch, as `difference` counts them; `most` is the maximum number of rows with one key."""
 
-    changed: DataFrame | FewRows
+    changed: DataFrame | FewRows | None
+    """None if there are none."""
     rows: int
     most: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """One batch, whose steps are known."""
+
+    way: _Way
+    steps: Steps
+    at: Mapping[str, InputAt]
+    relations: dict[str, Any]
+    """What values are looked up from, by name in the SQL: the images, results of steps, and looked up rows."""
+    seen: SeenCut
 
 
 @dataclass(slots=True)
@@ -63,12 +85,13 @@ class Reached:
     config: Config
     rows: InputRows
     known: KnownTables
+    sums: GroupSums
     _query: DeclaredQuery | None = field(default=None, init=False)
     _read: frozenset[str] = field(default=frozenset(), init=False)
     """The names of all columns in the query."""
-    _steps: dict[tuple[str, ...], Steps | str] = field(default_factory=dict, init=False)
+    _steps: dict[_Way, Steps | str] = field(default_factory=dict, init=False)
     """For tables that changed together: the steps with their lookups, or why there are none."""
-    _plans: dict[tuple[str, ...], StepPlans | Mapping[Relation, StructType]] = field(default_factory=dict, init=False)
+    _plans: dict[_Way, StepPlans | Mapping[Relation, StructType]] = field(default_factory=dict, init=False)
     """For the same: the plans of the steps; if they cannot run again, the relations of which that is known."""
 
     def changes(
@@ -79,29 +102,48 @@ class Reached:
         seen: SeenCut,
         sql: Callable[[str], DataFrame],
         count: Callable[[DataFrame], Changes],
+        over_old: OverOld,
     ) -> Changes | None:
         """Return the changes of the view in a batch; None, with a line in the log, if its inputs have to be read.
 
         `changed` are the inputs that the batch changes, from the cut `applied` to that of `seen`; `sql` runs a
-        statement, `count` computes a `difference`. Call it with the session set for one task.
+        statement, `over_old` one over the inputs at `applied`, `count` computes a `difference`. Call it with the
+        session set for one task.
         """
         try:
-            steps = self._planned(query, tuple(changed))
+            by_sums = self._has_sums(query, tuple(changed)) and self.sums.ready(query, applied, seen, over_old)
+            steps = self._planned(query, _Way(tuple(changed), by_sums))
             wanted = {lookup for _, found in steps for lookup in found}
             names = dict.fromkeys((*changed, *sorted(lookup.table for lookup in wanted)))
             at = self.rows.at(names, wanted, self._read, query.histories, applied, seen)
-            plans = self._step_plans(query, steps, tuple(changed), at, sql)
+            relations = self._images(changed, at)
+            mine = tuple(table for table in changed if any(relations[name].num_rows for name in _image_names(table)))
+            if not mine:
+                self.sums.pass_over(seen)
+                return Changes(None, 0, 0)
+            way = _Way(mine, by_sums)
+            batch = _Batch(way, self._planned(query, way), at, relations, seen)
+            plans = self._step_plans(batch, query.key, sql)
             if plans is not None:
                 try:
-                    return self._run_again(plans, steps, changed, at)
+                    return self._run_again(plans, batch)
                 except TooLarge:
                     pass
-            return count(self._run(query, steps, changed, at, sql))
+            return count(self._run(batch, query.key, sql))
         except NotKnown as error:
             self.known.note(self.view.name, str(error))
             return None
 
-    def _planned(self, query: DeclaredQuery, changed: tuple[str, ...]) -> Steps:
+    def _has_sums(self, query: DeclaredQuery, changed: tuple[str, ...]) -> bool:
+        """Whether what a batch adds to sums can be looked up."""
+        if query.sums is None:
+            return False
+        with suppress(NotKnown):
+            self._planned(query, _Way(changed, by_sums=True))
+            return True
+        return False
+
+    def _planned(self, query: DeclaredQuery, way: _Way) -> Steps:
         if not self.config.spark.lookups:
             raise NotKnown("spark.lookups is off")
         if query is not self._query:
@@ -110,116 +152,111 @@ class Reached:
             self._steps.clear()
             for each in list(self._plans):
                 self._forget_plans(each)
-        if changed not in self._steps:
+        if way not in self._steps:
             try:
-                steps = query.steps(changed)
-                self._steps[changed] = [(step, lookups(step.query, query.tables)) for step in steps]
+                steps = query.steps(way.changed, by_sums=way.by_sums)
+                self._steps[way] = [(step, lookups(step.query, query.tables)) for step in steps]
             except Unreachable as error:
-                self._steps[changed] = f"{error} cannot be reached by equality from {', '.join(changed)}"
-        found = self._steps[changed]
+                self._steps[way] = f"{error} cannot be reached by equality from {', '.join(way.changed)}"
+        found = self._steps[way]
         if isinstance(found, str):
             raise NotKnown(found)
         return found
 
-    def _step_plans(
-        self,
-        query: DeclaredQuery,
-        steps: Steps,
-        changed: tuple[str, ...],
-        at: Mapping[str, InputAt],
-        sql: Callable[[str], DataFrame],
-    ) -> StepPlans | None:
-        """Return the plans of the steps for these tables; None if they cannot run again, or not here."""
+    def _step_plans(self, batch: _Batch, key: Sequence[str], sql: Callable[[str], DataFrame]) -> StepPlans | None:
+        """Return the plans of the batch's steps; None if they cannot run again, or not here."""
         if not self.config.spark.master.startswith("local"):
             return None  # tasks of a cluster have no file of this machine
         relations: dict[Relation, StructType] = {}
-        for table in changed:
-            for image in ("before", "after"):
-                relations[IMAGES, state(table, image)] = at[table].columns
-        for number, (_, found) in enumerate(steps):
+        for table in batch.way.changed:
+            for name in _image_names(table):
+                relations[IMAGES, name] = batch.at[table].columns
+        for number, (step, found) in enumerate(batch.steps):
             for lookup in found:
-                relations[number, state(lookup.table, lookup.which)] = at[lookup.table].columns
-        known = self._plans.get(changed)
+                relations[number, state(lookup.table, lookup.which)] = batch.at[lookup.table].columns
+            for name in step.sums:
+                relations[number, name] = self.sums.schema
+        known = self._plans.get(batch.way)
         if isinstance(known, StepPlans):
             if known.relations == relations:
                 return known
-            self._forget_plans(changed)
+            self._forget_plans(batch.way)
         elif known == relations:
             return None
         if len(self._plans) >= _MOST_PLANS:
             self._forget_plans(next(iter(self._plans)))
         try:
-            plans = StepPlans(self.session, [step for step, _ in steps], relations, query.key, sql)
+            plans = StepPlans(self.session, [step for step, _ in batch.steps], relations, key, sql)
         except (CannotRunAgain, TooLarge, AnalysisException, pa.ArrowException) as error:
             # this way is only faster: whatever is wrong shows in the other one
             _LOG.debug('view "%s": planned anew for each batch: %s', self.view.name, reason(error))
-            self._plans[changed] = relations
+            self._plans[batch.way] = relations
             return None
-        self._plans[changed] = plans
+        self._plans[batch.way] = plans
         return plans
 
-    def _forget_plans(self, changed: tuple[str, ...]) -> None:
-        plans = self._plans.pop(changed)
+    def _forget_plans(self, way: _Way) -> None:
+        plans = self._plans.pop(way)
         if isinstance(plans, StepPlans):
             plans.close()
 
-    def _run_again(self, plans: StepPlans, steps: Steps, changed: Sequence[str], at: Mapping[str, InputAt]) -> Changes:
-        relations = self._images(changed, at)
-        for table in changed:
-            for image in ("before", "after"):
-                plans.fill(IMAGES, state(table, image), relations[state(table, image)])
-        for number, (step, found) in enumerate(steps):
-            for name, rows in self._look_up(found, at, relations).items():
+    def _run_again(self, plans: StepPlans, batch: _Batch) -> Changes:
+        for table in batch.way.changed:
+            for name in _image_names(table):
+                plans.fill(IMAGES, name, batch.relations[name])
+        for number, (step, found) in enumerate(batch.steps):
+            for name, rows in self._look_up(found, batch).items():
                 plans.fill(number, name, rows)
-            if number < len(steps) - 2:
-                relations[step.name] = _not_many(plans.result(step.name))
-                plans.fill(number, step.name, relations[step.name])
+            if number < len(batch.steps) - 2:
+                for name, rows in self._results(step, plans.result(step.name), batch):
+                    plans.fill(number, name, rows)
         rows, schema = plans.changes()
         most = pc.max(rows.column(TIMES)).as_py()
         kept = StructType([each for each in schema if each.name != TIMES])
         return Changes(FewRows.collected(self.session, rows.drop_columns([TIMES]), kept), rows.num_rows, most or 0)
 
-    def _run(
-        self,
-        query: DeclaredQuery,
-        steps: Steps,
-        changed: Sequence[str],
-        at: Mapping[str, InputAt],
-        sql: Callable[[str], DataFrame],
-    ) -> DataFrame:
+    def _run(self, batch: _Batch, key: Sequence[str], sql: Callable[[str], DataFrame]) -> DataFrame:
         """Plan and run the steps; return the `difference` between the last two, planned only."""
-        relations = self._images(changed, at)
         affected: list[DataFrame] = []
         with ExitStack() as names:
-            for table in changed:
-                for image in ("before", "after"):
-                    self._name(names, table, image, relations[state(table, image)], at)
-            for number, (step, found) in enumerate(steps):
-                looked_up = self._look_up(found, at, relations)
+
+            def named(name: str, rows: Any, columns: StructType) -> None:
+                names.enter_context(temp_view(self.session, name, self.session.createDataFrame(rows, columns)))
+
+            for table in batch.way.changed:
+                for name in _image_names(table):
+                    named(name, batch.relations[name], batch.at[table].columns)
+            for number, (step, found) in enumerate(batch.steps):
+                looked_up = self._look_up(found, batch)
                 for table, which in {(lookup.table, lookup.which) for lookup in found}:
-                    self._name(names, table, which, looked_up[state(table, which)], at)
+                    named(state(table, which), looked_up[state(table, which)], batch.at[table].columns)
                 frame = sql(step.sql())
-                if number >= len(steps) - 2:
+                if number >= len(batch.steps) - 2:
                     affected.append(frame)
                     continue
-                relations[step.name] = few = _not_many(frame.toArrow())
-                names.enter_context(temp_view(self.session, step.name, self.session.createDataFrame(few, frame.schema)))
+                for name, rows in self._results(step, frame.toArrow(), batch):
+                    named(name, rows, self.sums.schema if step.sums else frame.schema)
         before, after = affected
-        return difference(before, after, query.key, counted=True)
+        return difference(before, after, key, counted=True)
+
+    def _results(self, step: Step, rows: Any, batch: _Batch) -> list[tuple[str, Any]]:
+        """Return what later steps read of the result of a step, Arrow tables with their names in the SQL."""
+        if step.sums:
+            return list(zip(step.sums, self.sums.around(_not_many(rows), batch.seen), strict=True))
+        batch.relations[step.name] = _not_many(rows)
+        return [(step.name, rows)]
 
     def _images(self, changed: Sequence[str], at: Mapping[str, InputAt]) -> dict[str, Any]:
         """Return the rows of the changed keys before and after the batch, Arrow tables by name in the SQL."""
         relations: dict[str, Any] = {}
         for table in changed:
-            for image, rows in at[table].images():
+            for image, rows in at[table].images(self._read):
                 relations[state(table, image)] = rows
         return relations
 
-    def _look_up(self, found: Sequence[Lookup], at: Mapping[str, InputAt], relations: dict[str, Any]) -> dict[str, Any]:
-        """Look up the rows of a step; return those of each table's state, Arrow tables by name in the SQL.
-
-        `relations` are what values are looked up from: the images, the results of steps, and what this adds.
-        """
+    def _look_up(self, found: Sequence[Lookup], batch: _Batch) -> dict[str, Any]:
+        """Look up the rows of a step; return those of each table's state, Arrow tables by name in the SQL."""
+        at, relations = batch.at, batch.relations
         states: dict[tuple[str, State], Rows] = {}
         for lookup in found:
             own = at[lookup.table]
@@ -230,9 +267,9 @@ class Reached:
             states.setdefault((lookup.table, lookup.which), {}).update(rows)
         return {state(table, which): at[table].decoded(rows, which) for (table, which), rows in states.items()}
 
-    def _name(self, names: ExitStack, table: str, which: str, rows: Any, at: Mapping[str, InputAt]) -> None:
-        frame = self.session.createDataFrame(rows, at[table].columns)
-        names.enter_context(temp_view(self.session, state(table, which), frame))
+
+def _image_names(table: str) -> tuple[str, str]:
+    return state(table, "before"), state(table, "after")
 
 
 def _not_many(rows: Any) -> Any:

@@ -100,7 +100,8 @@ class StepPlans:
                     affected.append(frame)
                     continue
                 self._results[step.name] = _checked(frame)
-                name(number, step.name, frame.schema)
+                if not step.sums:
+                    name(number, step.name, frame.schema)
             before, after = affected
             return _checked(difference(before, after, key, counted=True))
 

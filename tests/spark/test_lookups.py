@@ -5,19 +5,25 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 
 from tailrace.schemas.config.model import View
 from tailrace.sinks.iceberg.direct.writers import index_folder
-from tailrace.spark_jobs.lookup.known_tables import KnownTables
+from tailrace.spark_jobs.lookup.known_tables import KnownTables, sums_of_view
 from tailrace.spark_jobs.lookup.row_form import RowForm
-from tailrace.spark_jobs.lookup.table_rows import Log, TableRows
+from tailrace.spark_jobs.lookup.table_rows import Log, NotKnown, TableRows
+from tailrace.spark_jobs.maintain.group_sums import GroupSums, add
 from tailrace.spark_jobs.maintain.plan_source import TooLarge
+from tailrace.spark_jobs.maintain.query_batch import QueryBatch
+from tailrace.spark_jobs.maintain.reached import Reached
 from tailrace.spark_jobs.maintain.step_plans import StepPlans
 from tests.spark.conftest import ROUNDS, Bench, no_scan, step
 from tests.spark.pipeline import column
@@ -52,8 +58,10 @@ def _folder(shop: Shop) -> Path:
     return folder / ".rows"
 
 
-def _topics(shop: Shop) -> list[Path]:
-    return [folder for folder in _folder(shop).iterdir() if folder.name.startswith(shop.bench.config.kafka.prefix)]
+def _stores(shop: Shop) -> list[Path]:
+    """Return the folders of the shop's tables, and of the sums of its views' groups."""
+    known = shop.bench.shared.known
+    return [_folder(shop) / name for name in known._tables]  # noqa: SLF001
 
 
 def test_small_batches_read_no_table(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +102,143 @@ def test_steps_are_planned_once_for_tables_that_change_together(bench: Make, mon
         prices = {part: [price for of, price in rows.values() if of == part] for part in parts}
         found = {row["part"]: (row["n"], row["price"]) for row in made.rows(name)}
         assert found == {part: (len(each), sum(each)) for part, each in prices.items()}
-    assert len(planned) == 1
-    assert ran == planned * 4
+    # in the second batch, the sums of the groups are computed, by which all others bring them forward
+    assert len(planned) == 2
+    assert ran == [planned[0], *planned[1:] * 3]
+
+
+def test_groups_are_brought_forward_by_sums(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    # this seed truncates no table in its first 40 changes
+    shop = _filled(bench, "having", "sums", "sums_of_pairs", seed=6)
+    around, added = GroupSums.around, set[str]()
+
+    def counted(self: GroupSums, *arguments: Any) -> Any:
+        added.add(self.view)
+        return around(self, *arguments)
+
+    monkeypatch.setattr(GroupSums, "around", counted)
+    for _ in range(2):
+        added.clear()
+        for _ in range(15):
+            _change(shop)
+            shop.step()
+            shop.check()
+            if len(added) == 3:
+                break
+        assert len(added) == 3
+        no_scan(monkeypatch)
+
+
+def test_sums_that_a_batch_did_not_bring_forward_are_not_used(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may end between a commit and the write of the sums, and others may maintain the view meanwhile."""
+    shop = _filled(bench, "sums", "sums_of_pairs")
+    for _ in range(3):
+        _change(shop)
+        shop.step()
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(GroupSums, "committed", lambda *_: None)
+            _change(shop)
+            shop.step()
+        for _ in range(3):
+            _change(shop)
+            shop.step()
+            shop.check()
+
+
+def test_wrong_sums_are_computed_again_after_a_repair(bench: Make) -> None:
+    shop = _filled(bench, "sums", seed=6)
+    for _ in range(3):
+        _change(shop)
+        shop.step()
+    config, known = shop.bench.config, shop.bench.shared.known
+    assert shop.bench.pipeline.cut is not None
+    log = Log.of(shop.bench.pipeline.cut)
+    rows = known._tables[sums_of_view(config.warehouse, shop.called("sums"))]  # noqa: SLF001
+    there = rows.moment(log)
+    assert there is not None
+    columns = {name: pa.array([1], kind) for name, kind in rows.form.columns.items() if name[0] != "u"}
+    units = {name: pa.array([value], rows.form.columns[name]) for name, value in (("u0", "a"), ("u1", 1))}
+    rows.advance(pa.table({**units, **columns}), [False], *there)
+    batch = shop.views["sums"].batch
+    assert isinstance(batch, QueryBatch)
+    batch.doubt_lookups()
+    for _ in range(6):
+        _change(shop)
+        shop.step()
+        shop.check()
+
+
+def test_a_change_that_a_query_does_not_read_costs_nothing(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = _filled(bench, "inner", "having")
+    for _ in range(3):
+        shop.commit(shop.model.fill(1))
+        shop.step()
+    no_scan(monkeypatch)
+    with monkeypatch.context() as patched:
+        for name in ("__init__", "result", "changes"):
+            patched.setattr(StepPlans, name, lambda *_: pytest.fail("the steps of a query are run"))
+        patched.setattr(Reached, "_run", lambda *_: pytest.fail("the steps of a query are run"))
+        for segment in (71, 72):
+            shop.commit([shop.model.put("customer", {**row, "segment": segment}) for row in _customers(shop)])
+            shop.step()
+            shop.check()
+    shop.commit(shop.model.fill(1))
+    shop.step()
+    shop.check()
+
+
+def _customers(shop: Shop) -> list[dict[str, Any]]:
+    return list(shop.model.tables["customer"].values())
+
+
+_FORM = RowForm(
+    {"u0": pa.string(), "n": pa.int64(), "c0": pa.int64(), "s0": pa.decimal128(38, 2), "c1": pa.int64()}, ("u0",)
+)
+
+
+def _sums(*rows: tuple[Any, ...]) -> pa.Table:
+    """Make rows of sums, with a sign if they have one more value."""
+    schema = _FORM.schema
+    if rows and len(rows[0]) > len(schema):
+        schema = schema.append(pa.field("sign", pa.int32()))
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+
+
+def _added(before: pa.Table, *added: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    of = _sums(*added)
+    units = of.group_by(["u0"]).aggregate([])
+    before = before.filter(pc.is_in(before.column("u0"), units.column("u0").combine_chunks()))
+    return sorted((tuple(row.values()) for row in add(before, units, of, _FORM).to_pylist()), key=repr)
+
+
+def test_sums_are_added_exactly() -> None:
+    most, least = Decimal("9" * 36 + ".99"), Decimal("-" + "9" * 36 + ".99")
+    there = _sums(("a", 2, 1, most, 2), (None, 1, 0, None, 0))
+    assert _added(there, ("a", 1, 1, least, 0, 1), ("a", 1, 1, Decimal("-0.01"), 1, -1)) == [
+        ("a", 2, 1, Decimal("0.01"), 1)
+    ]
+    assert _added(there, (None, 1, 1, Decimal(3), 0, 1), ("b", 1, 0, None, 1, 1)) == [
+        ("b", 1, 0, None, 1),
+        (None, 2, 1, Decimal(3), 0),
+    ]
+    assert _added(there, ("a", 2, 1, most, 2, -1)) == [("a", 0, 0, None, 0)]
+    assert _added(_sums(), ("a", 1, 1, Decimal(1), 1, 1)) == [("a", 1, 1, Decimal(1), 1)]
+
+
+@pytest.mark.parametrize(
+    ("there", "added"),
+    [
+        (("a", 1, 1, Decimal(1), 1), ("a", 2, 1, Decimal(1), 1, -1)),
+        (("a", 1, 1, Decimal(1), 1), ("b", 1, 1, Decimal(1), 1, -1)),
+        (("a", 1, 0, None, 1), ("a", 1, 1, Decimal(1), 1, -1)),
+        (("a", 1, 1, None, 1), ("a", 1, 1, Decimal(1), 1, 1)),
+        (("a", 1, 1, Decimal("9" * 36), 1), ("a", 1, 1, Decimal("9" * 36), 1, 1)),
+    ],
+)
+def test_sums_that_cannot_be_right_are_not_used(there: tuple[Any, ...], added: tuple[Any, ...]) -> None:
+    with pytest.raises(NotKnown):
+        _added(_sums(there), added)
 
 
 def test_rows_that_do_not_fit_a_plan_are_planned_for(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,19 +283,19 @@ def test_with_lookups_off_a_batch_reads_tables(bench: Make, monkeypatch: pytest.
 
 def _lose(shop: Shop) -> None:
     shop.bench.shared.known.close()
-    for folder in _topics(shop):
+    for folder in _stores(shop):
         shutil.rmtree(folder)
 
 
 def _cut_off(shop: Shop) -> None:
     shop.bench.shared.known.close()
-    for file in (file for folder in _topics(shop) for file in folder.iterdir() if file.is_file()):
+    for file in (file for folder in _stores(shop) for file in folder.iterdir() if file.is_file()):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
 def _lose_at_work(shop: Shop) -> None:
     """Delete the files while they are open."""
-    for folder in _topics(shop):
+    for folder in _stores(shop):
         shutil.rmtree(folder)
 
 
@@ -160,20 +303,20 @@ def _go_back(shop: Shop) -> None:
     """Put back the files of some batches ago, as a restored backup does."""
     known = shop.bench.shared.known
     known.close()
-    for folder in _topics(shop):
+    for folder in _stores(shop):
         shutil.copytree(folder, folder.with_name(f"{folder.name}.old"))
     for _ in range(2):
         _change(shop)
         shop.step()
     known.close()
-    for folder in _topics(shop):
+    for folder in _stores(shop):
         if not folder.name.endswith(".old"):
             shutil.rmtree(folder)
             folder.with_name(f"{folder.name}.old").rename(folder)
 
 
 def test_lost_rows_cost_only_time(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop = _filled(bench, "inner", "group")
+    shop = _filled(bench, "inner", "group", "sums")
     shop.commit(shop.model.fill(2))
     shop.step()
     for damage in (_lose, _cut_off, _go_back, _lose_at_work):

@@ -17,7 +17,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from tailrace.spark_jobs.lookup.row_form import RowForm, has_form
-from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, Rows, TableRows
+from tailrace.spark_jobs.lookup.table_rows import Log, Moment, NotKnown, Rows, TableRows, doubt
 
 _LOG = Log("7", 1)
 _FORM = RowForm({"k": pa.int64(), "part": pa.string(), "g": pa.int32(), "v": pa.string()}, ("k", "part"))
@@ -198,7 +198,7 @@ def test_another_process_that_has_the_folder_is_left_alone(tmp_path: Path) -> No
 def test_doubted_rows_are_read_again_by_whatever_process_uses_them(tmp_path: Path) -> None:
     table = _Table(tmp_path / "rows", 3)
     table.fill()
-    TableRows(tmp_path / "rows", _FORM).doubt()
+    doubt(tmp_path / "rows")
     assert table.rows.moment(_LOG) is None
     with pytest.raises(NotKnown):
         table.check((0, 0))
@@ -206,7 +206,7 @@ def test_doubted_rows_are_read_again_by_whatever_process_uses_them(tmp_path: Pat
     table.check((0, 0))
     table.rows.close()
     # also by one that was not there then
-    TableRows(tmp_path / "rows", _FORM).doubt()
+    doubt(tmp_path / "rows")
     later = TableRows(tmp_path / "rows", _FORM)
     assert later.moment(_LOG) is None
     later.close()
