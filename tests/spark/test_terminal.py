@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -23,10 +23,12 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.launch.java import SMALL_SPARK
 from tailrace.cdc.operations.verify import verify
 from tailrace.schemas.config.file import load
+from tests.spark.conftest import INTERPRETED, spark_conf
 from tests.support.daemon import wait_for_state, write_config
 from tests.support.in_one_process import commands
 from tests.support.servers import fresh_database
 from tests.support.terminal import Seen, in_background, on_terminal
+from tests.support.warm_jvm import warm_jvm
 
 _ROWS: Final = 50_000
 _SECTIONS = """[health]
@@ -36,7 +38,7 @@ uri = "jdbc:sqlite:{folder}/new/c.db"
 location = "{folder}/wh"
 [spark.conf]
 "spark.driver.extraJavaOptions" = "{java}"
-[views.rows]
+{interpreted}[views.rows]
 table = "public.t"
 [views.q]
 query = "SELECT n, count(*) AS c FROM public.t GROUP BY n"
@@ -177,9 +179,9 @@ class Terminals:
         assert self.run("views list", 80).code == 0
         self.started_s = max(self.started_s, time.monotonic() - began)
 
-    def run(self, line: str, width: int, **options: Any) -> Seen:
-        """Run a command on a terminal; at 80 columns without colors."""
-        environment = {"NO_COLOR": "1" if width == 80 else ""}
+    def run(self, line: str, width: int, more: Mapping[str, str] | None = None, **options: Any) -> Seen:
+        """Run a command on a terminal, with `more` in its environment; at 80 columns without colors."""
+        environment = {"NO_COLOR": "1" if width == 80 else "", **(more or {})}
         return on_terminal(line.split(), width=width, cwd=self.folder, environment=environment, **options)
 
 
@@ -187,7 +189,7 @@ class Terminals:
 def terminals(servers: Servers, prefix: str, tmp_path: Path) -> Iterator[Terminals]:
     """Two tables, of which a daemon on a terminal of 80 columns writes the changes until Ctrl-C."""
     with fresh_database(servers.dsn) as dsn:
-        sections = _SECTIONS.format(folder=tmp_path, java=SMALL_SPARK)
+        sections = _SECTIONS.format(folder=tmp_path, java=SMALL_SPARK, interpreted=spark_conf(INTERPRETED))
         file = write_config(tmp_path, dsn, servers.bootstrap, prefix, sections)
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
@@ -280,38 +282,46 @@ def interrupted_commands(terminals: Terminals) -> None:
 
 
 def spark_commands(terminals: Terminals) -> None:
-    """Build a second generation, compare, swap and drop it, and press Ctrl-C in the middle of a third."""
+    """Build a second generation, compare, swap and drop it, and press Ctrl-C in the middle of a third.
+
+    The builds start a JVM each, whose start must be neither silent nor visible, and which Ctrl-C must end; the start is
+    the same for all commands, so the others share a JVM.
+    """
     terminals.measure_start()
-    for line, width, result in (
-        (
-            "views rebuild rows --no-swap",
-            80,
-            rf"rows: .* generation 2 rows {_ROWS} read [\d.]+ s, apply",
-        ),
-        ("views compare rows", 200, r"rows: generation 1 \(live\) and 2 \(staged\), both at 0/\w+"),
-        ("views swap rows", 80, r"rows: generation 2 is live, at 0/\w+"),
-        ("views rollback rows", 80, r"rows: generation 1 is live, at 0/\w+"),
-        ("views explain q --check", 80, r"Spark has analy[sz]ed"),
-        ("views drop rows --generation 2", 200, "rows: dropped 2"),
-    ):
-        seen = terminals.run(line, width, seconds=400)
-        assert seen.code == 0, seen.text
-        assert_readable(seen, width)
-        assert_never_silent(seen, terminals.started_s)
-        assert re.search(result, " ".join(seen.text.split())), seen.text
-        assert any("starting Spark" in text for text in seen.drawn), seen.text
-        assert bool(seen.colors) == (width == 200)
-        if "rebuild" in line:
-            progress = r"[-\\|/] rows: (read|write) .* \d+% .*rows.* 0:\d\d:\d\d"
-            assert any(re.fullmatch(progress, text) for text in seen.drawn), seen.text
-    refused_by_spark(terminals)
+    seen = spark_command(terminals, "views rebuild rows --no-swap", 80, {})
+    assert re.search(rf"rows: .* generation 2 rows {_ROWS} read [\d.]+ s, apply", " ".join(seen.text.split())), (
+        seen.text
+    )
+    progress = r"[-\\|/] rows: (read|write) .* \d+% .*rows.* 0:\d\d:\d\d"
+    assert any(re.fullmatch(progress, text) for text in seen.drawn), seen.text
+    with warm_jvm(load(terminals.folder / "tailrace.toml"), terminals.folder) as warm:
+        for line, width, result in (
+            ("views compare rows", 200, r"rows: generation 1 \(live\) and 2 \(staged\), both at 0/\w+"),
+            ("views swap rows", 80, r"rows: generation 2 is live, at 0/\w+"),
+            ("views rollback rows", 80, r"rows: generation 1 is live, at 0/\w+"),
+            ("views explain q --check", 80, r"Spark has analy[sz]ed"),
+            ("views drop rows --generation 2", 200, "rows: dropped 2"),
+        ):
+            seen = spark_command(terminals, line, width, warm)
+            assert re.search(result, " ".join(seen.text.split())), seen.text
+        refused_by_spark(terminals, warm)
     seen = terminals.run("views rebuild rows", 200, interrupt_at="rows: ", seconds=400)
     assert_interrupted(seen)
     assert_readable(seen, 200)
     assert "ERROR" not in seen.text, seen.text
 
 
-def refused_by_spark(terminals: Terminals) -> None:
+def spark_command(terminals: Terminals, line: str, width: int, more: Mapping[str, str]) -> Seen:
+    seen = terminals.run(line, width, more, seconds=400)
+    assert seen.code == 0, seen.text
+    assert_readable(seen, width)
+    assert_never_silent(seen, terminals.started_s)
+    assert any("starting Spark" in text for text in seen.drawn), seen.text
+    assert bool(seen.colors) == (width == 200)
+    return seen
+
+
+def refused_by_spark(terminals: Terminals, warm: Mapping[str, str]) -> None:
     """Only `views explain --check` has Spark analyze a query; the plain command says that it has not."""
     given = (terminals.folder / "tailrace.toml").read_text()
     view = '[views.refused]\nquery = "SELECT id, date_add(n, \'x\') AS d FROM public.t"\nkey = ["id"]\n'
@@ -319,7 +329,7 @@ def refused_by_spark(terminals: Terminals) -> None:
     plain = terminals.run("views explain refused --config refused.toml", 200)
     assert plain.code == 0, plain.text
     assert "Spark has not analyzed the query: --check" in plain.text
-    checked = terminals.run("views explain refused --check --config refused.toml", 80, seconds=400)
+    checked = terminals.run("views explain refused --check --config refused.toml", 80, warm, seconds=400)
     assert checked.code == 3, checked.text
     assert_readable(checked, 80)
     assert 'ERROR TR-550 view "refused": Spark cannot run its query [DATATYPE_MISMATCH' in " ".join(
