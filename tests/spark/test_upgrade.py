@@ -33,7 +33,8 @@ from tests.support.terminal import alive_in
 
 _ACCOUNTS = 300
 _BIG = "public.big"
-# the load and the batches are in progress all the time, but most of this test's work is the continuation, not those
+# The load and the batches are in progress all the time, but most of this test's work is the continuation, not those:
+# a round of batches takes 1 s of CPU, and `follow` runs for minutes.
 _PAUSE_S = 0.2
 _SECTIONS = f"""[snapshot]
 chunk_bytes = 8192
@@ -42,7 +43,7 @@ max_bytes_per_s = 200000
 uri = "jdbc:sqlite:{{folder}}/catalog.db"
 location = "{{folder}}/warehouse"
 [spark]
-trigger_interval_ms = 5000
+trigger_interval_ms = 10000
 [spark.conf]
 "spark.driver.extraJavaOptions" = "{SMALL_SPARK}"
 {spark_conf(INTERPRETED)}[views.accounts]
