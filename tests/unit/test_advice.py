@@ -52,9 +52,10 @@ def _text(node: ast.expr) -> str:
 
 def test_commands_and_options_in_texts_exist() -> None:
     seen = 0
+    whole = typer.main.get_command(app)
     for place, text in _texts():
         for words, rest in _COMMAND.findall(text):
-            command, left = typer.main.get_command(app), words.split()
+            command, left = whole, words.split()
             while left and left[0] in getattr(command, "commands", {}):
                 command = command.commands[left.pop(0)]  # type: ignore[attr-defined]
             if left == words.split() or (not left and hasattr(command, "commands")):
