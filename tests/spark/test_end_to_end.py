@@ -233,7 +233,9 @@ def test_views_equal_the_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_shop(database)
-    file = write_views(tmp_path, database, servers.bootstrap, prefix, search_url)
+    # under load, batches of seven views would otherwise follow one another all the time, beside what is tested here
+    more = "[spark]\ntrigger_interval_ms = 10000\n"
+    file = write_views(tmp_path, database, servers.bootstrap, prefix, search_url, more)
     shop = Shop(file, database, tmp_path, search_url)
     work = ("tailrace.cdc.dev.demo", "load", "--dsn", database, "--rate", "10")
     with (
