@@ -184,6 +184,44 @@ def test_a_table_is_unsettled_while_a_busy_session_holds_its_lock(watched: _Watc
     assert watched.unsettled() == set()
 
 
+@pytest.mark.parametrize(
+    ("ddl", "tables"),
+    [
+        (
+            "ALTER PUBLICATION tailrace SET (publish = 'delete'); ALTER PUBLICATION tailrace SET (publish = 'insert')",
+            {"public.t", "public.typed", "public.parted", "shop.item"},
+        ),
+        ("ALTER SCHEMA shop RENAME TO store", {"shop.item"}),
+    ],
+)
+def test_a_table_is_unsettled_while_a_busy_session_has_altered_what_it_does_not_lock(
+    watched: _Watched, database: str, ddl: str, tables: set[str]
+) -> None:
+    """These statements hold no lock until the commit. It may already be in the WAL, with changes that lack rows."""
+    watched.source.execute("SELECT pg_advisory_lock(1)")
+
+    def alter() -> None:
+        with psycopg.connect(database) as other:
+            other.execute(ddl.encode())
+            other.execute("SELECT pg_advisory_xact_lock(1)")
+            other.rollback()
+
+    thread = threading.Thread(target=alter)
+    thread.start()
+    try:
+        waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        wait_until(lambda: watched.source.execute(waits).fetchone() is not None)
+        assert watched.unsettled() == tables
+    finally:
+        watched.source.execute("SELECT pg_advisory_unlock(1)")
+        thread.join()
+    assert watched.unsettled() == set()
+    with psycopg.connect(database) as idle:
+        idle.execute(ddl.encode())
+        assert watched.unsettled() == set(), "an idle session is not in the middle of its commit"
+        idle.rollback()
+
+
 def test_a_lagging_stream_settles_what_it_has_passed(watched: _Watched) -> None:
     """The oldest and the newest inspection wait; those in between are replaced."""
     watched.source.execute("ALTER TABLE t ADD m int DEFAULT 7")
