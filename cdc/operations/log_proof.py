@@ -8,13 +8,16 @@ always detected.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tailrace.schemas.envelope import TRUNCATE_KEY
 from tailrace.schemas.lsn import Position, format_lsn
-from tailrace.schemas.records.position import Boundary, Cut, PositionRecord, states_after
+from tailrace.schemas.records.position import RECORDS_LOST, Boundary, Cut, PositionRecord, states_after, without_lost
+from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.table_names import candidates
 from tailrace.sinks.kafka.producer import TRANSACTION_TIMEOUT_MS
 
 
@@ -58,6 +61,7 @@ class Tally:
     """
 
     limit: int
+    missing: Counter[str] = field(default_factory=Counter)  # findings of this kind, by topic
     position_records: int = 0
     records: int = 0
     compacted: int = 0
@@ -67,8 +71,14 @@ class Tally:
 
     def add(self, finding: Finding) -> None:
         self.found += 1
+        self.missing[finding.topic] += finding.kind == "missing"
         if len(self.findings) < self.limit:
             self.findings.append(finding)
+
+    def forgive(self, topic: str) -> None:
+        """Drop the findings of missing records of a topic: a later position record says that they are lost."""
+        self.found -= self.missing.pop(topic, 0)
+        self.findings = [each for each in self.findings if each.topic != topic or each.kind != "missing"]
 
 
 class Block:
@@ -110,6 +120,16 @@ class Block:
         }
         return {topic: (starts, ends) for topic, (starts, ends) in spans.items() if starts != ends}
 
+    def lost(self, topics: Topics) -> dict[str, int]:
+        """Return the topics that have lost records, with the index of the last position record that says so."""
+        return {
+            topics.table(*names): index
+            for index, record in enumerate(self.records)
+            for table, code in record.parked.items()
+            if code == RECORDS_LOST
+            for names in candidates(table)
+        }
+
     def counted(self) -> set[str]:
         """Return the topics for which the block's position records have counts."""
         return {topic for record in self.records for topic in record.counts}
@@ -136,8 +156,13 @@ class TopicCheck:
         newest: dict[tuple[str, int], Newest],
         tally: Tally,
         horizon_ms: Callable[[], int],
+        lost: int = -1,
     ) -> None:
-        """Set up. Records from before `horizon_ms()` may be compacted: if missing, they are only counted."""
+        """Set up. Records from before `horizon_ms()` may be compacted: if missing, they are only counted.
+
+        Those up to the position record of index `lost` are known to be lost.
+        """
+        self._lost = lost
         self._topic, self._block, self._newest, self._tally = topic, block, newest, tally
         self._horizon_ms = horizon_ms
         self._counts = [0] * len(block.records)
@@ -188,6 +213,8 @@ class TopicCheck:
             self._ended(partition, upto=len(self._counts))
         for index, record in enumerate(self._block.records):
             there, said = self._counts[index], record.counts.get(self._topic, 0)
+            if there < said and index <= self._lost:
+                continue
             if there < said and self._old(index):  # or retention has deleted them
                 self._tally.compacted += said - there
             elif there < said:
@@ -214,6 +241,8 @@ def _follows(before: PositionRecord, record: PositionRecord) -> Iterator[tuple[s
     then, now = before.here, record.here
     if (now.position, now.flushed_lsn) < (then.position, then.flushed_lsn):
         yield "", f"the position goes back from {then.position} at {_at(before)} to {now.position} at {_at(record)}"
+    if record.newest_state is None:  # older versions named states of tables whose topics had lost records
+        before = without_lost(before, record.parked)
     if not record.is_state and not _same(record.newest_state, before.state):
         yield "", f"{_at(record)} names the newest state {_state(record.newest_state)}, not {_state(before.state)}"
     yield from _states_follow(before, record)

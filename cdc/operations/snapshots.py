@@ -14,9 +14,9 @@ from tailrace.schemas.error_codes import CODES
 from tailrace.schemas.errors import ConfigError, StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.layout import Asked, TableState, TableStatus
+from tailrace.schemas.records.position import RECORDS_LOST
 from tailrace.schemas.records.requests import Request
 from tailrace.sinks.control.requests import RequestTail
-from tailrace.sinks.kafka.offsets import RECORDS_LOST
 from tailrace.snapshot.progress import TableProgress, seconds_left
 
 

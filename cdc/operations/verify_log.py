@@ -150,12 +150,14 @@ class _Proof:
         if self.before is None:
             self.first = timed[0].record.here.flushed_lsn
         block.check_cuts(self.tally)
-        moved = block.moved()
+        moved, lost = block.moved(), block.lost(Topics(self.config.kafka.prefix))
+        for topic in lost:
+            self.tally.forgive(topic)
         for topic in sorted(moved.keys() | block.counted()):
             if topic not in self.existing:
                 self.deleted.add(topic)
                 continue
-            check = TopicCheck(topic, block, self.newest, self.tally, self._horizon_ms)
+            check = TopicCheck(topic, block, self.newest, self.tally, self._horizon_ms, lost.get(topic, -1))
             starts, ends = moved.get(topic, ([], []))
             for record in self._read(topic, ends, starts):
                 check.take(record.partition, record.offset, record.key, record.position)

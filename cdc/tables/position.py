@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from tailrace.schemas.lsn import Position
-from tailrace.schemas.records.position import Cut, PositionRecord, diverted_after, states_after
+from tailrace.schemas.records.position import Cut, PositionRecord, diverted_after, states_after, without_lost
 from tailrace.sinks.kafka.outbox import Destination
 
 
@@ -26,7 +26,6 @@ class Progress:
         """`origin` is the stored record, or for a new slot one with its consistent point and an empty cut."""
         self.newest = origin
         self.reread = dict(origin.reread)
-        self._state = origin.state
         self._offsets = dict(origin.here.offsets)
 
     @property
@@ -67,14 +66,15 @@ class Progress:
         )
         not_whole = tuple(sorted(incomplete | self.reread.keys()))
         is_state = open_xid is None and not not_whole
+        before = without_lost(self.newest, parked)
         return PositionRecord(
             here=here,
             publication_oid=self.newest.publication_oid,
             nokey_oid=self.newest.nokey_oid,
             open=open_xid,
             incomplete_tables=not_whole,
-            newest_state=None if is_state else self._state,
-            states=states_after(self.newest, open_xid, not_whole),
+            newest_state=None if is_state else before.state,
+            states=states_after(before, open_xid, not_whole),
             counts=counts,
             diverted=self.newest.diverted + sum(diverted.values()),
             diverted_tables=diverted_after(self.newest.diverted_tables, diverted, int(time.time() * 1000)),
@@ -87,7 +87,6 @@ class Progress:
         """Record that Kafka has committed `record`; return the LSN that may be confirmed to PostgreSQL."""
         self.newest = record
         self._offsets = dict(record.here.offsets)
-        self._state = record.state
         return record.here.flushed_lsn
 
 

@@ -82,6 +82,9 @@ class Boundary:
     incomplete: frozenset[str]
 
 
+RECORDS_LOST: Final = "TR-424"
+"""Error code of a table whose topic has lost records."""
+
 MOST_DIVERTED: Final = 100
 """Limit of the tables in a position record's `diverted_tables`: those with the newest dead letters."""
 
@@ -225,6 +228,27 @@ def states_after(before: PositionRecord, open_xid: int | None, incomplete: Colle
         now = frozenset(incomplete)
         known = tuple(boundary for boundary in known if not now <= boundary.incomplete)
     return known[:MOST_BOUNDARIES]
+
+
+def without_lost(before: PositionRecord, parked: Mapping[str, str]) -> PositionRecord:
+    """Return `before` as the predecessor of a record with these `parked` tables: as if those had been incomplete at
+    all cuts whose topics have lost records.
+
+    A reader of an older cut would find records of that topic missing, and once the topic is filled again, would find
+    none and raise no error.
+    """
+    lost = frozenset(table for table, code in parked.items() if code == RECORDS_LOST)
+    if not lost:
+        return before
+    states = [replace(boundary, incomplete=boundary.incomplete | lost) for boundary in before.states]
+    if not before.is_state and before.newest_state is not None:
+        states.append(Boundary(before.newest_state, lost))
+    newest: list[Boundary] = []
+    for boundary in states:  # newest first
+        if not any(newer.incomplete <= boundary.incomplete for newer in newest):
+            newest.append(boundary)
+    incomplete = tuple(sorted(lost.union(before.incomplete_tables)))
+    return replace(before, incomplete_tables=incomplete, newest_state=None, states=tuple(newest))
 
 
 def diverted_after(before: Mapping[str, Diverted], new: Mapping[str, int], now_ms: int) -> dict[str, Diverted]:

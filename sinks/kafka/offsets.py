@@ -12,11 +12,10 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.errors import StateError
+from tailrace.schemas.records.position import RECORDS_LOST
 from tailrace.sinks.control.positions import TIMEOUT, leaderless
 from tailrace.sinks.kafka.admin import kafka_error
 from tailrace.sinks.kafka.options import client_options
-
-RECORDS_LOST = "TR-424"
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,8 +128,8 @@ def newest_state(view: Declared, look: Look | None, before: Look | None, known: 
         return None
     here = look.record.here
     cut = look.record.state_for(view.captured)
-    if known is not None and (cut is None or cut.order <= known.cut.order):
-        cut = known.cut
+    if known is not None and cut is not None and cut.order <= known.cut.order:
+        cut = known.cut  # if the record names no cut, the known one may need records that its topics have lost
     waits_for = look.record.waits_for(view.captured)
     if cut is None or (waits_for and any(topic not in cut.offsets for topic in view.topics)):
         # without a topic, the cut precedes the table's capture: it would show a table that has rows as empty

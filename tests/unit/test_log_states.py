@@ -13,7 +13,9 @@ from tailrace.schemas.records.position import Boundary, Cut, PositionRecord
 
 
 def _records(*incomplete: str) -> list[PositionRecord]:
-    """Return a record for each word: its letters are the incomplete tables; a dash means a split cut."""
+    """Return a record for each word: its letters are the incomplete tables, those in upper case have lost records; a
+    dash means a split cut.
+    """
     progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), "abc"))
     found: list[PositionRecord] = []
     for number, word in enumerate(incomplete):
@@ -26,8 +28,8 @@ def _records(*incomplete: str) -> list[PositionRecord]:
             counts={},
             diverted={},
             destinations=[],
-            incomplete=set(word.strip("-")),
-            parked={},
+            incomplete=set(word.strip("-").lower()),
+            parked={letter.lower(): "TR-424" for letter in word if letter.isupper()},
         )
         progress.acknowledged(record)
         found.append(record)
@@ -48,6 +50,14 @@ def test_states_that_the_daemon_names_are_accepted() -> None:
     assert sum(len(record.states) for record in records) > 5
     assert _findings(records) == []
     assert _findings([replace(record, states=()) for record in records]) == []  # of an older version
+
+
+def test_a_table_whose_topic_has_lost_records_has_no_earlier_state() -> None:
+    records = _records("", "b", "", "bA", "bA-", "a", "b", "")
+    assert _findings(records) == []
+    before = records[3]
+    records[3] = replace(before, states=(*before.states, Boundary(records[0].here, frozenset("b"))))
+    assert any("names a cut that is no state" in detail for detail in _findings(records))
 
 
 def test_a_state_at_which_a_table_was_incomplete_is_found() -> None:

@@ -16,6 +16,7 @@ def _record(
     open_xid: int | None = None,
     incomplete: str = "",
     diverted: dict[str, int] | None = None,
+    parked: dict[str, str] | None = None,
 ) -> PositionRecord:
     return progress.record(
         position=Position(1, flushed_lsn - 10, 0),
@@ -26,7 +27,7 @@ def _record(
         diverted=diverted or {},
         destinations=[],
         incomplete=frozenset(incomplete),
-        parked={},
+        parked=parked or {},
     )
 
 
@@ -84,3 +85,34 @@ def _of_an_older_version(diverted: int) -> bytes:
     record = replace(new_origin(1, 1000, "1", 1, (1, 0), []), diverted=diverted)
     assert b"diverted_tables" not in record.to_json()
     return record.to_json()
+
+
+def test_no_cut_stays_a_state_of_a_table_whose_topic_has_lost_records() -> None:
+    """Its records are missing there, and in a topic that is created again their offsets have none."""
+    progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
+    for lsn, incomplete in ((2000, ""), (3000, "b"), (4000, "")):
+        progress.acknowledged(_record(progress, lsn, incomplete=incomplete))
+    for lsn, code in ((5000, "TR-424"), (6000, "TR-424"), (7000, "")):
+        progress.acknowledged(_record(progress, lsn, incomplete="a", parked={"a": code}))
+        stored = PositionRecord.from_json(progress.newest.to_json())
+        assert (stored.state_for("a"), stored.state_for("ab"), stored.state) == (None, None, None)
+        assert stored.state_for("b") == stored.here
+    progress.acknowledged(_record(progress, 8000, open_xid=7, incomplete="a"))
+    assert progress.newest.state_for("a") is None
+    other = progress.newest.state_for("b")
+    assert other is not None
+    assert other.flushed_lsn == 7000
+    progress.acknowledged(_record(progress, 9000, incomplete="b"))
+    complete = progress.newest.state_for("a")
+    assert complete is not None
+    assert complete.flushed_lsn == 9000
+    assert progress.newest.state_for("ab") is None
+
+
+def test_a_table_that_is_parked_for_another_error_has_its_last_state() -> None:
+    progress = Progress(new_origin(1, 1000, "1", 1, (1, 0), []))
+    progress.acknowledged(_record(progress, 2000))
+    progress.acknowledged(_record(progress, 3000, incomplete="a", parked={"a": "TR-220"}))
+    state = progress.newest.state_for("a")
+    assert state is not None
+    assert state.flushed_lsn == 2000
