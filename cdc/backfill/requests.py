@@ -88,10 +88,12 @@ class SnapshotRequests:
         if not self._registry.is_parked(relation):
             return Outcome(name, "not parked")
         if name in self._registry.lost:
+            self._registry.park_again(name)
             return _refused(name, "its topic has lost records: `tailrace table list` shows what repairs it")
         self._catalog.keys.ask_again(relation.oid)
         self._registry.resume(relation)
-        how = "its topic is emptied and all rows are read" if name in self._registry.keyless else "it is read again"
+        emptied = self._registry.must_be_emptied(name)
+        how = "its topic is emptied and all rows are read" if emptied else "it is read again"
         return Outcome(name, f"resumed: {how}", self._registry.states[name].run)
 
     def _leave_out(self, relation: Relation) -> Outcome:

@@ -26,10 +26,9 @@ from tailrace.cdc.wal.connection import Wal
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.layout import Parked
-from tailrace.schemas.records.position import PositionRecord
+from tailrace.schemas.records.position import RECORDS_LOST, PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
-from tailrace.sinks.kafka.offsets import RECORDS_LOST
 from tailrace.sinks.kafka.producer import KafkaSink
 from tailrace.snapshot.pace import Pace
 
@@ -75,9 +74,8 @@ class Pipeline:
         self.registry.reads = health.reads = reads.progress()
         for relation, error in captured.refused:
             self.registry.park(relation, error, stored.here.flushed_lsn)
-        self.registry.lost = frozenset(
-            relation.qualified_name for relation, error in captured.refused if error.code == RECORDS_LOST
-        )
+        lost = {each.qualified_name: error for each, error in captured.refused if error.code == RECORDS_LOST}
+        self.registry.park_lost(lost)
         stored_schemas = read_schemas(config.kafka, topics)
         schema_ids = SchemaIds(self.sink, topics.schemas, stored_schemas, open_registry(config, stored_schemas, opened))
         destinations = Destinations(

@@ -25,6 +25,7 @@ from tailrace.cdc.startup.captured import Captured, capture
 from tailrace.cdc.startup.cut_topics import lost_topics
 from tailrace.cdc.startup.decide import EPOCH, Found, Start
 from tailrace.cdc.startup.observe import look
+from tailrace.cdc.startup.renew_topics import renew_topics
 from tailrace.cdc.startup.settled import settled
 from tailrace.cdc.tables.position import before_slot, new_origin, origin_behind_gap
 from tailrace.cdc.tables.registry import states_before_slot
@@ -100,6 +101,7 @@ class Session:
             return self._first_start(found)
         # the start is refused later if there is no publication
         self._own_slot(found.publications.names if found.publications else [config.source.publication])
+        renew_topics(config, found, start.lost, self._transactional_id())
         self._fence()
         found, start = settled(config, self._connection, owned=True)
         assert start.origin is not None
@@ -152,7 +154,8 @@ class Session:
         lost: dict[str, StateError] = {}
         if found.stored is not None:
             hint = recovery.copy_anew(found.prefix, found.slot_name if found.slot else None)
-            lost = lost_topics(found.stored.here, Topics(found.prefix), found.tables, found.topics, hint)
+            own = Topics(found.prefix)
+            lost = lost_topics(found.stored.here, own, found.tables, found.topics, found.bootstrap, hint)
         captured = capture(config, connection, found, stored_reads(config).states, lost)
         recovery.drop(connection, config.source.slot)
         keyless = captured.without_key
@@ -184,9 +187,12 @@ class Session:
         """Create the producer; with exactly-once delivery, it fences earlier producers."""
         config, kafka = self._config, self._config.kafka
         exactly_once = config.delivery.guarantee == "exactly-once"
-        name = f"tailrace-{kafka.prefix}-{config.source.slot}" if exactly_once else None
+        name = self._transactional_id() if exactly_once else None
         self._sink = KafkaSink(kafka, name, Topics(kafka.prefix).progress, config.memory.queue_bytes)
         self._opened.callback(self._sink.abandon)
+
+    def _transactional_id(self) -> str:
+        return f"tailrace-{self._config.kafka.prefix}-{self._config.source.slot}"
 
     def _open(self, captured: Captured, stored: PositionRecord, reads: StoredReads) -> Pipeline:
         assert self._wal is not None

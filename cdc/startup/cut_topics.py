@@ -1,7 +1,7 @@
 """Compare the topics with the stored cut: they must exist and contain all of its offsets.
 
-A table whose topic has lost records is parked. It cannot be resumed: its views have read offsets of the topic, which a
-new topic of the same name uses for other records.
+A table whose topic has lost records is parked. Its views have read offsets of the topic, so it can be resumed only once
+a new topic of the same name has no records before the cut: `cdc.startup.renew_topics`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.sinks.kafka.offsets import Bounds, loss, records_lost
 
 
 def lost_topics(
-    cut: Cut, own: Topics, tables: Mapping[str, str], topics: Mapping[str, Sequence[Bounds]], hint: str
+    cut: Cut, own: Topics, tables: Mapping[str, str], topics: Mapping[str, Sequence[Bounds]], bootstrap: str, hint: str
 ) -> dict[str, StateError]:
     """Return the error (TR-424) of each table whose topic has lost records; raise it for a topic of all tables.
 
@@ -35,12 +35,21 @@ def lost_topics(
         if topic not in tables:
             raise records_lost(topic, detail, hint)
         table = tables[topic]
-        without = f"tailrace table leave-out {table}  # continues without it; or stop the daemon, and copy all tables:"
-        lost[table] = records_lost(topic, detail, f"{without}\n       {hint}")
+        lost[table] = records_lost(topic, detail, _remedy(table, topic, bootstrap, exists=topic in topics))
     if len(lost) == len(tables):
         for topic, table in tables.items():
             raise records_lost(topic, lost[table].detail, hint)
     return lost
+
+
+def _remedy(table: str, topic: str, bootstrap: str, *, exists: bool) -> str:
+    delete = [f"kafka-topics.sh --bootstrap-server {bootstrap} --delete --topic '{topic}'  # what is left of it"]
+    lines = [
+        "tailrace run  # restart it: it creates the topic again",
+        f"tailrace table resume {table}  # then: all rows are read again",
+        f"tailrace table leave-out {table}  # or continue without it",
+    ]
+    return "\n       ".join([*(delete if exists else ()), *lines])
 
 
 def _lost(found: Sequence[Bounds] | None, offsets: Sequence[int], *, whole: bool) -> str | None:

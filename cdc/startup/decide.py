@@ -31,6 +31,7 @@ automatically.
       publication missing, recreated, or created later than the slot        TR-404   exit 6
       publication that leaves out an operation                              TR-426   exit 6
       topic of the cut missing, shorter, truncated, other partition count   TR-424   exit 6; parks one of several tables
+        ... of a table that is parked for it, and missing or empty          ... and create it again (`renew_topics`)
       topic settings that break a promise (`sinks.kafka.admin`, checked last)     TR-302   exit 5
       slot at or before the position                                        continue after the position
         newer timeline that has all WAL of the topics                       ... on that timeline
@@ -166,7 +167,7 @@ def _go_on(found: Found, stored: PositionRecord, hint: str) -> Start:
         found.publications, found.publication_name, (stored.publication_oid, stored.nokey_oid), REFILL
     )
     publication.check_publishes(publications, found.publish, begun=True, hint=hint)
-    lost = lost_topics(here, Topics(found.prefix), found.tables, found.topics, hint)
+    lost = lost_topics(here, Topics(found.prefix), found.tables, found.topics, found.bootstrap, hint)
     notes = []
     if promoted := now.promoted(here.timeline):
         notes.append(f"{promoted} It has all changes that are on the topics.")

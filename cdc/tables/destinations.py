@@ -87,17 +87,19 @@ def topic_specs(
 ) -> list[TopicSpec]:
     """Return the topics of a pipeline and its tables, as `make_topics` needs them."""
     topics = Topics(kafka.prefix)
-    by_key, events = _compacted(kafka), kept(kafka.max_message_bytes)
     specs = own_topic_specs(kafka)
     for relation in relations:
         topic = topics.table(relation.schema, relation.name)
         has_key = bool(keys.of(relation))
-        if (keyed or {}).get(relation.qualified_name, has_key):
-            specs.append(TopicSpec(topic, kafka.partitions, by_key))
-        else:
-            # without a key, only the order across the whole table gives an update or a truncate its place
-            specs.append(TopicSpec(topic, 1, events))
+        has_key = (keyed or {}).get(relation.qualified_name, has_key)
+        # without a key, only the order across the whole table gives an update or a truncate its place
+        specs.append(table_spec(kafka, topic, kafka.partitions if has_key else 1, has_key=has_key))
     return specs
+
+
+def table_spec(kafka: Kafka, topic: str, partitions: int, *, has_key: bool) -> TopicSpec:
+    """Return the topic of a table whose records have keys, or have none."""
+    return TopicSpec(topic, partitions, _compacted(kafka) if has_key else kept(kafka.max_message_bytes))
 
 
 def own_topic_specs(kafka: Kafka) -> list[TopicSpec]:

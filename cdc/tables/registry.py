@@ -24,7 +24,7 @@ from tailrace.schemas.errors import ConfigError, StateError, TailraceError
 from tailrace.schemas.evolution import Break, breaks, key_breaks, key_column_names
 from tailrace.schemas.records.layout import FIRST_RUN as FIRST_RUN
 from tailrace.schemas.records.layout import Asked, Ended, HiddenColumn, Layout, Parked, TableState, TableStatus
-from tailrace.schemas.records.position import chunk_key, table_key
+from tailrace.schemas.records.position import RECORDS_LOST, chunk_key, table_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.schemas.relation import Relation, ReplicaIdentity
 from tailrace.schemas.types import EXCLUDED, ValueType
@@ -73,8 +73,8 @@ class TableRegistry:
         self.reads = ReadProgress()
         self.unsettled: frozenset[str] = frozenset()
         self.keyless: set[str] = set()
-        self.lost: frozenset[str] = frozenset()
-        """Parked tables whose topics have lost records, as of the start: they cannot be resumed."""
+        self.lost: Mapping[str, TailraceError] = {}
+        """Parked tables whose topics have lost records, as of the start, with the error: they cannot be resumed."""
         self._source = source
         self._topics = topics
         self._options = options
@@ -509,15 +509,44 @@ class TableRegistry:
         words = {"code": error.code, "error": error.message, "detail": error.detail, "hint": error.hint}
         log.error("table parked", table=name, **words)
 
+    def park_lost(self, lost: Mapping[str, TailraceError]) -> None:
+        """Note the parked tables whose topics have lost records, as of the start.
+
+        A table that was parked for another error is now parked for this one. Of those whose topics have been created
+        again, only `resume` remains to be done.
+        """
+        self.lost = lost
+        for name, state in list(self._states.items()):
+            parked = state.parked
+            if parked is None or parked.left_out:
+                continue
+            if name in lost:
+                if parked.code != RECORDS_LOST:
+                    self.park_again(name)
+            elif parked.code == RECORDS_LOST:
+                self._store(name, replace(state, parked=replace(parked, hint=f"tailrace table resume {name}")))
+
+    def park_again(self, name: str) -> None:
+        """Park a parked table, even one that is left out, because its topic has lost records: the next start creates
+        the topic again.
+        """
+        state, error = self._states[name], self.lost[name]
+        assert state.parked is not None
+        parked = Parked(error.code, error.message, error.hint, state.parked.lsn, state.parked.since_ms)
+        self._store(name, replace(state, parked=parked))
+
     def resume(self, relation: Relation) -> None:
         """PARKED → WANTED: reconcile a table, that is, read it again and delete the keys that were not found.
 
-        The topic of a table without a key is emptied instead.
+        The topic of a table without a key, or one that has lost records, is emptied instead: of a key that is not on
+        the topic, nothing says that readers have its row.
         """
         name = relation.qualified_name
+        parked = self._states[name].parked
+        emptied = name in self.keyless or (parked is not None and parked.code == RECORDS_LOST)
         # a person has seen that the table was created again without a hidden column
         self._hidden[name] = tuple(each for each in self._hidden.get(name, ()) if each.oid == relation.oid)
-        self._want(Action.REFILL if name in self.keyless else Action.RECONCILE, relation, None)
+        self._want(Action.REFILL if emptied else Action.RECONCILE, relation, None)
 
     def leave_out(self, name: str) -> None:
         """Keep a table parked without reminders; still no cut is a state of it."""

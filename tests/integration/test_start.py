@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,13 @@ from tailrace.cdc.startup.decide import Found
 from tailrace.cdc.startup.observe import look
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
+from tailrace.schemas.envelope import TRUNCATE_KEY
 from tailrace.schemas.errors import TailraceError
-from tailrace.schemas.records.topics import Topics
+from tailrace.schemas.records.position import PositionRecord
+from tailrace.schemas.records.topics import Topics, compacted
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.kafka.producer import KafkaSink
+from tailrace.sinks.kafka.read_topic import read_to
 from tests.integration.test_bad_input import assert_refused, slots
 from tests.integration.test_delivery import frozen_broker
 from tests.support.daemon import Daemon, events, running, tailrace, wait_for_state, wait_until, write_config
@@ -365,10 +368,62 @@ def test_a_table_whose_topic_has_lost_records_is_parked_alone(stopped: Pipeline,
     assert word in parked["detail"]
     if how == "deleted":
         assert f"{stopped.name}.public.t" not in stopped.topics()
-        # a second start does not report it again, and without any topic there is nothing to continue
-        start_and_stop(stopped.config)
+        # without any topic there is nothing to continue
         stopped.delete(f"{stopped.name}.public.u")
         assert_refused(stopped.path, "TR-424", 6, f"{stopped.name}.public.")
+
+
+@pytest.mark.parametrize("how", ["deleted", "made again", "with more partitions", "left out"])
+def test_a_table_whose_topic_has_lost_records_is_resumed_by_the_lines_of_the_list(stopped: Pipeline, how: str) -> None:
+    topic, kafka = f"{stopped.name}.public.t", stopped.config.kafka
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        return tailrace(*words, "--config", str(stopped.path))
+
+    def position() -> PositionRecord:
+        record = read_position(kafka, Topics(stopped.name), stopped.name)
+        assert record is not None
+        return record
+
+    last = position().here.offsets[topic]
+    assert position().state_for(["public.t"]) is not None
+    _change_topic(stopped, "deleted" if how == "left out" else how)
+    stopped.execute("DELETE FROM t WHERE id <= 3; INSERT INTO t VALUES (100)")
+    with running(stopped.path) as daemon:
+        wait_for_state(stopped.config, stopped.connection, tables=["public.u"])
+        if how == "left out":
+            assert command("table", "leave-out", "t").returncode == 0
+        assert command("table", "resume", "t").returncode == 3, "its topic is not there"
+        wait_until(lambda: position().parked == {"public.t": "TR-424"})
+        assert position().state_for(["public.t"]) is None, "a late reader would find an empty topic"
+        listed = command("table", "list").stdout
+        assert ("--delete" in listed) == (how not in ("deleted", "left out"))
+        assert daemon.stop() == 0
+    if how == "with more partitions":
+        start_and_stop(stopped.config)
+        assert len(stopped.admin.list_topics(topic, timeout=10).topics[topic].partitions) == 5, "left to a person"
+        stopped.delete(topic)
+    if how == "made again":  # without the settings that compaction must have
+        lags = kafka.min_compaction_lag_ms, kafka.delete_retention_ms, kafka.max_message_bytes
+        stopped.alter(topic, **compacted(*lags))
+    with running(stopped.path) as daemon:
+        wait_for_state(stopped.config, stopped.connection, tables=["public.u"])
+        wait_until(lambda: "--delete" not in command("table", "list").stdout)
+        assert command("table", "resume", "t").returncode == 0
+        stopped.execute("UPDATE t SET id = 200 WHERE id = 20")
+        wait_for_state(stopped.config, stopped.connection)
+        assert command("status").returncode == 0
+        whole = command("verify", "--log")
+        assert whole.returncode == 0, whole.stdout + whole.stderr
+        assert daemon.stop() == 0
+    ends = position().here.offsets[topic]
+    # a view continues at the offsets that it has applied, and another consumer begins with the topic
+    for starts in (last, [0, 0, 0]):
+        records = list(chain(*read_to({"bootstrap.servers": kafka.bootstrap}, topic, ends, starts)))
+        assert {each.partition for each in records if each.key == TRUNCATE_KEY} == {0, 1, 2}
+        assert all(new.key == TRUNCATE_KEY for new in {each.partition: each for each in reversed(records)}.values())
+    rows = {row for (row,) in stopped.connection.execute("SELECT id FROM t")}
+    assert {key for (key,) in latest(read_topic(kafka.bootstrap, stopped.name, "public.t"))} == rows
 
 
 def test_a_topic_of_all_tables_that_was_deleted_is_refused(stopped: Pipeline) -> None:
@@ -398,7 +453,7 @@ def test_a_topic_that_is_deleted_under_the_daemon_parks_its_table(stopped: Pipel
         listed = table("list").stdout
         assert "TR-424" in listed
         assert "tailrace table leave-out public.t" in listed
-        assert "tailrace table resume" not in listed
+        assert "tailrace table resume public.t  # then" in listed
         refused = table("resume", "t")
         assert refused.returncode == 3
         assert "its topic has lost records" in refused.stderr

@@ -434,6 +434,26 @@ def test_a_table_without_a_key_that_readers_cannot_follow() -> None:
     adopt_events(resumed, text)
 
 
+def test_a_parked_table_whose_topic_has_lost_records_is_resumed_by_a_truncate() -> None:
+    lost = {"public.t": StateError("TR-424", "lost", hint="restart")}
+    made = registry()
+    made.park(T, SourceError("TR-220", "refused"), 2000)
+    made.park_lost(lost)
+    assert made.parked == {"public.t": "TR-424"}
+    made.leave_out("public.t")
+    made.park_lost(lost)
+    assert made.parked == {"public.t": ""}, "a person does not need it"
+    made.park_again("public.t")
+    assert made.parked == {"public.t": "TR-424"}
+    made.park_lost({})
+    parked = made.states["public.t"].parked
+    assert parked is not None
+    assert (parked.hint, parked.lsn) == ("tailrace table resume public.t", 2000)
+    made.resume(T)
+    assert made.must_be_emptied("public.t")
+    assert made.begins_empty("public.t")
+
+
 @pytest.mark.parametrize("status", [TableStatus.STREAMING, TableStatus.WANTED, TableStatus.READING, TableStatus.GONE])
 def test_a_table_that_leaves_the_publication_is_incomplete_until_it_is_read_again(status: TableStatus) -> None:
     made = registry({"public.t": replace(READ, status=status), "public.u": replace(READ, oid=8)})
