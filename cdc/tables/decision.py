@@ -10,7 +10,8 @@ Pure functions; each row of this table is one of their return statements:
     another publication entry: changes may be missing                REFILL
     its changes were not published, and are again                    RECONCILE (at a look only)
     a truncate of the topic is still to be sent                      EMPTY    (before a record only)
-    columns that readers of old records cannot follow; another key   REFILL   (the registry stops if so configured)
+    columns that readers of old records cannot follow; another key   REFILL   (before a record only; STOP if so
+                                                                              configured)
     a changed column with a configured option                        READ
     stored key values may read differently                           REFILL
     rows may be deleted without a delete in the WAL: TRUNCATE of a
@@ -20,7 +21,14 @@ Pure functions; each row of this table is one of their return statements:
     columns or their layout changed, but all rows read as before     NOTE
     no difference, or the table is to be read in any case            NONE
 
-For a table without a key, the rows from "the table is unknown" to "another publication entry" apply; otherwise NONE.
+For a table without a key, the rows from "the table is unknown" to "another publication entry" apply; otherwise NONE,
+except that before a record:
+
+    its topic has records with keys: the table has lost its key      PARK
+    columns that readers of old records cannot follow, and the
+    topic is not to be emptied                                       PARK     (STOP if so configured)
+
+A table under another name is unknown there, and so gets a new topic. Its former name is GONE: no table owns that topic.
 
 The WAL gives the shape of a change. Other catalog facts may be later than that change, or briefly earlier. No decision
 depends on the two being simultaneous: in doubt the table is read again, and that read comes after both.
@@ -51,6 +59,8 @@ class Action(Enum):
     REFILL = "refill"  # a truncate, then all rows are read again
     EMPTY = "empty"  # the truncate of an earlier REFILL
     UNPUBLISH = "unpublish"  # the table is incomplete until all its changes are published
+    PARK = "park"  # the table's changes are dropped until a person resumes it
+    STOP = "stop"  # the daemon ends, and a person decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +89,19 @@ def on_record(
     breaks: Collection[Break],
     *,
     chosen: bool,
+    stops: bool = False,
 ) -> Action:
     """Return the action before the first record of a shape, seen at `commit_lsn` in the WAL, is sent.
 
     `now` is the layout in the catalog, `columns` are the captured columns with their options, `breaks` the
     incompatible schema changes without an option. `chosen` says that options cover such changes; it matters only
-    without `breaks`.
+    without `breaks`. `stops`: the configuration says to stop at such changes of one table.
     """
-    if (replaced := _replaced(state, relation.oid, now, past)) is not None:
+    replaced = _replaced(state, relation.oid, now, past)
+    same = state is not None and state.oid == relation.oid and not state.empty
+    if stops and breaks and same and replaced in (None, Action.REFILL):
+        return Action.STOP
+    if replaced is not None:
         return replaced
     assert state is not None
     if state.empty:
@@ -119,14 +134,31 @@ def on_look(state: TableState | None, now: Layout, columns: tuple[str, ...], pas
     return _not_twice(state, _at_rest(state, state.layout, now, columns, past))
 
 
-def on_events(state: TableState | None, oid: int, now: Layout | None, past: TopicPast) -> Action:
+def on_events(
+    state: TableState | None,
+    oid: int,
+    now: Layout | None,
+    past: TopicPast,
+    breaks: Collection[Break] = (),
+    *,
+    stops: bool = False,
+) -> Action:
     """Return the action for a table without a key, seen in the stream or by a catalog inspection.
 
     Its topic holds events, each in the shape of its time. So it is read only if rows or changes may be missing.
+    `breaks` and `stops` are as for `on_record`; an inspection has none.
     """
-    if state is not None and state.status in (TableStatus.PARKED, TableStatus.UNPUBLISHED):
-        return Action.NONE
-    return _replaced(state, oid, now, past) or Action.NONE
+    action = Action.NONE
+    if state is None or state.status not in (TableStatus.PARKED, TableStatus.UNPUBLISHED):
+        action = _replaced(state, oid, now, past) or Action.NONE
+    if breaks and action is Action.NONE and not (state is not None and state.refill):
+        return Action.STOP if stops else Action.PARK
+    return action
+
+
+def on_key(past: TopicPast, *, has_key: bool) -> Action:
+    """Return the action for a table with or without a key: PARK if its topic, compacted by key, cannot hold it."""
+    return Action.PARK if past.key and past.used and not has_key else Action.NONE
 
 
 def _not_twice(state: TableState, action: Action) -> Action:

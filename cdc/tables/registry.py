@@ -177,10 +177,11 @@ class TableRegistry:
         self.keyless.discard(name)
         left = [each for each in found if not self._has_option(name, each)]
         columns = self._captured(relation)
-        action = on_record(state, relation, commit_lsn, now, columns, past, left, chosen=bool(found))
+        stops = self._source.on_schema_change == "stop"
+        action = on_record(state, relation, commit_lsn, now, columns, past, left, chosen=bool(found), stops=stops)
+        if action is Action.STOP:
+            raise _stop(name, left)
         if action is Action.REFILL and left and state is not None and state.oid == relation.oid and not state.empty:
-            if self._source.on_schema_change == "stop":
-                raise _stop(name, left)
             log.warning("topic refilled: incompatible change", table=name, columns=[str(each) for each in left])
         self._left_behind(relation)
         if action is Action.EMPTY:
@@ -213,13 +214,14 @@ class TableRegistry:
         """
         name = relation.qualified_name
         state = self._states.get(name)
-        action = on_events(state, relation.oid, now, past)
-        emptied = action is not Action.NONE or (state is not None and state.refill)
-        found = breaks(old.value, new.value) if old and not emptied else []
+        found = breaks(old.value, new.value) if old else []
         left = [each for each in found if not self._has_option(name, each)]
-        if left:
-            stops = self._source.on_schema_change == "stop"
-            raise _stop(name, left, may_begin_again=False) if stops else _incompatible_events(name, left)
+        stops = self._source.on_schema_change == "stop"
+        action = on_events(state, relation.oid, now, past, left, stops=stops)
+        if action is Action.STOP:
+            raise _stop(name, left, may_begin_again=False)
+        if action is Action.PARK:
+            raise _incompatible_events(name, left)
         self._left_behind(relation)
         self.keyless.add(name)
         if action is not Action.NONE:

@@ -11,7 +11,7 @@ import structlog
 
 from tailrace.cdc.postgres.layouts import when_visible
 from tailrace.cdc.postgres.source_catalog import SourceCatalog
-from tailrace.cdc.tables.decision import TopicPast
+from tailrace.cdc.tables.decision import Action, TopicPast, on_key
 from tailrace.cdc.tables.destinations import Destinations, record_limit
 from tailrace.cdc.tables.registry import Subjects, TableRegistry, is_full
 from tailrace.cdc.tables.schema_ids import SchemaIds
@@ -212,9 +212,8 @@ class Tables:
     def has_key(self, relation: Relation) -> bool:
         """Return whether a table has a key. Raises the errors of `adopt` about its key and its column options."""
         topic = self._topics.table(relation.schema, relation.name)
-        key, value = (self._schema_ids.newest(f"{topic}-{part}") for part in ("key", "value"))
         keys = self._catalog.keys.of(relation)
-        self._check_generation(relation, topic, keys, Subjects(key or "", value) if value else None)
+        self._check_key(relation, topic, self.past(relation.schema, relation.name), keys)
         self._options.applied(relation, keys)
         return bool(keys)
 
@@ -247,7 +246,8 @@ class Tables:
         old = Subjects(old_key or "", old_value) if old_value else None
         now = when_visible(partial(self._catalog.layout, oid), relation)
         keys = self._key_of(relation, commit_lsn, now, old)
-        self._check_generation(relation, topic, keys, old)
+        past = self.past(relation.schema, relation.name)
+        self._check_key(relation, topic, past, keys)
         self.registry.check_hidden(relation, now)
         self.destinations.ensure(relation)
         typed = self._options.applied(relation, keys)
@@ -256,7 +256,6 @@ class Tables:
             value_schema(typed, self._catalog.types, topic),
         )
         emptied = False
-        past = self.past(relation.schema, relation.name)
         if keys:
             emptied = self.registry.adopt(relation, commit_lsn, now, old, new, past)
         else:
@@ -312,9 +311,9 @@ class Tables:
                 return [index[name] for name in names]
         return self._catalog.keys.of(relation)
 
-    def _check_generation(self, relation: Relation, topic: str, keys: Sequence[int], old: Subjects | None) -> None:
-        """Raise StateError (TR-406) if the table has lost its key: its topic is compacted by key."""
-        if old is not None and old.key and not keys:
+    def _check_key(self, relation: Relation, topic: str, past: TopicPast, keys: Sequence[int]) -> None:
+        """Raise StateError (TR-406), which parks the table, if it has lost its key."""
+        if on_key(past, has_key=bool(keys)) is Action.PARK:
             raise StateError(
                 "TR-406",
                 f'table "{relation.qualified_name}" has lost its key',

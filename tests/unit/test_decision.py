@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.cdc.tables.decision import Action, TopicPast, on_look, on_record
+from tailrace.cdc.tables.decision import Action, TopicPast, on_events, on_key, on_look, on_record
 from tailrace.schemas.evolution import Break
 from tailrace.schemas.records.layout import Attribute, Layout, TableState, TableStatus, TypeForm
 from tailrace.schemas.relation import Relation, ReplicaIdentity
@@ -84,6 +84,36 @@ def test_a_truncate_that_is_still_to_be_sent_comes_first() -> None:
 def test_a_change_that_readers_cannot_follow_refills_the_topic() -> None:
     assert on_record(STATE, RELATION, 2000, LAYOUT, COLUMNS, PAST, BROKEN, chosen=True) is Action.REFILL
     assert on_record(STATE, RELATION, 2000, LAYOUT, COLUMNS, PAST, (), chosen=True) is Action.READ
+
+
+def test_a_change_that_readers_cannot_follow_stops_if_so_configured() -> None:
+    def stopped(state: TableState | None, breaks: tuple[Break, ...] = BROKEN, layout: Layout = LAYOUT) -> Action:
+        return on_record(state, RELATION, 2000, layout, COLUMNS, PAST, breaks, chosen=False, stops=True)
+
+    assert stopped(STATE) is Action.STOP
+    assert stopped(MEMBER, layout=replace(LAYOUT, member=91)) is Action.STOP
+    assert stopped(STATE, ()) is Action.NONE
+    assert stopped(replace(STATE, empty=True)) is Action.EMPTY, "a person has asked for it"
+    assert stopped(replace(STATE, oid=8)) is Action.REFILL, "another table"
+    assert stopped(None) is Action.READ
+
+
+def test_a_table_without_a_key_that_readers_cannot_follow_is_parked() -> None:
+    log = replace(STATE, status=TableStatus.KEYLESS)
+    for stops, action in ((False, Action.PARK), (True, Action.STOP)):
+        for state in (log, replace(log, status=TableStatus.UNPUBLISHED), replace(log, status=TableStatus.PARKED)):
+            assert on_events(state, 7, LAYOUT, PAST, BROKEN, stops=stops) is action
+        assert on_events(replace(log, refill=True), 7, LAYOUT, PAST, BROKEN, stops=stops) is Action.NONE
+        assert on_events(log, 8, LAYOUT, PAST, BROKEN, stops=stops) is Action.REFILL
+        assert on_events(log, 7, LAYOUT, PAST, (), stops=stops) is Action.NONE
+        assert on_events(None, 7, LAYOUT, PAST, BROKEN, stops=stops) is Action.READ
+
+
+def test_a_table_that_has_lost_the_key_of_its_topic_is_parked() -> None:
+    assert on_key(PAST, has_key=False) is Action.PARK
+    assert on_key(PAST, has_key=True) is Action.NONE
+    assert on_key(replace(PAST, key=()), has_key=False) is Action.NONE
+    assert on_key(replace(PAST, used=False), has_key=False) is Action.NONE, "its topic has no record yet"
 
 
 @pytest.mark.parametrize(
