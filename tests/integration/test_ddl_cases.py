@@ -466,6 +466,9 @@ PUBLISHED = {
     "taken_out_and_added": Case(
         (_T, _LISTED), ("ALTER PUBLICATION tailrace DROP TABLE t", *_UNSEEN, _LISTED), _CHANGES,
     ),
+    "taken_out_and_added_at_once": Case(
+        (_T, _LISTED), (("ALTER PUBLICATION tailrace DROP TABLE t", *_UNSEEN, _LISTED),), _CHANGES,
+    ),
     "recreated_outside": Case((_T, _LISTED), (("DROP TABLE t", _NEW, _FILLED), "UPDATE t SET v = 'unseen'")),
     "recreated_outside_and_added": Case(
         (_T, _LISTED), (("DROP TABLE t", _NEW, _FILLED), "UPDATE t SET v = 'unseen'", _LISTED), _changed("t"),
@@ -477,6 +480,16 @@ PUBLISHED = {
     "inserts_alone_at_once": Case((_T, _LISTED), ((_PUBLISH.format("insert"), *_UNSEEN, _ALL),), _CHANGES),
     "no_truncate_for_a_while": Case(
         (_T, _LISTED), (_PUBLISH.format("insert, update, delete"), "TRUNCATE t", _ALL), ("INSERT INTO t VALUES (1)",),
+    ),
+    "no_truncate_at_once": Case(
+        (_T, _LISTED), ((_PUBLISH.format("insert, update, delete"), "TRUNCATE t", _ALL),),
+        ("INSERT INTO t VALUES (1)",),
+    ),
+    "by_partition_at_once": Case(
+        (_PARTED, _LISTED),
+        (("ALTER PUBLICATION tailrace SET (publish_via_partition_root = false)", *_UNSEEN,
+          "ALTER PUBLICATION tailrace SET (publish_via_partition_root = true)"),),
+        _CHANGES,
     ),
     "by_partition_for_a_while": Case(
         (_PARTED, _LISTED),
