@@ -31,7 +31,10 @@ _EXTRA: Final = ("kind", "client", "lines")
 def renderers(*, terminal: bool) -> list[structlog.types.Processor]:
     """Return the processors that render a record as text."""
     if terminal:
-        return [_error_below, structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
+        # the default form of a traceback shows local variables, and with them secrets, if rich is installed
+        plain = structlog.dev.plain_traceback
+        colors = not os.environ.get("NO_COLOR")
+        return [_error_below, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 

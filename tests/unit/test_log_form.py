@@ -21,6 +21,16 @@ def test_an_error_of_several_lines_is_printed_as_lines_on_a_terminal() -> None:
     assert (record["event"], record["error"]) == ("view parked", str(_ERROR))
 
 
+def test_a_traceback_on_a_terminal_shows_no_values_of_variables() -> None:
+    hidden = "hunter" + "2"
+    try:
+        hidden.index("x")
+    except ValueError:
+        shown = rendered("error", {"event": "it failed", "exc_info": True}, terminal=True)
+    assert "ValueError" in shown
+    assert hidden not in shown
+
+
 def test_the_error_that_ends_a_program_is_three_lines_or_a_record() -> None:
     assert failure(_ERROR, terminal=True) == str(_ERROR)
     record = json.loads(failure(_ERROR, terminal=False))
