@@ -12,7 +12,7 @@ from typing import Final
 from tailrace.cdc.check.finding import Findings, Severity
 from tailrace.cdc.toast.facade import cache_folder
 from tailrace.schemas.config.model import Config
-from tailrace.sinks.serving.server import check_address
+from tailrace.sinks.serving.address import check_address
 
 _SPOOL_BYTES: Final = 1 << 30
 """Free space for transactions in progress below which the check warns."""

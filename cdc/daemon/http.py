@@ -1,30 +1,26 @@
-"""HTTP server of the daemon: `/livez`, `/readyz`, `/metrics`, `/status` and `/wait`; the status page at `/`.
+"""HTTP server of the daemon: its address is taken at the start, and it answers once the start is done.
 
-The page's modules are loaded only if it is on.
+A request that comes earlier waits: the kernel accepts the connection.
 """
 
 from __future__ import annotations
 
-import os
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Final
 
 import structlog
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
-from tailrace.cdc.daemon.http_wait import WaitRoute
-from tailrace.cdc.daemon.metrics import HealthCollector
 from tailrace.cdc.health.health import Health
 from tailrace.schemas.config.model import Config
-from tailrace.sinks.serving.families import Metrics
-from tailrace.sinks.serving.server import address_of, health_routes, listen
-from tailrace.sinks.serving.server import serving as serving_routes
+from tailrace.sinks.serving.address import address_of, listen
 
-if TYPE_CHECKING:
-    from tailrace.cdc.page.routes import StatusPage
+_LATEST_S: Final = 1.0
+"""Longest wait for the first commit. A probe of Kubernetes waits a second for its answer, and is repeated."""
+
+_STOP_S: Final = 2.0
 
 log = structlog.get_logger()
 
@@ -39,30 +35,25 @@ def serving(config: Config, health: Health) -> Iterator[None]:
     taken = listen(address, log.warning)
     health.address = address_of(taken)
     log.info("health server started", url=f"http://{health.address}")
-    waits = WaitRoute(config)
-    page = _status_page(config, health) if config.health.page else None
-
-    async def status(request: Request) -> Response:
-        return JSONResponse({"prefix": config.kafka.prefix, "pid": os.getpid(), **health.ready()[1]})
-
-    def stop() -> None:
-        waits.close()
-        if page is not None:
-            page.close()
-
-    routes = [
-        *health_routes(health, Metrics(HealthCollector(health))),
-        Route("/status", status),
-        Route("/wait", waits.answer),
-        *(page.routes if page is not None else ()),
-    ]
-    with serving_routes(taken, routes, stopping=stop):
-        if page is not None:
-            page.start()
+    ended = threading.Event()
+    thread = threading.Thread(target=_serve, args=(taken, config, health, ended), name="http-start", daemon=True)
+    thread.start()
+    try:
         yield
+    finally:
+        ended.set()
+        health.committed_once.set()  # so that the thread does not wait for it
+        thread.join(_STOP_S)
 
 
-def _status_page(config: Config, health: Health) -> StatusPage:
-    from tailrace.cdc.page.routes import StatusPage
+def _serve(taken: socket.socket, config: Config, health: Health, ended: threading.Event) -> None:
+    """Serve from the first commit on until `ended`."""
+    health.committed_once.wait(_LATEST_S)
+    with taken:
+        if ended.is_set():
+            return
+        # These libraries take as much CPU time as the rest of a start: the first change would wait for them.
+        from tailrace.cdc.daemon.http_routes import answering
 
-    return StatusPage(config, health)
+        with answering(taken, config, health):
+            ended.wait()

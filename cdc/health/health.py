@@ -6,6 +6,7 @@ Memory is bounded by the number of topics and of error codes.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -56,11 +57,11 @@ class Health:
     """Health of a daemon. Its main thread writes the first attribute group, the slot monitor the second.
 
     `address` is that of the HTTP server, if there is one. `record` is the newest position record in Kafka,
-    `committed_at` (time.time()) when this process last wrote one. `parked` are the tables that `record` names as
-    parked. `changed_at` has the time of each topic's newest records. `delivery_s` is the time from the source's commit
-    to Kafka's, of the newest transaction. `past_errors` are the newest errors, oldest first. `lag` is written by both
-    threads. `full_at` is when the slot reaches its limit at the recent rate. `missing` are tables that match
-    `source.tables` and are in no publication. `lost_topics` have lost records.
+    `committed_at` (time.time()) when this process last wrote one, `committed_once` is set by the first. `parked` are
+    the tables that `record` names as parked. `changed_at` has the time of each topic's newest records. `delivery_s` is
+    the time from the source's commit to Kafka's, of the newest transaction. `past_errors` are the newest errors, oldest
+    first. `lag` is written by both threads. `full_at` is when the slot reaches its limit at the recent rate. `missing`
+    are tables that match `source.tables` and are in no publication. `lost_topics` have lost records.
     """
 
     def __init__(self, slot: str) -> None:
@@ -73,6 +74,7 @@ class Health:
         self.record: PositionRecord | None = None
         self.parked: Mapping[str, Parked] = {}
         self.committed_at: float | None = None
+        self.committed_once = threading.Event()
         self.kafka_transactions = 0
         self.records: Counter[str] = Counter()
         self.sessions = 0
@@ -112,6 +114,7 @@ class Health:
         self.record, self.committed_at = record, now
         self.changed_at.update(dict.fromkeys(record.counts, now))
         self.kafka_transactions += 1
+        self.committed_once.set()
         self.records.update(record.counts)
 
     def failed(self, error: TailraceError) -> None:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tailrace.schemas.config.model import Config
-from tailrace.sinks.serving.server import address_of, health_routes, listen
+from tailrace.sinks.serving.address import address_of, listen
+from tailrace.sinks.serving.server import health_routes
 from tailrace.sinks.serving.server import serving as serving_routes
 from tailrace.spark_jobs.health.health import JobHealth
 from tailrace.spark_jobs.health.metrics import metrics_of

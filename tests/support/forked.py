@@ -23,6 +23,7 @@ _CONTEXT.set_forkserver_preload(
         "tailrace.cdc.cli.main",
         "tailrace.cdc.health.health",
         "tailrace.cdc.daemon.http",
+        "tailrace.cdc.daemon.http_routes",
         "tailrace.cdc.daemon.log",
         "tailrace.cdc.daemon.notify",
         "tailrace.cdc.operations.verify",
