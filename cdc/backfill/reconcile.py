@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
-from fastavro import parse_schema, schemaless_reader
 
 from tailrace.cdc.tables.shapes import CapturedTable
 from tailrace.schemas.avro import without_logical_types
@@ -118,7 +117,11 @@ class KeyImage:
     """Build the `before` image of a delete from a key: the key's columns, all others NULL."""
 
     def __init__(self, key_schema: tuple[int, str], table: CapturedTable) -> None:
+        # only a read that ends with deletes needs it: the first change after a start would wait for the import
+        from fastavro import parse_schema, schemaless_reader
+
         fields: Sequence[Mapping[str, Any]] = orjson.loads(key_schema[1])["fields"]
+        self._read = schemaless_reader
         self._types = [parse_schema(without_logical_types(field["type"])) for field in fields]
         self._columns = [
             table.key_columns.index(i) if i in table.key_columns else None
@@ -136,6 +139,6 @@ class KeyImage:
         values = []
         for kind in self._types:
             start = body.tell()
-            schemaless_reader(body, kind, None)
+            self._read(body, kind, None)
             values.append(b"\x02" + key[start : body.tell()])
         return b"\x02" + b"".join(b"\x00" if i is None else values[i] for i in self._columns)

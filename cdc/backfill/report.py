@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import psycopg
 import structlog
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tailrace.cdc.health.source_state import source_state
 from tailrace.schemas.lsn import format_lsn
 from tailrace.snapshot.progress import ReadProgress, seconds_left
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 log = structlog.get_logger()
 
@@ -71,6 +73,10 @@ class Report:
 
 
 def _bar() -> Progress:
+    # for a terminal only: a service's start would wait for it
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("first snapshot"),
         BarColumn(),

@@ -33,7 +33,9 @@ LogLevel = Annotated[
 def run(config: ConfigFile = None, log_level: LogLevel = None) -> None:
     """Stream changes from PostgreSQL to Kafka until SIGTERM or Ctrl-C. A second signal stops at once."""
     from tailrace.cdc.cli.service import logged_failure
+    from tailrace.schemas.load_structlog import load_structlog
 
+    load_structlog()
     further: list[Finding] = []
     try:
         with logged_failure():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import orjson
-from fastavro import parse_schema, schemaless_writer
 
 from tailrace.schemas.avro import SOURCE_FIELDS, SOURCE_NAME
 from tailrace.schemas.envelope import framing
@@ -38,23 +39,30 @@ _VALUE: Final[dict[str, Any]] = {
 KEY_SCHEMA: Final = orjson.dumps(_KEY).decode()
 VALUE_SCHEMA: Final = orjson.dumps(_VALUE).decode()
 
-_key = parse_schema(orjson.loads(KEY_SCHEMA))
-_value = parse_schema(orjson.loads(VALUE_SCHEMA))
-
 
 def message_key(schema_id: int, prefix: str) -> bytes:
     """Return the framed key."""
-    return _framed(schema_id, _key, {"prefix": prefix})
+    return _framed(schema_id, KEY_SCHEMA, {"prefix": prefix})
 
 
 def message_value(schema_id: int, prefix: str, content: bytes, source: dict[str, Any], ts_ms: int) -> bytes:
     """Return the framed value; `source` is as in a table's record, with empty schema and table names."""
     message = {"prefix": prefix, "content": content}
-    return _framed(schema_id, _value, {"message": message, "source": source, "op": "m", "ts_ms": ts_ms})
+    return _framed(schema_id, VALUE_SCHEMA, {"message": message, "source": source, "op": "m", "ts_ms": ts_ms})
 
 
-def _framed(schema_id: int, schema: Any, record: dict[str, Any]) -> bytes:
+def _framed(schema_id: int, schema: str, record: dict[str, Any]) -> bytes:
     out = io.BytesIO()
     out.write(framing(schema_id))
-    schemaless_writer(out, schema, record)
+    _writer(schema)(out, record)
     return out.getvalue()
+
+
+@cache
+def _writer(schema: str) -> Callable[[io.BytesIO, dict[str, Any]], None]:
+    """Return the writer of one of the two schemas."""
+    # most daemons write no message: the first change after a start would wait for the import
+    from fastavro import parse_schema, schemaless_writer
+
+    parsed = parse_schema(orjson.loads(schema))
+    return lambda out, record: schemaless_writer(out, parsed, record)

@@ -6,11 +6,11 @@ import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from fastavro import parse_schema, schemaless_reader
 
 from tailrace.schemas.avro import without_logical_types
 from tailrace.schemas.envelope import FRAMING_SIZE, POSITION_HEADER, schema_id_of
@@ -46,15 +46,20 @@ class Decoder:
     def __init__(self, read: Callable[[], Mapping[int, str]]) -> None:
         self._read = read
         self._texts: dict[int, str] = {}
-        self._parsed: dict[int, Any] = {}
+        self._readers: dict[int, Callable[[io.BytesIO], object]] = {}
 
     def decode(self, raw: bytes) -> dict[str, Any]:
         """Return the fields of a framed key or value."""
         schema_id = self._id(raw)
-        if schema_id not in self._parsed:
+        read = self._readers.get(schema_id)
+        if read is None:
+            # a start of the daemon decodes nothing: its first change would wait for the import
+            from fastavro import parse_schema, schemaless_reader
+
             plain = without_logical_types(orjson.loads(self._texts[schema_id]))
-            self._parsed[schema_id] = parse_schema(plain)
-        fields = schemaless_reader(io.BytesIO(raw[FRAMING_SIZE:]), self._parsed[schema_id], None)
+            read = partial(schemaless_reader, writer_schema=parse_schema(plain), reader_schema=None)
+            self._readers[schema_id] = read
+        fields = read(io.BytesIO(raw[FRAMING_SIZE:]))
         assert isinstance(fields, dict)
         return fields
 
