@@ -148,8 +148,9 @@ CODES: Final = (
         "TR-918",
         None,
         "The user lacks rights on Kafka",
-        cause="An ACL is missing. Tailrace needs read, write, create, describe and describe configs on topics with the"
-        " prefix, and write on the transactional id, which only a start can test.",
+        cause="An ACL is missing. The daemon needs read, write, create, describe and describe configs on topics with"
+        " the prefix, describe on the group `tailrace-reader`, describe configs on the cluster, and describe and write"
+        " on the transactional id `tailrace-PREFIX-SLOT`, which only a start can test.",
         remedy="Add the ACLs of the finding.",
     ),
     ErrorCode(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +29,7 @@ from tailrace.schemas.records.position import PositionRecord, position_key
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.kafka.one_shot import send_alone
+from tests.faults.machine import Clock
 from tests.integration.test_start import Pipeline, refusal, start_and_stop
 from tests.support.daemon import lose_slot, running, tailrace, wait_for, write_config
 from tests.support.servers import drop_slot
@@ -424,6 +429,43 @@ def test_settings_of_a_server_are_found_and_their_sql_mends_them(tmp_path: Path,
     finally:
         for each in started:
             stop(each)
+
+
+def test_clocks_that_differ_are_a_warning(fresh: Pipeline) -> None:
+    """The check's process has a clock of its own."""
+    clock = Clock(fresh.path.parent / "clock")
+    command = [sys.executable, "-m", "tailrace.cdc.cli.main", "check", "--only", "source", "--json"]
+
+    def found() -> dict[str, str]:
+        done = subprocess.run(
+            [*command, "--config", str(fresh.path)],
+            env=os.environ | clock.environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return {each["id"]: each["seen"] for each in json.loads(done.stdout)["findings"]}
+
+    assert "TR-914" not in found()
+    for seconds in (3600, -3600):
+        clock.jump(seconds)
+        assert re.fullmatch(r"The clocks differ by (3599|3600)\.\d s\.", found()["TR-914"])
+
+
+def test_folders_that_are_too_small_or_not_writable_are_a_warning(fresh: Pipeline, tmp_path: Path) -> None:
+    def found(source: str) -> dict[str, Finding]:
+        dsn, bootstrap = fresh.config.source.dsn.get_secret_value(), fresh.config.kafka.bootstrap
+        write_config(fresh.path.parent, dsn, bootstrap, fresh.name, source=source)
+        return {each.seen.split(" ")[0]: each for each in check(load(fresh.path), ["source"]) if each.id == "TR-915"}
+
+    free = shutil.disk_usage(tmp_path).free
+    assert "source.toast_cache_dir" not in found("toast_cache_bytes = 1048576\n")
+    small = found(f"toast_cache_bytes = {free * 2}\n")["source.toast_cache_dir"]
+    assert (small.severity, f"it may need {free * 2}." in small.seen) == (Severity.WARN, True)
+    (tmp_path / "file").write_text("")
+    refused = found(f'streaming = true\nspool_dir = "{tmp_path}/file/spool"\n')["source.spool_dir"]
+    assert "cannot be written" in refused.seen
+    assert "cannot be written" not in str(found(f'streaming = true\nspool_dir = "{tmp_path}/spool"\n'))
 
 
 def test_advice_about_tables_is_no_stop(fresh: Pipeline) -> None:

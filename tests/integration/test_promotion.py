@@ -17,6 +17,7 @@ from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
 from tests.integration.test_bad_input import assert_refused
+from tests.integration.test_check import stops
 from tests.integration.test_start import refusal, start_and_stop
 from tests.support.bank import Writer, assert_equal, create_tables
 from tests.support.daemon import running, wait_for, wait_for_state, write_config
@@ -46,6 +47,7 @@ def test_the_daemon_continues_with_the_promoted_standby(tmp_path: Path, servers:
             wait_for(config, lambda record: record.is_state)
             pair.sync(config.source.slot)
             standby = _only(path, pair.standby, servers, prefix)
+            assert "TR-232" in stops(standby)
             error = refusal(standby)
             assert (error.code, error.exit_code) == ("TR-232", 4)
             # the daemon is not up to date at the promotion
