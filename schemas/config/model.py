@@ -492,7 +492,12 @@ class Spark(Section):
     """The Spark session that maintains the views."""
 
     master: str = Field("local[2]", description="--master of spark-submit")
-    trigger_interval_ms: int = Field(1000, ge=0, description="minimum time between two batches of `views follow`")
+    trigger_interval_ms: int = Field(
+        250,
+        ge=0,
+        description="minimum time between two batches of `views follow`; each batch is a commit to the tables that it"
+        " changes",
+    )
     lookups: bool = Field(
         True,
         description="keep the rows of tables that queries read in local files (in warehouse.index_dir), and look up the"

@@ -40,6 +40,9 @@ from tailrace.spark_jobs.views.lower import in_order
 
 _SAME_MOMENT_S: Final = 2.0
 
+_NEWS_S: Final = 1.0
+"""Time in seconds to wait for a new cut, after which views that waited or were parked are tried again."""
+
 _SLICE_S: Final = 0.1
 """Polling interval, in seconds, for batches that have ended, views that no longer wait, and signals."""
 
@@ -115,7 +118,7 @@ def follow(
         while not stop.is_set():
             began = time.monotonic()
             health.turned()
-            shared.cuts.look(wait=max(interval, 0.1) if lanes.idle else _SLICE_S)
+            shared.cuts.look(wait=_NEWS_S if lanes.idle else _SLICE_S)
             turns = [Turn(view, shared.cuts.seen(view.declared)) for view in lanes.ready(views)]
             lanes.begin(sorted(turns, key=_place))
             while not stop.is_set() and not lanes.ready(views):
