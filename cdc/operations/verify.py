@@ -34,7 +34,7 @@ from tailrace.sinks.kafka.options import client_options
 from tailrace.sinks.kafka.read_topic import Decoder, read_to
 from tailrace.sinks.read.views import read_view
 from tailrace.sinks.target.kind import ViewState
-from tailrace.snapshot.verify.comparison import COMPARED, Comparison
+from tailrace.snapshot.verify.comparison import COMPARED, Comparison, Comparisons
 from tailrace.snapshot.verify.sides import TableForm, load_source, load_topic, load_view
 from tailrace.snapshot.verify.source_at import source_at
 
@@ -90,7 +90,8 @@ def verify(
         return
     forms = {table: form_of(config, table, schemas) for table in set(tables.values())}
     with ExitStack() as stack:
-        sides = {table: stack.enter_context(Comparison()) for table in forms}
+        comparisons = stack.enter_context(Comparisons())
+        sides = {table: comparisons.add() for table in forms}
         read_at = time.monotonic()
         on_progress("waiting for a consistent point of the source", 0, None)
         x = read_source(config, forms, found.filters, sides, timeout_s, on_progress)

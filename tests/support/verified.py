@@ -8,7 +8,7 @@ from tailrace.cdc.operations import verify
 from tailrace.cdc.operations.verify_result import Result
 from tailrace.cdc.operations.verify_tables import comparable
 from tailrace.schemas.config.model import Config
-from tailrace.snapshot.verify.comparison import COMPARED, Comparison, Outcome
+from tailrace.snapshot.verify.comparison import COMPARED, Comparisons, Outcome
 from tests.support.daemon import wait_for_state
 
 
@@ -21,7 +21,9 @@ def compared(config: Config, table: str) -> Result:
     """Return the comparison of a table in `public` with its topic, as that of a view which equals its topic."""
     name = ("public", table)
     form = verify.form_of(config, name, verify.stored_schemas(config))
-    with psycopg.connect(config.source.dsn.get_secret_value(), autocommit=True) as connection, Comparison() as side:
+    dsn = config.source.dsn.get_secret_value()
+    with psycopg.connect(dsn, autocommit=True) as connection, Comparisons() as comparisons:
+        side = comparisons.add()
         x = verify.read_source(config, {name: form}, comparable(config, [name]).filters, {name: side}, 30)
         cut = wait_for_state(config, connection)
         verify.add_topic(config, name, side, form, cut, x)

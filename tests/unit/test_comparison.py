@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from tailrace.schemas.lsn import Position
-from tailrace.snapshot.verify.comparison import COMPARED, Comparison, Outcome
+from tailrace.snapshot.verify.comparison import COMPARED, Comparison, Comparisons, Outcome
+from tests.support.daemon import ROOT
 
 SOURCE_TOPIC, TOPIC_VIEW = COMPARED
 
 
 @pytest.fixture
 def sides() -> Iterator[Comparison]:
-    with Comparison() as comparison:
-        yield comparison
+    with Comparisons() as comparisons:
+        yield comparisons.add()
 
 
 def record(key: bytes, lsn: int, row: bytes | None, *, x: int = 100, partition: int = 0) -> Any:
@@ -111,3 +114,36 @@ def test_the_next_view_starts_without_the_records_of_the_last(sides: Comparison)
     sides.add_records([record(b"1", 10, b"a")])
     sides.add_view([(b"1", b"a")])
     assert [found(sides, compared).differing for compared in COMPARED] == [0, 0]
+
+
+def test_comparisons_of_one_database_do_not_see_each_other() -> None:
+    with Comparisons() as comparisons:
+        first, second = comparisons.add(), comparisons.add()
+        for side, row in ((first, b"a"), (second, b"b")):
+            side.add_source([(b"1", row)])
+            side.add_records([record(b"1", 10, row)])
+            side.add_view([(b"1", row)])
+        first.start_view()
+        first.truncate(0, before_x=True)
+        assert differing(first, SOURCE_TOPIC) == [(b"1", b"a", None)]
+        for compared in COMPARED:
+            assert (found(second, compared).left_rows, found(second, compared).differing) == (1, 0)
+
+
+_LOAD = """
+import psutil
+from tailrace.snapshot.verify.comparison import Comparisons
+
+rows = 80_000
+with Comparisons() as comparisons:
+    before = psutil.Process().memory_info().rss
+    for side in [comparisons.add() for _ in range(3)]:
+        side.add_source((number.to_bytes(8, "big"), bytes(900)) for number in range(rows))
+    print(psutil.Process().memory_info().rss - before)
+"""
+"""Fill three comparisons, each with more than the cache; print by how much the process grew."""
+
+
+def test_the_memory_of_many_comparisons_is_that_of_one() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOAD], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert int(done.stdout) < 100 * 2**20
