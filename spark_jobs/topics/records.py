@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -326,7 +326,7 @@ class Records:
         return self.shapes(topic)
 
     def shapes(self, topic: str, ids: frozenset[int] = frozenset()) -> TableShapes:
-        """Return the shapes of a topic, including the schemas `ids`. SinkError (TR-523) if one is missing.
+        """Return the shapes of a topic for records of the schemas `ids`. SinkError (TR-523) if one is missing.
 
         The schemas topic is read again if one of `ids` is not known as the newest. It may be the newest by now: when
         a table returns to an earlier shape, a registry returns the earlier id.
@@ -343,4 +343,5 @@ class Records:
                     detail=f"There are {len(self._state.stored)} schemas, {len(known.ids)} of them for this topic.",
                     hint="tailrace config show  # kafka.prefix must be that of the pipeline that wrote the topic",
                 )
+            known = replace(known, used=ids)
             return known.with_commits() if self.with_commits else known

@@ -82,6 +82,8 @@ class TableShapes:
     """If there are no row shapes: the captured tables, and whether each has a key, for a hint."""
     commits: Mapping[str, DataType] = field(default_factory=dict)
     """The commit columns that rows have beside their own."""
+    used: frozenset[int] = frozenset()
+    """Ids of the records to apply: the schemas topic may be ahead of them, with another key."""
 
     @property
     def ids(self) -> set[int]:
@@ -111,11 +113,20 @@ class TableShapes:
         return found
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """The columns of the newest key. ConfigError (TR-508) if the topic has no schema of keys."""
+    def key_shape(self) -> Shape:
+        """The newest key that the records to apply have, else the newest.
+
+        ConfigError (TR-508) if the topic has no schema of keys.
+        """
         if not self.keys:
             raise no_key(None, self.topic)
-        return tuple(self.keys[next(reversed(self.keys))].types)
+        applied = [shape for number, shape in self.keys.items() if number in self.used]
+        return (applied or list(self.keys.values()))[-1]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of `key_shape`."""
+        return tuple(self.key_shape.types)
 
     def align(self, column: str, value: Column, shape: Shape, to: DataType | None = None) -> Column:
         """Convert a column of an older shape to its present type, or `to`. StateError if values could be lost."""

@@ -183,6 +183,26 @@ def test_deleted_rows_stay_with_the_time_of_their_deletion(world: World, monkeyp
     assert world.differing() == set()
 
 
+def test_rows_of_the_old_key_are_applied_by_it(world: World) -> None:
+    """A job reads the newest schemas, which may be ahead of the records of its batch."""
+    table = world.pipeline.tables["t"]
+    with world.pipeline.transaction() as tx:
+        tx.put("t", {**row(1), "city": "moved"})
+    old, table.key = table.key, ("city", "id")
+    world.pipeline.reshape("t", COLUMNS)
+    table.key, new = old, table.key
+    world.made.shared.records.forget_shapes()
+    world.step()
+    table.key = new
+    with world.pipeline.transaction() as tx:
+        tx.truncate("t")
+        for number in range(3):
+            tx.put("t", row(number))
+    world.step()
+    assert world.deleted() == {}
+    assert world.differing() == set()
+
+
 def test_verify_and_repair_compare_the_live_rows(world: World) -> None:
     with world.pipeline.transaction() as tx:
         for number in (1, 2, 3):
