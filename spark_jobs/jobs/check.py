@@ -2,7 +2,7 @@
 
     python -m tailrace.spark_jobs.jobs.check [--config tailrace.toml]
 
-Query views are declared with the columns of their tables if these have been captured already.
+Views are declared with the columns of their tables if these have been captured already.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tailrace.sinks.control.schema_topic import StoredSchema
 from tailrace.spark_jobs.jobs.command import parser, run
 from tailrace.spark_jobs.jobs.explain import declared_query
 from tailrace.spark_jobs.log import result
-from tailrace.spark_jobs.views import declare
+from tailrace.spark_jobs.query.catalog import table_of
+from tailrace.spark_jobs.views import check_soft_deletes, declare
 
 _ANSWER_S = 5.0
 
@@ -45,6 +46,9 @@ def _refusal(config: Config, name: str, stored: list[StoredSchema]) -> TailraceE
         captured = {schema.subject for schema in stored}
         if view.text is not None and not view.views and all(f"{topic}-value" in captured for topic in view.topics):
             declared_query(config, view, stored)
+        if view.soft_deletes:
+            table = table_of(Topics(config.kafka.prefix), config.views[name].table or "", stored)
+            check_soft_deletes(view, table.columns if table is not None else ())
     except TailraceError as error:
         return error
     return None

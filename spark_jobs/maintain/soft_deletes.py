@@ -15,7 +15,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType
 
-from tailrace.schemas.errors import ConfigError
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import DELETED, DELETED_AT, Applied
@@ -24,6 +23,7 @@ from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.latest import changes, truncated_at
 from tailrace.spark_jobs.topics.records import Latest
+from tailrace.spark_jobs.views import check_soft_deletes
 
 
 @dataclass(slots=True)
@@ -72,14 +72,7 @@ class SoftDeletesBatch(TableBatch):
         return _without(deleted, rows, key)
 
     def check_columns(self, columns: Mapping[str, DataType]) -> None:
-        taken = next((name for name in columns if name.lower() == DELETED_AT), None)
-        if taken is not None:
-            raise ConfigError(
-                "TR-538",
-                f'view "{self.view.name}" cannot have soft deletes: its table has a column "{taken}"',
-                detail=f"The view would have the time of a row's deletion in a column {DELETED_AT}.",
-                hint=f'[views.{self.view.name}] deletes = "hard", or rename the column in the source',
-            )
+        check_soft_deletes(self.view, columns)
 
 
 def _with_time(columns: Mapping[str, DataType]) -> dict[str, DataType]:

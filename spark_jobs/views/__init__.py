@@ -7,6 +7,7 @@ tells; by `check_shapes`, if that depends on the schemas of its table.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from tailrace.schemas.records.topics import Topics, without_escapes
 from tailrace.schemas.shapes import SHAPES, ShapeName
 from tailrace.schemas.table_names import parts_of, split_name, written
 from tailrace.sinks.read.targets import TARGETS
+from tailrace.sinks.target.protocol import DELETED_AT
 from tailrace.spark_jobs.query.catalog import is_view, not_captured
 from tailrace.spark_jobs.query.commits import names_commits
 from tailrace.spark_jobs.query.declared import Refresh
@@ -184,6 +186,18 @@ def check_shapes(view: Declared, shapes: TableShapes) -> None:
             f'view "{view.name}": its key is not its table\'s',
             detail=f"The view has ({', '.join(view.key)}), the table ({', '.join(shapes.key)}).",
             hint=f"Take `key` out of [views.{view.name}]; the table's own is the default.",
+        )
+
+
+def check_soft_deletes(view: Declared, columns: Iterable[str]) -> None:
+    """Raise ConfigError (TR-538) if a view with soft deletes is of a table that has the column of their time."""
+    taken = next((name for name in columns if name.lower() == DELETED_AT), None)
+    if view.soft_deletes and taken is not None:
+        raise ConfigError(
+            "TR-538",
+            f'view "{view.name}" cannot have soft deletes: its table has a column "{taken}"',
+            detail=f"The view would have the time of a row's deletion in a column {DELETED_AT}.",
+            hint=f'[views.{view.name}] deletes = "hard", or rename the column in the source',
         )
 
 

@@ -540,3 +540,23 @@ def test_a_faulty_configuration_and_view_are_findings(fresh: Pipeline) -> None:
         listener.listen()
         fresh.path.write_text(f'{text}[health]\nlisten = "127.0.0.1:{listener.getsockname()[1]}"\n')
         assert "TR-112" in stops(load(fresh.path))
+
+
+def test_a_column_that_a_view_with_soft_deletes_needs_is_a_finding(fresh: Pipeline) -> None:
+    """The columns of a captured table are known: `check` reports what would park its view."""
+    fresh.execute('ALTER TABLE t ADD "_Deleted_At" timestamptz')
+    start_and_stop(fresh.config)
+    folder = fresh.path.parent
+    views = {"soft": ("t", "soft"), "hard": ("t", "hard"), "other": ("u", "soft")}
+    fresh.path.write_text(
+        f'{fresh.path.read_text()}[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}"\n'
+        + "".join(
+            f'[views.{name}]\ntable = "public.{table}"\ndeletes = "{deletes}"\n'
+            for name, (table, deletes) in views.items()
+        )
+    )
+    found = [each for each in check(load(fresh.path), ["views"], fresh.path) if each.stops]
+    assert [each.id for each in found] == ["TR-538"]
+    assert 'view "soft"' in found[0].seen
+    assert "_Deleted_At" in found[0].seen
+    assert 'deletes = "hard"' in found[0].paste
