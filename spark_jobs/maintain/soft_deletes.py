@@ -21,7 +21,7 @@ from tailrace.sinks.target.protocol import DELETED, DELETED_AT, Applied
 from tailrace.spark_jobs.maintain.batch import Content, Report
 from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
-from tailrace.spark_jobs.topics.latest import changes, truncated_at
+from tailrace.spark_jobs.topics.latest import before_truncates, changes, truncated_at
 from tailrace.spark_jobs.topics.records import Latest
 from tailrace.spark_jobs.views import check_soft_deletes
 
@@ -50,22 +50,25 @@ class SoftDeletesBatch(TableBatch):
         return Content(columns, rows.drop(DELETED), shapes.key)
 
     def truncate(self, applied: Applied, found: Latest, seen: SeenCut, report: Report) -> Applied:
-        """Mark all live rows that have no newer record as deleted by the truncate.
+        """Mark all rows that have no newer record as deleted by the truncate, also those of this batch.
 
         If it came with another key, earlier rows are not retained: several of them may have one new key.
         """
         generation, shapes = applied.generation, self._shapes(found, report)
-        if self.target.key(generation) != shapes.key:
+        key = shapes.key
+        if self.target.key(generation) != key:
             content = self.first(found, seen, report)
             return self.target.replace(generation, content.rows, content.key, self.commit(seen))
         latest = found.rows(self.session)
         rows = changes(latest, found.facts, shapes)
         self.target.shape_as(generation, rows.drop(DELETED))  # raises TR-522 before Spark unites columns of two types
-        removed = _without(self.target.rows(generation), rows, shapes.key).select(
-            *map(quote, shapes.key), F.lit(True).alias(DELETED), truncated_at(latest, shapes).alias(DELETED_AT)
+        at = truncated_at(latest, shapes)
+        earlier = _without(before_truncates(latest, found.facts, shapes, at), rows, key)
+        removed = _without(_without(self.target.rows(generation), rows, key), earlier, key).select(
+            *map(quote, key), F.lit(True).alias(DELETED), at.alias(DELETED_AT)
         )
-        both = rows.unionByName(removed, allowMissingColumns=True)
-        return self.target.merge(generation, both, shapes.key, self.commit(seen))
+        everything = rows.unionByName(earlier.unionByName(removed), allowMissingColumns=True)
+        return self.target.merge(generation, everything, key, self.commit(seen))
 
     def retained(self, generation: int, rows: DataFrame, key: Sequence[str]) -> DataFrame | None:
         deleted = self.target.stored_rows(generation).where(F.col(DELETED_AT).isNotNull())

@@ -163,11 +163,43 @@ def _commit(rows: Iterable[Shape]) -> Iterator[Column]:
 def truncated_at(latest: DataFrame, shapes: TableShapes) -> Column:
     """Return the commit time of the last truncate, as a literal; `latest` is of `newest_with_deletions` and has one."""
     found = latest.where(_is_truncate())
-    framings = found.select(F.substring("value", 1, FRAMING_SIZE)).distinct().collect()
-    ids = {schema_id_of(bytes(row[0])) for row in framings if row[0] is not None}
-    events = [shape for number, shape in shapes.rows.items() if number in ids]
+    events = _shapes_of(found, "value", shapes)
     decoded = found.select(TAKEN, *(shape.decode_change(F.col("value")).alias(f"event{shape.id}") for shape in events))
     return F.timestamp_millis(F.lit(decoded.agg(F.unix_millis(F.max(_time("t", events)))).collect()[0][0]))
+
+
+def before_truncates(latest: DataFrame, known: Facts, shapes: TableShapes, at: Column) -> DataFrame:
+    """Return the keys whose last record is before the truncate of its partition, with `DELETED` and `DELETED_AT`.
+
+    That is the time of the deletion if that record is one, else `at`, that of the truncate. Keys of another schema than
+    that of `shapes` are left out: they may not be convertible. `latest` is of `newest_with_deletions`.
+    """
+    key = shapes.key_shape
+    passed = ((F.col("partition") == number) & (F.col("offset") < offset) for number, offset in known.truncated.items())
+    event = F.coalesce(DELETION, "value")
+    found = latest.where(~_is_truncate() & reduce(Column.__or__, passed, F.lit(False)))
+    found = found.select(key.decode(F.col("key")).alias("key"), "value", event.alias(DELETION), TAKEN)
+    events = _shapes_of(found, DELETION, shapes)
+    decoded = found.where(F.col("key").isNotNull()).select(
+        *("key", "value", TAKEN), *(shape.decode_change(F.col(DELETION)).alias(f"event{shape.id}") for shape in events)
+    )
+    is_deletion = reduce(
+        Column.__or__,
+        (F.coalesce(F.col(f"event{shape.id}.op") == "d", F.lit(False)) for shape in events),
+        F.col("value").isNull(),
+    )
+    return decoded.select(
+        *(F.col("key")[key.fields[name]].cast(shapes.columns[name]).alias(name) for name in key.types),
+        F.lit(True).alias(DELETED),
+        F.when(is_deletion, _time("d", events)).otherwise(at).alias(DELETED_AT),
+    )
+
+
+def _shapes_of(records: DataFrame, column: str, shapes: TableShapes) -> list[Shape]:
+    """Return the shapes of the rows whose events are in a column."""
+    framings = records.select(F.substring(column, 1, FRAMING_SIZE)).distinct().collect()
+    ids = {schema_id_of(bytes(row[0])) for row in framings if row[0] is not None}
+    return [shape for number, shape in shapes.rows.items() if number in ids]
 
 
 def _time(op: str, events: Iterable[Shape]) -> Column:

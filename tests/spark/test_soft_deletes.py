@@ -183,6 +183,53 @@ def test_deleted_rows_stay_with_the_time_of_their_deletion(world: World, monkeyp
     assert world.differing() == set()
 
 
+def test_a_truncate_that_nothing_follows_deletes_all_rows(world: World) -> None:
+    first = world.pipeline.lsn
+    with world.pipeline.transaction() as tx:
+        tx.truncate("t")
+    truncated = world.step()
+    expected: dict[int, tuple[int | None, int]] = {number: (number, truncated) for number in range(ROWS)}
+    expected[ROWS] = (None, first)
+    assert world.deleted() == expected
+    assert world.differing() == set()
+
+    # nothing is live that another one could delete
+    with world.pipeline.transaction() as tx:
+        tx.truncate("t")
+    world.step()
+    assert world.deleted() == expected
+
+    # rows that came, changed or went in the same batch before it
+    with world.pipeline.transaction() as tx:
+        tx.put("t", row(1, 11))
+        tx.put("t", row(2, 22))
+    world.step()
+    with world.pipeline.transaction() as tx:
+        tx.delete("t", 2)
+        tx.put("t", row(200))
+        tx.delete("t", 200)
+    deleted = world.pipeline.lsn
+    with world.pipeline.transaction() as tx:
+        tx.put("t", row(1, 12))
+        tx.put("t", row(3, 33))
+        tx.put("t", row(201))
+    world.pipeline.reshape("t", [*COLUMNS, column("more", "text")])
+    with world.pipeline.transaction() as tx:
+        tx.put("t", row(202))
+        tx.truncate("t")
+        tx.put("t", {**row(4, 44), "more": "new"})
+    again = world.step()
+    del expected[4]
+    of_the_batch = {1: (11, again), 3: (3, again), 201: (None, again), 202: (None, again)}
+    assert world.deleted() == {**expected, **of_the_batch, 2: (22, deleted), 200: (None, deleted)}
+    assert world.differing() == set()
+
+    # a generation has no row that a truncate deleted: the topic has no event of its deletion
+    assert rebuild(world.made.shared, world.view).generation == 2
+    world.step()
+    assert world.deleted() == {}
+
+
 def test_rows_of_the_old_key_are_applied_by_it(world: World) -> None:
     """A job reads the newest schemas, which may be ahead of the records of its batch."""
     table = world.pipeline.tables["t"]
