@@ -29,16 +29,16 @@ ROWS = 20
 
 
 class World:
-    """A table, its view with soft deletes, and a query that reads this view."""
+    """A table, its view with soft deletes and other settings, and a query that reads this view."""
 
-    def __init__(self, bench: Make) -> None:
+    def __init__(self, bench: Make, key: tuple[str, ...] = ("id",), **settings: Any) -> None:
         suffix = uuid.uuid4().hex[:8]
         self.soft, self.over = f"soft_{suffix}", f"over_{suffix}"
         query = f"SELECT city, count(*) AS rows, sum(n) AS n FROM {self.soft} GROUP BY city"
-        views = {self.soft: View(table="public.t", deletes="soft"), self.over: View(query=query, key=["city"])}
-        self.made = bench(views)
+        soft = View(table="public.t", deletes="soft", **settings)
+        self.made = bench({self.soft: soft, self.over: View(query=query, key=["city"])})
         self.pipeline = self.made.pipeline
-        self.pipeline.table("t", COLUMNS, ("id",))
+        self.pipeline.table("t", COLUMNS, key)
         self.reader = self.made.kept(self.over)
 
     def open(self, **changed: Any) -> tuple[Bench, KeptView]:
@@ -80,6 +80,13 @@ class World:
         rows = found.selectExpr("id", "n", "unix_millis(_deleted_at)").collect()
         assert len({row[0] for row in rows}) == len(rows)
         return {row[0]: (row[1], row[2]) for row in rows}
+
+    def pairs(self) -> dict[tuple[str, int], int]:
+        """Return the time of deletion, in ms, of the deleted rows by city and id."""
+        found = self.target.stored_rows(self.live).where("_deleted_at IS NOT NULL")
+        rows = found.selectExpr("city", "id", "unix_millis(_deleted_at)").collect()
+        assert len({(row[0], row[1]) for row in rows}) == len(rows)
+        return {(row[0], row[1]): row[2] for row in rows}
 
     @property
     def live(self) -> int:
@@ -230,6 +237,52 @@ def test_a_truncate_that_nothing_follows_deletes_all_rows(world: World) -> None:
     assert world.deleted() == {}
 
 
+def test_a_view_may_name_the_key_in_another_order_and_the_table_may_get_another(bench: Make) -> None:
+    world = World(bench, key=("city", "id"))
+    with world.pipeline.transaction() as tx:
+        tx.put("t", row(1))
+    part, view = world.open(key=["id"])
+    with pytest.raises(ConfigError, match="TR-509"):
+        step(part, view)
+    assert view.batch.target.live() is None
+
+    world.made, view = world.open(key=["id", "city"])
+    with world.pipeline.transaction() as tx:
+        for city in ("c0", "c1"):
+            for number in (1, 2):
+                tx.put("t", {**row(number), "city": city})
+    world.step()
+    with world.pipeline.transaction() as tx:
+        tx.delete("t", "c0", 1)
+        tx.delete("t", "c1", 2)
+    at = world.step()
+    assert world.pairs() == {("c0", 1): at, ("c1", 2): at}
+    assert world.differing() == set()
+    with world.pipeline.transaction() as tx:
+        tx.put("t", {**row(1), "city": "c0"})
+        tx.truncate("t")
+        tx.put("t", {**row(2), "city": "c1"})
+    truncated = world.step()
+    assert world.pairs() == {("c0", 1): truncated, ("c0", 2): truncated, ("c1", 1): truncated}
+
+    # by now several rows have one new key, so the earlier ones are not retained
+    world.pipeline.tables["t"].key = ("id",)
+    world.pipeline.reshape("t", COLUMNS)
+    plain, view = world.open(key=None)
+    world.made = plain
+    with world.pipeline.transaction() as tx:
+        tx.truncate("t")
+        for number in (1, 2):
+            tx.put("t", row(number))
+    world.step()
+    assert world.pairs() == {}
+    with world.pipeline.transaction() as tx:
+        tx.delete("t", 1)
+    at = world.step()
+    assert world.pairs() == {("c1", 1): at}
+    assert world.differing() == set()
+
+
 def test_rows_of_the_old_key_are_applied_by_it(world: World) -> None:
     """A job reads the newest schemas, which may be ahead of the records of its batch."""
     table = world.pipeline.tables["t"]
@@ -248,6 +301,53 @@ def test_rows_of_the_old_key_are_applied_by_it(world: World) -> None:
     world.step()
     assert world.deleted() == {}
     assert world.differing() == set()
+
+
+def test_partitions_hold_deleted_rows_too(bench: Make) -> None:
+    world = World(bench, partition_by=["city", "days(_deleted_at)"], sort_by=["n"])
+    with world.pipeline.transaction() as tx:
+        for number in range(ROWS):
+            tx.put("t", row(number))
+    world.step()
+    with world.pipeline.transaction() as tx:
+        tx.delete("t", 1)
+        tx.put("t", {**row(2), "city": "moved"})
+        tx.put("t", row(200))
+        tx.delete("t", 200)
+    at = world.step()
+    assert world.deleted() == {1: (1, at), 200: (None, at)}
+    partitions = f"SELECT partition.city, partition._deleted_at_day IS NULL FROM {world.target.table()}.partitions"
+    found = {tuple(each) for each in world.view.batch.session.sql(partitions).collect()}
+    assert found >= {("c1", False), (None, False), ("moved", True), ("c1", True)}
+
+    # a row comes back to life in another partition
+    with world.pipeline.transaction() as tx:
+        tx.put("t", {**row(1), "city": "back"})
+        tx.put("t", row(200))
+        tx.delete("t", 2)
+    later = world.step()
+    assert world.deleted() == {2: (2, later)}
+    assert world.differing() == set()
+
+    world.run("UPDATE {table} SET _deleted_at = NULL WHERE id = 2")
+    world.run("UPDATE {table} SET city = 'elsewhere' WHERE id = 3")
+    assert world.differing() == {2, 3}
+    assert [each.keys for each in mend(world.made.shared, world.view)] == [2]
+    world.check()
+    # a whole write replaces the partitions of the live rows and of the deleted ones
+    world.run("INSERT INTO {table} SELECT * FROM {table} WHERE id = 4")
+    assert [each.replaced for each in mend(world.made.shared, world.view)] == [True]
+    world.check()
+    assert world.deleted() == {2: (2, later)}
+    assert world.differing() == set()
+
+    with world.pipeline.transaction() as tx:
+        tx.truncate("t")
+        tx.put("t", {**row(5), "city": "new"})
+    truncated = world.step()
+    found_rows = world.deleted()
+    assert found_rows.pop(2) == (2, later)
+    assert found_rows == {number: (number, truncated) for number in {*range(ROWS), 200} - {2, 5}}
 
 
 def test_verify_and_repair_compare_the_live_rows(world: World) -> None:
