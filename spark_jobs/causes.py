@@ -60,7 +60,7 @@ def _gone() -> SinkError:
         JVM_GONE,
         "the JVM of the Spark job has ended",
         detail="A signal ended it, or the system ran out of memory. Uncommitted work is repeated at the next start.",
-        hint="dmesg | grep -i 'killed process'  # if memory ran out, raise driver_memory under [spark]",
+        hint="dmesg | grep -i 'killed process'  # if memory ran out, raise driver_memory under [spark] or [verify]",
     )
 
 

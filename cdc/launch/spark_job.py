@@ -15,13 +15,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tailrace.cdc.launch.class_archive import archive_options
 from tailrace.cdc.launch.jars import jars
 from tailrace.cdc.launch.java import SPARK, find_java
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
+
+_COLLECTOR: Final = "-XX:+UseParallelGC"
+"""The cheapest collector for batches."""
+
+_SMALL_COLLECTOR: Final = "-XX:+UseSerialGC"
+"""The collector with the least memory beside the heap."""
+
+_FEW_ARENAS: Final = {"MALLOC_ARENA_MAX": "2"}
+"""glibc has up to eight arenas a core, and returns little of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +42,32 @@ class Job:
 
 
 def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
-    """Return the job that runs ``spark_jobs/jobs/{name}.py``. ConfigError names a missing package or JDK."""
-    spark = config.spark
+    """Return the job that runs ``spark_jobs/jobs/{name}.py``. ConfigError names a missing package or JDK.
+
+    The job `verify` runs beside all that it compares: its heap is `verify.driver_memory`, and it saves memory elsewhere
+    at the price of time.
+    """
+    spark, is_small = config.spark, name == "verify"
     home = package_folder("pyspark")
     java = find_java("Spark", SPARK)
     connectors = jars("spark")
     java_options = [
         f"-Dlog4j2.configurationFile={package_folder('tailrace') / 'spark_jobs' / 'log4j2.properties'}",
         *(("-Dtailrace.exceptions=true",) if os.environ.get("TAILRACE_TRACE") else ()),
-        *collector(config),
+        *collector(config, _SMALL_COLLECTOR if is_small else _COLLECTOR),
         *archive_options(java, [home / "jars", *connectors], write=name == "rebuild"),
     ]
     # [spark.conf] is not included: it may contain passwords, so the job passes it on in a file.
     submit = (
         *("--master", spark.master),
-        *("--driver-memory", spark.driver_memory),
+        *("--driver-memory", config.verify.driver_memory if is_small else spark.driver_memory),
         *class_path(spark.master, connectors, spark.conf),
         "pyspark-shell",
     )
     return Job(
         _command(name, arguments),
         {
+            **(_FEW_ARENAS if is_small else {}),
             **os.environ,
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(home),
@@ -99,14 +113,11 @@ def _path() -> str:
     return os.pathsep.join(filter(None, [str(package_folder("tailrace").parent), os.environ.get("PYTHONPATH", "")]))
 
 
-def collector(config: Config) -> tuple[str, ...]:
-    """Return the option for the cheapest garbage collector for batches, or none if the user has set one.
-
-    Two collectors would be an error.
-    """
+def collector(config: Config, option: str = _COLLECTOR) -> tuple[str, ...]:
+    """Return the option for a garbage collector, or none if the user has set one: two would be an error."""
     chosen = [config.spark.conf.get("spark.driver.extraJavaOptions", "")]
     chosen += [os.environ.get(name, "") for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")]
-    return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else ("-XX:+UseParallelGC",)
+    return () if re.search(r"-XX:\+Use\w+GC\b", " ".join(chosen)) else (option,)
 
 
 def class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str]) -> tuple[str, ...]:

@@ -410,6 +410,9 @@ class Verify(Section):
         description="maximum share of the time of `views follow` for it: with many or large views, each is compared"
         " less often than every_s says",
     )
+    driver_memory: str = Field(
+        "600m", description="JVM heap of the Spark job of `tailrace verify`; what does not fit is on disk"
+    )
 
 
 class HttpServer(Section):

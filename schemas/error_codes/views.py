@@ -112,8 +112,8 @@ CODES: Final = (
         SinkError,
         "The JVM of the Spark job has ended",
         cause="It was killed by a signal, often for lack of memory. Uncommitted work is repeated at the next start.",
-        remedy="See `dmesg | grep -i 'killed process'`; give it memory under `[spark]`: `driver_memory = \"4g\"`. Then"
-        " start the job again.",
+        remedy="See `dmesg | grep -i 'killed process'`; give it memory under `[spark]`, or `tailrace verify` under"
+        ' `[verify]`: `driver_memory = "4g"`. Then start the job again.',
     ),
     ErrorCode(
         "TR-515",
@@ -146,8 +146,8 @@ CODES: Final = (
         cause="The job's process was killed and could not report it: by the kernel if memory is short (SIGKILL;"
         " `dmesg` names it), by a person, or by a fault in native code (SIGSEGV). The command exits with 128 plus the"
         " signal's number.",
-        remedy="Give it more memory or less to do (`spark.driver_memory`, `spark.views_at_once`), and start it again:"
-        " it repeats what was not committed.",
+        remedy="Give it more memory or less to do (`spark.driver_memory`, `spark.views_at_once`; for `tailrace verify`"
+        " `verify.driver_memory`), and start it again: it repeats what was not committed.",
     ),
     ErrorCode(
         "TR-520",

@@ -44,6 +44,16 @@ from tailrace.spark_jobs.maintain.query_batch import QueryBatch
 from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
 
+_SMALL: Final = {
+    # What is read several times gives way to sorts and joins, and is read from disk.
+    "spark.memory.storageFraction": "0.1",
+    # The default of 10,000 rows is the memory of a task that stores rows, whatever their size.
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    # Each query is compiled for one comparison.
+    "spark.sql.codegen.cache.maxEntries": "200",
+}
+"""Settings for a small heap; those of the configuration override them."""
+
 _WHATS: Final = {"only live": (1, 0), "only staged": (0, 1), "different": (1, 1)}
 """Rows on the side of the view and on that of its computed content."""
 
@@ -59,7 +69,8 @@ def main(arguments: Sequence[str]) -> int:
     scope = Scope(given.since, given.sample, given.staged)
 
     def job(config: Config) -> None:
-        with opened(config, given.views) as shared:
+        spark = config.spark.model_copy(update={"conf": {**_SMALL, **config.spark.conf}})
+        with opened(config.model_copy(update={"spark": spark}), given.views) as shared:
             verify_all(
                 shared, given.views, given.limit, lambda found: result(orjson.dumps(found, default=str).decode()), scope
             )

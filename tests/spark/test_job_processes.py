@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailrace.cdc.dev.process import free_ports
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.launch.java import SMALL_SPARK
+from tailrace.cdc.launch.spark_job import job
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.lsn import format_lsn
@@ -182,6 +183,21 @@ def test_a_job_ends_with_its_parent_and_is_quiet(servers: Servers, prefix: str, 
     assert not [each for each in logged(file) if each["event"] == "view parked"]
     assert shown_followers(file) == {"stopped"}
     assert_one_view_is_followed_up_to_an_lsn(file, pipeline)
+
+
+def test_the_job_that_verifies_has_a_small_heap_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs beside `views follow`, and spills what does not fit."""
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    more = '[spark]\ndriver_memory = "3g"\n[verify]\ndriver_memory = "700m"\n'
+    config = load(write_config(tmp_path, "", "", "p", more))
+    heaps = {name: job(config, name, []).environment for name in ("follow", "verify")}
+    assert "--driver-memory 3g " in heaps["follow"]["PYSPARK_SUBMIT_ARGS"]
+    assert "MALLOC_ARENA_MAX" not in heaps["follow"]
+    assert "--driver-memory 700m " in heaps["verify"]["PYSPARK_SUBMIT_ARGS"]
+    assert heaps["verify"]["MALLOC_ARENA_MAX"] == "2"
+    assert "-XX:+UseSerialGC" in heaps["verify"]["SPARK_SUBMIT_OPTS"]
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
+    assert job(config, "verify", []).environment["MALLOC_ARENA_MAX"] == "8", "the choice of the user"
 
 
 def test_a_rebuild_of_several_views_ends_with_a_summary(servers: Servers, prefix: str, tmp_path: Path) -> None:

@@ -55,8 +55,9 @@ def test_a_collector_is_set_only_if_the_user_has_set_none(monkeypatch: pytest.Mo
         monkeypatch.delenv(name, raising=False)
     assert collector(config()) == ("-XX:+UseParallelGC",)
     assert collector(config(**{"spark.driver.extraJavaOptions": "-Da=b -XX:+UseG1GC"})) == ()
+    assert collector(config(), "-XX:+UseSerialGC") == ("-XX:+UseSerialGC",)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-    assert collector(config()) == ()
+    assert collector(config()) == collector(config(), "-XX:+UseSerialGC") == ()
 
 
 def test_a_driver_of_the_users_is_added_to_the_class_path() -> None:
