@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import sqlglot
 from psycopg import sql
 
 from tailrace.cdc.dev.state import Servers
-from tailrace.schemas.lsn import parse_lsn
+from tailrace.cdc.operations.read_status import wal_lsn
+from tailrace.schemas.lsn import format_lsn, parse_lsn
 from tailrace.spark_jobs.query.dialect import DIALECT
 from tests.spark.conftest import INTERPRETED
 from tests.spark.shop import plain
@@ -51,6 +53,7 @@ def test_query_views_equal_postgresql_s_own_results(
         with running(file) as daemon, process(tmp_path / "follow.log", *work) as follow:
             shop.wait_for_views(600)
             equal(shop, connection)
+            before = wal_lsn(connection)
             connection.execute(f"UPDATE {_DOTTED} SET kg = kg + 1 WHERE id < 5".encode())
             for _ in range(2):
                 for _ in range(5):
@@ -83,11 +86,31 @@ def test_query_views_equal_postgresql_s_own_results(
             assert {each["view"] for each in compared} == {*_NAMES, *_ABOVE, "loads", "parcels"}
             assert all(each["equal"] for each in compared)
             assert {each["table"] for each in compared} > {None, "public.orders", "public.customer"}
+            assert_scopes(shop, before)
             assert end(follow) == 0
             said = (tmp_path / "follow.log").read_text()
             assert '"files_rewritten"' in said
             assert '"error"' not in said
             assert daemon.stop() == 0
+
+
+def assert_scopes(shop: Shop, before: int) -> None:
+    """Compare the rows of `parcels` after an LSN, of which there are four, and a sample of a staged generation."""
+    done = shop.run("verify", "--json", "--since", format_lsn(before), "parcels")
+    assert done.returncode == 0, done.stderr
+    (found,) = (json.loads(line) for line in done.stdout.splitlines())
+    assert found["scope"]["since"] == format_lsn(before)
+    assert [(each["left_rows"], each["right_rows"]) for each in found["comparisons"]] == [(4, 4)]
+    done = shop.run("views", "rebuild", "--no-swap", "parcels")
+    assert done.returncode == 0, done.stderr
+    done = shop.run("verify", "--staged", "--sample", "50%", "parcels")
+    assert done.returncode == 0, done.stderr
+    assert "staged generation 2" in done.stdout
+    assert "a sample of 50 % of the keys; 50 % were not compared" in done.stdout
+    rows = re.search(r"(\d+) and (\d+) rows, no difference", done.stdout)
+    assert rows is not None
+    assert rows[1] == rows[2]
+    assert 0 < int(rows[1]) < 9
 
 
 def create(connection: psycopg.Connection[Any]) -> None:
