@@ -56,24 +56,23 @@ def main(arguments: Sequence[str]) -> int:
 
     def job(config: Config) -> None:
         names = in_order(config, given.views or config.views)
+        with following(config, names):
+            try:
+                maintain(config, names)
+            except Exception as error:
+                # A signal to the process group ends the JVM as well, in mid-batch: the next start repeats uncommitted
+                # work. The signal may have reached the JVM a moment before it reaches us.
+                if not stop.wait(_SAME_MOMENT_S if is_jvm_gone(error) else 0):
+                    raise
+                line(event="views job stopped during a batch", level="warning", error=named(error).message)
+
+    def maintain(config: Config, names: Sequence[str]) -> None:
         health = JobHealth()
-        try:
-            with (
-                following(config, names),
-                serving(config, health),
-                opened(config, names) as shared,
-                watching(config, health),
-            ):
-                views = [open_view(shared, name) for name in names]
-                health.begin(known(shared, views, health))
-                line(event="views job started", views=names, **({"health": health.url} if health.url else {}))
-                follow(shared, views, stop, given.until_lsn, health)
-        except Exception as error:
-            # A signal to the process group ends the JVM as well, in mid-batch: the next start repeats uncommitted work.
-            # The signal may have reached the JVM a moment before it reaches us.
-            if not stop.wait(_SAME_MOMENT_S if is_jvm_gone(error) else 0):
-                raise
-            line(event="views job stopped during a batch", level="warning", error=named(error).message)
+        with serving(config, health), opened(config, names) as shared, watching(config, health):
+            views = [open_view(shared, name) for name in names]
+            health.begin(known(shared, views, health))
+            line(event="views job started", views=names, **({"health": health.url} if health.url else {}))
+            follow(shared, views, stop, given.until_lsn, health)
 
     return run(job, given.config, service=True)
 

@@ -24,8 +24,8 @@ def explain(query: DeclaredQuery) -> Iterator[str]:
     for history in query.histories:
         yield f"{FIRST} marks the first version of each key of {history}: each batch that reads it determines them"
     if query.sums is not None:
-        yield "Small batches add to the counts and sums of its groups, if these are of integers or decimals and known."
-        yield "They are computed once, in the second small batch in a row. Otherwise, groups are recomputed:"
+        yield "Small batches add to counts and sums of its groups (integers, decimals)."
+        yield "These are computed in the second small batch in a row; until then:"
     for table in query.tables:
         yield ""
         if is_view(table):
