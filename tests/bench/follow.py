@@ -1,7 +1,7 @@
 """Latency of changes from COMMIT to the views; daemon and `tailrace views follow` are processes.
 
     python -m tests.bench.follow [--views two|six] [--rate 200] [--seconds 120] [--warm-up 180] [--rows 100000]
-        [--interval-ms 1000] [--output FILE]
+        [--interval-ms 250] [--output FILE]
 
 `two` is a view of one table in the warehouse and one in the index; `six` adds two joins and two aggregates.
 Transactions of one change each are committed at a steady rate. A view shows a transaction once its record on the views
@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--warm-up", type=float, default=180)
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--interval-ms", type=int, default=1000)
+    parser.add_argument("--interval-ms", type=int, default=250)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     names = list(VIEWS)[: 2 if arguments.views == "two" else 6]
