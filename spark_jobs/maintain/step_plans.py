@@ -16,10 +16,12 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from sqlglot import exp
 
 from tailrace.sinks.spark.temp_views import temp_view
 from tailrace.spark_jobs.maintain.difference import difference
 from tailrace.spark_jobs.maintain.plan_source import PlanSource
+from tailrace.spark_jobs.query.dialect import DIALECT
 from tailrace.spark_jobs.query.rewrite import Step
 
 IMAGES: Final = -1
@@ -95,9 +97,9 @@ class StepPlans:
                         name(number, relation, schema)
                 if step is None:
                     continue
-                frame = sql(step.sql())
+                frame = sql(_in_one_partition(step.query))
                 if number >= len(steps) - 2:
-                    affected.append(frame)
+                    affected.append(frame.coalesce(1))  # as in a union
                     continue
                 self._results[step.name] = _checked(frame)
                 if not step.sums:
@@ -120,6 +122,21 @@ class StepPlans:
     def close(self) -> None:
         """Delete the files."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _in_one_partition(query: exp.Query) -> str:
+    """Return the SQL of a step with a hint in each branch of a union.
+
+    All of them have one partition, but a join says so in a way that a union of joins does not understand: its rows
+    would go through an exchange.
+    """
+    found = query.copy()
+    for union in list(found.find_all(exp.Union)):
+        for branch in (union.this.unnest(), union.expression.unnest()):
+            if isinstance(branch, exp.Select):
+                one = exp.Anonymous(this="COALESCE", expressions=[exp.Literal.number(1)])
+                branch.set("hint", exp.Hint(expressions=[one]))
+    return found.sql(DIALECT, identify=True)
 
 
 def _checked(frame: DataFrame) -> DataFrame:

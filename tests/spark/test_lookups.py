@@ -107,6 +107,17 @@ def test_steps_are_planned_once_for_tables_that_change_together(bench: Make, mon
     assert ran == [planned[0], *planned[1:] * 3]
 
 
+def test_steps_run_again_for_two_tables_that_change_together(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = _filled(bench, "inner", "left", "one_to_many", "having")
+    for _ in range(2):
+        shop.commit(shop.model.fill(1))
+        shop.step()
+    monkeypatch.setattr(Reached, "_run", lambda *_: pytest.fail("the steps are planned anew"))
+    shop.commit(shop.model.fill(1))
+    shop.step()
+    shop.check()
+
+
 def test_groups_are_brought_forward_by_sums(bench: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     # this seed truncates no table in its first 40 changes
     shop = _filled(bench, "having", "sums", "sums_of_pairs", seed=6)
