@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,14 +160,14 @@ def test_an_old_transaction_is_found_when_it_commits(watched: _Watched, database
     assert watched.unsettled() == {"public.typed"}
 
 
-def test_a_table_is_unsettled_while_a_busy_session_holds_its_lock(watched: _Watched, database: str) -> None:
-    """Its commit may already be in the WAL although nobody sees it."""
+@contextmanager
+def _busy_after(ddl: str, watched: _Watched, database: str) -> Iterator[None]:
+    """Keep a session busy, in the block, in a transaction that has run `ddl`; afterwards it is rolled back."""
     watched.source.execute("SELECT pg_advisory_lock(1)")
 
     def alter() -> None:
         with psycopg.connect(database) as other:
-            other.execute("ALTER TABLE t ADD m int DEFAULT 7")
-            other.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'")
+            other.execute(ddl.encode())
             other.execute("SELECT pg_advisory_xact_lock(1)")
             other.rollback()
 
@@ -175,12 +176,19 @@ def test_a_table_is_unsettled_while_a_busy_session_holds_its_lock(watched: _Watc
     try:
         waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         wait_until(lambda: watched.source.execute(waits).fetchone() is not None)
-        assert watched.unsettled() == {"public.t", "public.typed"}
-        watched.watch.passed(watched.lsn())
-        assert watched.registry.unsettled == {"public.t", "public.typed"}
+        yield
     finally:
         watched.source.execute("SELECT pg_advisory_unlock(1)")
         thread.join()
+
+
+def test_a_table_is_unsettled_while_a_busy_session_holds_its_lock(watched: _Watched, database: str) -> None:
+    """Its commit may already be in the WAL although nobody sees it."""
+    ddl = "ALTER TABLE t ADD m int DEFAULT 7; ALTER TYPE mood RENAME VALUE 'sad' TO 'low'"
+    with _busy_after(ddl, watched, database):
+        assert watched.unsettled() == {"public.t", "public.typed"}
+        watched.watch.passed(watched.lsn())
+        assert watched.registry.unsettled == {"public.t", "public.typed"}
     assert watched.unsettled() == set()
 
 
@@ -198,23 +206,8 @@ def test_a_table_is_unsettled_while_a_busy_session_has_altered_what_it_does_not_
     watched: _Watched, database: str, ddl: str, tables: set[str]
 ) -> None:
     """These statements hold no lock until the commit. It may already be in the WAL, with changes that lack rows."""
-    watched.source.execute("SELECT pg_advisory_lock(1)")
-
-    def alter() -> None:
-        with psycopg.connect(database) as other:
-            other.execute(ddl.encode())
-            other.execute("SELECT pg_advisory_xact_lock(1)")
-            other.rollback()
-
-    thread = threading.Thread(target=alter)
-    thread.start()
-    try:
-        waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        wait_until(lambda: watched.source.execute(waits).fetchone() is not None)
+    with _busy_after(ddl, watched, database):
         assert watched.unsettled() == tables
-    finally:
-        watched.source.execute("SELECT pg_advisory_unlock(1)")
-        thread.join()
     assert watched.unsettled() == set()
     with psycopg.connect(database) as idle:
         idle.execute(ddl.encode())
