@@ -45,6 +45,8 @@ JAR_SETS = {
             "org.apache.spark:spark-avro_2.13:4.1.1",
             "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
             "org.xerial:sqlite-jdbc:3.54.1.0",
+            # writes local files without running commands (`spark_job.LOCAL_FILES`)
+            "com.globalmentor:hadoop-bare-naked-local-fs:0.1.0",
         ),
         transitive=False,
     ),

@@ -29,6 +29,12 @@ _COLLECTOR: Final = "-XX:+UseParallelGC"
 _SMALL_COLLECTOR: Final = "-XX:+UseSerialGC"
 """The collector with the least memory beside the heap."""
 
+LOCAL_FILES: Final = {"spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"}
+"""Hadoop's own class starts five processes for each new file, to set its rights: dozens in a commit to a local table.
+
+https://issues.apache.org/jira/browse/HADOOP-13223
+"""
+
 _FEW_ARENAS: Final = {"MALLOC_ARENA_MAX": "2"}
 """glibc has up to eight arenas a core, and returns little of them."""
 
@@ -121,7 +127,7 @@ def collector(config: Config, option: str = _COLLECTOR) -> tuple[str, ...]:
 
 
 def class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the spark-submit options for the connectors.
+    """Return the spark-submit options for the connectors, and in local mode for the class that writes local files.
 
     In local mode, the class path is enough; `--jars` would copy the files to the executor in the same process. The
     user's `extraClassPath`, for example a driver for the catalog, is added, because this option overrides the setting.
@@ -130,7 +136,8 @@ def class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str])
     if not master.startswith("local") or master.startswith("local-cluster"):
         return ("--jars", ",".join(files))
     more = conf.get("spark.driver.extraClassPath")
-    return ("--driver-class-path", os.pathsep.join([*files, *([more] if more else [])]))
+    path = os.pathsep.join([*files, *([more] if more else [])])
+    return ("--driver-class-path", path, *(part for pair in LOCAL_FILES.items() for part in ("--conf", "=".join(pair))))
 
 
 def package_folder(name: str) -> Path:

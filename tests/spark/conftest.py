@@ -17,7 +17,7 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.launch.class_archive import archive_options
 from tailrace.cdc.launch.jars import jars
 from tailrace.cdc.launch.java import SMALL_SPARK, SPARK, find_java
-from tailrace.cdc.launch.spark_job import package_folder
+from tailrace.cdc.launch.spark_job import LOCAL_FILES, package_folder
 from tailrace.schemas.config.model import Config, Kafka, Search, Source, Spark, View, Warehouse
 from tailrace.sinks.control.views_topic import ViewsTopic
 from tailrace.sinks.kafka.groups import Groups
@@ -86,6 +86,7 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
     os.environ["JAVA_HOME"] = str(java.home)
     settings = {
         "spark.driver.extraClassPath": os.pathsep.join(map(str, connectors)),
+        **LOCAL_FILES,
         "spark.driver.memory": "1500m",
         # full size from the start: a heap that grows is collected much more often
         "spark.driver.extraJavaOptions": f"{SMALL_SPARK} -Xms1500m -Xmn600m",

@@ -307,6 +307,23 @@ def test_both_ways_leave_the_same_rows(both: Callable[..., Both], directly: list
     assert len(directly) >= made.made - 6, "MERGE was compared with itself"
 
 
+def test_a_commit_to_local_files_starts_no_process(both: Callable[..., Both], directly: list[int]) -> None:
+    made = both(SEED, {"id": "int"})
+    jvm = made.session._jvm
+    assert jvm is not None
+    pid = int(jvm.java.lang.ProcessHandle.current().pid())
+
+    def faults_of_children() -> int:
+        """Return a count that each ended child of the JVM increases (proc(5): cminflt)."""
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[8])
+
+    before = faults_of_children()
+    for _ in range(3):
+        made.batch()
+    assert len(directly) == 3
+    assert faults_of_children() == before
+
+
 KILLS = {
     "before the data file": (JavaTable, "write", False),
     "after the data file": (JavaTable, "write", True),

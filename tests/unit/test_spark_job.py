@@ -62,8 +62,8 @@ def test_a_collector_is_set_only_if_the_user_has_set_none(monkeypatch: pytest.Mo
 
 def test_a_driver_of_the_users_is_added_to_the_class_path() -> None:
     conf = {"spark.driver.extraClassPath": "/x/driver.jar"}
-    assert class_path("local[2]", [Path("/a.jar")], conf) == ("--driver-class-path", "/a.jar:/x/driver.jar")
-    assert class_path("local[2]", [Path("/a.jar"), Path("/b.jar")], {}) == ("--driver-class-path", "/a.jar:/b.jar")
+    assert class_path("local[2]", [Path("/a.jar")], conf)[:2] == ("--driver-class-path", "/a.jar:/x/driver.jar")
+    assert class_path("local[2]", [Path("/a.jar"), Path("/b.jar")], {})[:2] == ("--driver-class-path", "/a.jar:/b.jar")
     assert class_path("local-cluster[1,1,1]", [Path("/a.jar")], {}) == ("--jars", "/a.jar")
 
 
