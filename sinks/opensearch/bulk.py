@@ -80,23 +80,24 @@ def check(search: Search) -> None:
             client.close()
 
 
-def write_documents(rows: Iterable[Row], search: Search, index: str, version: int) -> None:
+def write_documents(
+    rows: Iterable[Sequence[Any]], search: Search, index: str, version: int, client: OpenSearch | None = None
+) -> None:
     """Index or delete each of `rows` (id, document or null, routing if the index has one) under an external version.
 
     A conflict with a newer version (409) is normal if a batch is repeated, as is the deletion of a missing document
-    (404). Any other failure ends the batch with a SinkError (TR-531).
+    (404). Any other failure ends the batch with a SinkError (TR-531). `client` is by default a new one.
     """
     with named_errors(search):
-        client = connect(search)
+        own = connect(search) if client is None else client
         try:
             for body in _bodies(rows, version):
-                answer = client.bulk(
-                    body=body, index=index, params={"filter_path": "errors,items.*.status,items.*.error"}
-                )
+                answer = own.bulk(body=body, index=index, params={"filter_path": "errors,items.*.status,items.*.error"})
                 if answer["errors"]:
                     _check(answer["items"], index)
         finally:
-            client.close()
+            if own is not client:
+                own.close()
 
 
 def mend_documents(rows: Iterable[Row], search: Search, index: str) -> Iterator[int]:

@@ -22,7 +22,7 @@ from tailrace.schemas.config.model import Search
 from tailrace.schemas.errors import ConfigError, SinkError
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.opensearch.bulk import connect, named_errors
-from tailrace.sinks.opensearch.documents import mapping
+from tailrace.sinks.opensearch.documents import MAX_ID_BYTES, mapping
 from tailrace.sinks.opensearch.percolator import FIELD, OWN, PIT_KEPT, Queries, chunks
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ _STORED: Final[dict[str, Any]] = {
     }
 }
 _SCRIPTS: Final = ("script_score", "minimum_should_match_script")
-_MAX_ID_BYTES: Final = 512
 _QUERIES: Final = 500
 _QUERY_BYTES: Final = 1_000_000
 """A worker's memory: this many queries or bytes of queries, at least one query."""
@@ -198,7 +197,7 @@ def store_queries(rows: Iterable[Any], search: Search, index: str, lsn: int) -> 
 def _stored(query: str, version: str, text: str | None) -> tuple[dict[str, Any], bytes | None]:
     """Return a document's `_id` and its content, which is None for a deleted query."""
     raw = query.encode()
-    name = query if len(raw) <= _MAX_ID_BYTES else f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    name = query if len(raw) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(raw).hexdigest()}"
     return {"_id": name}, None if text is None else _document(query, version, text)
 
 

@@ -26,6 +26,7 @@ from tailrace.schemas.records.position import Cut
 from tailrace.sinks.opensearch.bulk import connect, mend_documents, named_errors, write_documents
 from tailrace.sinks.opensearch.compare import ID, Indexes, indexed, opened, texts
 from tailrace.sinks.opensearch.documents import INTEGERS, documents
+from tailrace.sinks.opensearch.few_documents import NotPlain, few_documents
 from tailrace.sinks.opensearch.layout import IndexLayout
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.few_rows import FewRows
@@ -232,16 +233,25 @@ class OpenSearchTarget:
             index=self.index(generation),
             version=commit.cut.position.commit_lsn,
         )
-        frame = changes.frame() if isinstance(changes, FewRows) else changes
-        rows = documents(frame, key, self._layout.routing)
-        if frame is not changes or _estimate(rows) <= _FEW_BYTES:
-            write(rows.collect())
+        if isinstance(changes, FewRows):
+            write(self._few_documents(changes, key), client=self._client)
         else:
-            rows.foreachPartition(write)
+            rows = documents(changes, key, self._layout.routing)
+            if _estimate(rows) <= _FEW_BYTES:
+                write(rows.collect(), client=self._client)
+            else:
+                rows.foreachPartition(write)
         with named_errors(self._search):
             self._client.indices.refresh(index=self.index(generation))
             self._store(generation, commit, commit.cut, None)
         return self._now(generation, commit)
+
+    def _few_documents(self, changes: FewRows, key: Sequence[str]) -> Sequence[Sequence[Any]]:
+        routing = self._layout.routing
+        try:
+            return few_documents(changes.arrow(), changes.schema, key, routing)
+        except NotPlain:
+            return documents(changes.frame(), key, routing).collect()
 
     def _now(self, generation: int, commit: Commit) -> Applied:
         return Applied(generation, commit.cut, definition=self._definition, inputs=commit.inputs)
