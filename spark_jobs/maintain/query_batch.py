@@ -23,7 +23,7 @@ from tailrace.spark_jobs.maintain.group_sums import GroupSums
 from tailrace.spark_jobs.maintain.input_rows import InputRows
 from tailrace.spark_jobs.maintain.inputs import Inputs
 from tailrace.spark_jobs.maintain.late import LateRows
-from tailrace.spark_jobs.maintain.reached import Changes, Reached
+from tailrace.spark_jobs.maintain.reached import Changes, Reached, Runs
 from tailrace.spark_jobs.maintain.states import States
 from tailrace.spark_jobs.query.catalog import TableInfo
 from tailrace.spark_jobs.query.declared import DeclaredQuery, declare
@@ -128,15 +128,8 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
         # late rows are found in the whole tables
         if few and not beyond and not self._event_times(query):
             with in_one_task(self.session, few=True):
-                changes = self._reached.changes(
-                    query,
-                    [*tables, *views],
-                    applied.cut,
-                    seen,
-                    self._sql,
-                    self._count,
-                    lambda sql: self._over(query, {"old": applied.cut}, sql),
-                )
+                runs = Runs(self._sql, lambda sql: self._over(query, {"old": applied.cut}, sql), self._count)
+                changes = self._reached.changes(query, [*tables, *views], applied.cut, seen, runs)
         if changes is None:
             self._sums.skip()
             # what changes in views is found by comparing all of their rows

@@ -65,6 +65,18 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Runs:
+    """What runs the statements of a batch."""
+
+    sql: Callable[[str], DataFrame]
+    """A statement over the session's temporary views."""
+    over_old: OverOld
+    """A statement over the inputs at the applied cut."""
+    count: Callable[[DataFrame], Changes]
+    """Computes a `difference`, once for counting and writing."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Batch:
     """One batch, whose steps are known."""
 
@@ -95,23 +107,15 @@ class Reached:
     """For the same: the plans of the steps; if they cannot run again, the relations of which that is known."""
 
     def changes(
-        self,
-        query: DeclaredQuery,
-        changed: Sequence[str],
-        applied: Cut,
-        seen: SeenCut,
-        sql: Callable[[str], DataFrame],
-        count: Callable[[DataFrame], Changes],
-        over_old: OverOld,
+        self, query: DeclaredQuery, changed: Sequence[str], applied: Cut, seen: SeenCut, runs: Runs
     ) -> Changes | None:
         """Return the changes of the view in a batch; None, with a line in the log, if its inputs have to be read.
 
-        `changed` are the inputs that the batch changes, from the cut `applied` to that of `seen`; `sql` runs a
-        statement, `over_old` one over the inputs at `applied`, `count` computes a `difference`. Call it with the
+        `changed` are the inputs that the batch changes, from the cut `applied` to that of `seen`. Call it with the
         session set for one task.
         """
         try:
-            by_sums = self._has_sums(query, tuple(changed)) and self.sums.ready(query, applied, seen, over_old)
+            by_sums = self._has_sums(query, tuple(changed)) and self.sums.ready(query, applied, seen, runs.over_old)
             steps = self._planned(query, _Way(tuple(changed), by_sums))
             wanted = {lookup for _, found in steps for lookup in found}
             names = dict.fromkeys((*changed, *sorted(lookup.table for lookup in wanted)))
@@ -123,13 +127,13 @@ class Reached:
                 return Changes(None, 0, 0)
             way = _Way(mine, by_sums)
             batch = _Batch(way, self._planned(query, way), at, relations, seen)
-            plans = self._step_plans(batch, query.key, sql)
+            plans = self._step_plans(batch, query.key, runs.sql)
             if plans is not None:
                 try:
                     return self._run_again(plans, batch)
                 except TooLarge:
                     pass
-            return count(self._run(batch, query.key, sql))
+            return runs.count(self._run(batch, query.key, runs.sql))
         except NotKnown as error:
             self.known.note(self.view.name, str(error))
             return None
