@@ -1,6 +1,6 @@
 """The command `tailrace`: its groups, and the one place that prints errors.
 
-Every command imports its modules when it runs, so that `--help` is quick.
+A command is imported when the command line names it, and imports what it calls when it runs.
 """
 
 from __future__ import annotations
@@ -11,25 +11,11 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from tailrace.cdc.cli import (
-    check,
-    config,
-    dev,
-    explain,
-    init,
-    inspect,
-    output,
-    run,
-    slot,
-    snapshot,
-    table,
-    verify,
-    version,
-    views,
-)
-from tailrace.cdc.cli.tree import App, usage_error
+from tailrace.cdc.cli import output, version
+from tailrace.cdc.cli.tree import App, RootGroup, usage_error
 
 app = App(
+    group=RootGroup,
     name="tailrace",
     help="Change data capture for PostgreSQL: WAL to Kafka, Kafka to warehouse tables and search indexes.",
     pretty_exceptions_enable=False,  # it could print local variables, and with them the DSN
@@ -53,23 +39,6 @@ def root(
     ] = False,
 ) -> None:
     """Accept options before the command."""
-
-
-app.command()(init.init)
-app.command()(check.check)
-app.command()(run.run)
-app.command()(inspect.status)
-app.command()(inspect.tail)
-app.command()(verify.verify)
-app.command()(inspect.wait)
-app.add_typer(snapshot.app, name="snapshot")
-app.add_typer(table.app, name="table")
-app.add_typer(slot.app, name="slot")
-app.add_typer(views.app, name="views")
-app.add_typer(dev.app, name="dev")
-app.add_typer(config.app, name="config")
-app.command()(explain.explain)
-app.command()(version.version)
 
 
 def main() -> None:

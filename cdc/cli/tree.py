@@ -6,9 +6,10 @@ import difflib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -80,6 +81,61 @@ class Group(TyperGroup):
             formatter.write_dl([(name, re.split(r"(?<=[^.]\.) ", text)[0]) for name, text in rows])
 
 
+COMMANDS: Final = {
+    "init": "init",
+    "check": "check",
+    "run": "run",
+    "status": "inspect",
+    "tail": "inspect",
+    "verify": "verify",
+    "wait": "inspect",
+    "explain": "explain",
+    "version": "version",
+    "snapshot": "snapshot",
+    "table": "table",
+    "slot": "slot",
+    "views": "views",
+    "dev": "dev",
+    "config": "config",
+}
+"""The commands of `tailrace`, in the order of its help, and their modules, with a function of that name or `app`."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands of `tailrace`, each built when it is first used: to build all is a tenth of a start of `run`."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            module = import_module(f"tailrace.cdc.cli.{COMMANDS[name]}")
+            parent = App(add_completion=False)
+            if hasattr(module, "app"):
+                parent.add_typer(module.app, name=name)
+            else:
+                parent.command()(getattr(module, name))
+            self._built[name] = typer.main.get_group(parent).commands[name]
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class RootGroup(Group):
+    """The command `tailrace` itself."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands()  # type: ignore[assignment]  # only read
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+
 def _with_version(params: list[Any], ctx: Any) -> list[Any]:
     """Add the root's --version to a command's parameters; its help does not show it again."""
     root = ctx.find_root().command.params
@@ -115,9 +171,9 @@ def _options(command: Any, ctx: Any, formatter: Any) -> None:
 class App(typer.Typer):
     """A group whose commands are `Command`s and that accepts -h and --help."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, group: type[Group] = Group, **settings: Any) -> None:
         super().__init__(
-            cls=Group,
+            cls=group,
             no_args_is_help=True,
             context_settings={"help_option_names": _HELP, "max_content_width": 100},
             rich_markup_mode=None,  # importing rich takes longer than the rest of --help

@@ -37,6 +37,7 @@ def settle() -> None:
     # Objects that exist now are permanent; later ones are freed by reference counting.
     gc.freeze()
     gc.set_threshold(_GENERATION_0)
+    gc.enable()
 
 
 def reclaim() -> None:

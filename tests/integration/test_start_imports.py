@@ -27,6 +27,10 @@ _LATER: Final = {
     # decoding of records
     "fastavro",
     # options and other commands
+    "tailrace.cdc.cli.dev",
+    "tailrace.cdc.cli.inspect",
+    "tailrace.cdc.cli.snapshot",
+    "tailrace.cdc.cli.views",
     "confluent_kafka.schema_registry",
     "duckdb",
     "jinja2",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -41,3 +43,9 @@ def test_reclaim_frees_the_objects_of_a_raised_errors_frames() -> None:
 
     with pytest.raises(OSError, match="second"):
         run()
+
+
+def test_the_garbage_collector_runs_while_the_daemon_does() -> None:
+    """`tailrace run` turns it off while it imports; in a process of its own, whose allocator is changed."""
+    code = "import gc; gc.disable(); from tailrace.cdc.daemon.allocator import settle; settle(); assert gc.isenabled()"
+    subprocess.run([sys.executable, "-c", code], check=True)
