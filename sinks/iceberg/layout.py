@@ -35,6 +35,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "write.spark.accept-any-schema": "columns are added by Tailrace alone",
     "encryption.": "the readers without Spark cannot decrypt",
     "tailrace.": "these are Tailrace's own",
+    **dict.fromkeys(("external", "is_managed_location", "location", "owner", "provider"), "Spark sets it by itself"),
 }
 """Properties and, with a dot at the end, beginnings of their names, that a view cannot set, and the reason."""
 

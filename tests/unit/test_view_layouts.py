@@ -101,11 +101,20 @@ def test_a_column_has_to_fit(layout: dict[str, Any], named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["format-version", "write.merge.mode", "History.expire.max-ref-age-ms", "gc.enabled", "tailrace.cut"]
+    "name",
+    [
+        "format-version",
+        "write.merge.mode",
+        "History.expire.max-ref-age-ms",
+        "gc.enabled",
+        "tailrace.cut",
+        "owner",
+        "provider",
+    ],
 )
 def test_a_table_property_that_tailrace_relies_on_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f'TR-536.*"{name}"'):
-        definition(table_properties={name: 1, "owner": "shop"})
+        definition(table_properties={name: 1, "team": "shop"})
 
 
 @pytest.mark.parametrize(
@@ -154,9 +163,9 @@ def test_only_key_columns_decide_the_shard() -> None:
 
 def test_only_what_needs_a_rebuild_is_part_of_the_definition() -> None:
     assert definition() is None
-    assert definition(table_properties={"owner": "shop"}) is None
+    assert definition(table_properties={"team": "shop"}) is None
     days = definition(partition_by=["days( at )"])
-    assert days == definition(partition_by=["days(at)"], table_properties={"owner": "shop"})
+    assert days == definition(partition_by=["days(at)"], table_properties={"team": "shop"})
     assert days != definition(partition_by=["days(at)"], sort_by=["id"])
     soft = definition(deletes="soft")
     assert soft not in (None, days)
