@@ -106,8 +106,8 @@ _ALERTS = """\
 <!-- Made by docs/generate.py from schemas/alerts.py. Do not edit. -->
 # Alerts
 
-The alerts of `docker/monitoring/alerts-daemon.yaml` and `docker/monitoring/alerts-views.yaml`. [Operate the views
-job](../how-to/operate-views.md) says how to load them.
+The alerts of `docker/monitoring/alerts-daemon.yaml` and `docker/monitoring/alerts-views.yaml`. [This
+page](../how-to/alerts.md) says how to load them, and in which order to look.
 {% for title, alerts in groups %}
 
 ## {{ title }}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from tailrace.spark_jobs.jobs.verify import verify
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tests.spark.conftest import Bench, step
 from tests.spark.pipeline import column
+from tests.support.documentation import blocks
 
 Make = Callable[..., Bench]
 
@@ -233,6 +235,44 @@ class Index:
     def shard(self, routing: str) -> int:
         ((found,),) = self.client.search_shards(index=self.alias, params={"routing": routing})["shards"]
         return int(found["shard"])
+
+
+def test_the_blocks_of_the_page_about_layouts(request: pytest.FixtureRequest, bench: Make) -> None:
+    """Each declaration of `docs/how-to/layout-of-views.md` is accepted and maintained, each statement answered."""
+    page = blocks("how-to/layout-of-views.md")
+    assert [each.language for each in page] == ["toml", "toml", "sql", "toml", "console"]
+    declared = [tomllib.loads(each.text)["views"] for each in page if each.language == "toml"]
+    suffix = uuid.uuid4().hex[:8]
+    laid, soft, found = (f"{kind}_{suffix}" for kind in ("laid", "soft", "found"))
+    views = {laid: declared[0]["orders"], soft: declared[1]["orders"], found: declared[2]["products"]}
+    made = bench({name: View(**view) for name, view in views.items()}, request.getfixturevalue("search_url"))
+    orders = [column("id", "int4"), column("customer_id", "int4"), column("placed", "timestamptz")]
+    products = [column("shop_id", "int4"), column("id", "int4"), column("name", "text"), column("size", "text")]
+    made.pipeline.table("orders", orders, ("id",))
+    made.pipeline.table("products", products, ("shop_id", "id"))
+    with made.pipeline.transaction() as tx:
+        for number in range(20):
+            tx.put("orders", {"id": number, "customer_id": number % 3, "placed": 20_000 * DAY_US})
+            tx.put("products", {"shop_id": number % 3, "id": number, "name": "running shoes", "size": "XL"})
+    kept = [made.kept(name) for name in views]
+    step(made, *kept)
+    with made.pipeline.transaction() as tx:
+        tx.delete("orders", 7)
+    step(made, *kept)
+    assert (made.agrees(laid, "orders"), made.agrees(found, "products")) == (19, 20)
+    assert made.config.warehouse is not None
+    table = f"{made.config.warehouse.catalog}.{made.config.warehouse.namespace}.{soft}"
+    statements = [each.partition(";")[0].replace("views.orders", table) for each in page[2].text.splitlines()]
+    deleted, live = (made.shared.session.sql(each).collect() for each in statements)
+    assert deleted == []  # the clock of these topics begins in 1970
+    assert live[0][0] == 19
+    assert made.shared.session.sql(f"SELECT id FROM {table} WHERE _deleted_at IS NOT NULL").collect() == [(7,)]
+    # the command of the page, after another layout
+    other = configured(made, laid, sort_by=["placed"])
+    with pytest.raises(RebuildError, match="TR-537"):
+        step(other, other.kept(laid))
+    assert page[4].text == "tailrace views rebuild orders\n"
+    assert rebuild(other.shared, other.kept(laid)).generation == 2
 
 
 def test_analyzers_shards_and_routing_of_an_index(request: pytest.FixtureRequest, bench: Make) -> None:

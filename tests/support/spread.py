@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 PROCESSES: Final = {
+    "test_documentation.py",
     "test_end_to_end.py",
     "test_job_processes.py",
     "test_local_cluster.py",
@@ -37,6 +38,7 @@ FIRST: Final = (
     "spark/test_job_processes.py",
     "spark/test_local_cluster.py",
     "spark/test_terminal.py",
+    "spark/test_documentation.py",
     "spark/test_query_end_to_end.py",
 )
 """Of the files that keep the processor busy, those to begin with: the longest, and the groups of two of them.
