@@ -1,6 +1,6 @@
 """Time and memory of `tailrace verify` for a large table: its view of all rows, and a query over it.
 
-    python -m tests.bench.verify [--rows 5000000] [--output FILE]
+    python -m tests.bench.verify [--rows 5000000] [--views table by_customer joined] [--output FILE]
 
 The daemon writes the topic, as its first copy of the table; `tailrace views follow` builds the views, and both run on.
 Each comparison is a process: `verify table` compares source, topic and view, `verify by_customer` starts Spark and
@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,11 @@ from tests.bench.report import report
 from tests.support.daemon import ROOT, running, wait_for_state, write_config
 from tests.support.servers import own_servers
 
-_SETUP = "CREATE TABLE orders (id int PRIMARY KEY, customer int, status text, total numeric(12,2), placed timestamptz)"
+_SETUP = (
+    "CREATE TABLE customer (id int PRIMARY KEY, name text, city text);"
+    "CREATE TABLE orders (id int PRIMARY KEY, customer int, status text, total numeric(12,2), placed timestamptz)"
+)
+_CUSTOMERS = "INSERT INTO customer SELECT g, 'name ' || g, 'city ' || g %% 50 FROM generate_series(1, %(rows)s / 10) g"
 _ROWS = (
     "INSERT INTO orders SELECT g, 1 + g %% (%(rows)s / 10), 'order ' || g, g %% 100000 * 1.25,"
     " now() + g * interval '1 ms' FROM generate_series(1, %(rows)s) g"
@@ -47,7 +51,9 @@ _ROWS = (
 _SPOILED = {
     "table": "UPDATE {} SET status = 'spoiled' WHERE id = 4711",
     "by_customer": "UPDATE {} SET orders = orders + 1 WHERE customer = 4711",
+    "joined": "UPDATE {} SET name = 'spoiled' WHERE id = 4711",
 }
+_DEFAULT = ("table", "by_customer")
 _TIMEOUT_S = 3600
 
 
@@ -120,43 +126,44 @@ def spoil(path: Path) -> None:
     config = load(path)
     os.environ.update(job(config, "follow", []).environment)
     with opened(config) as shared:
-        for name, statement in _SPOILED.items():
+        for name in config.views:
             view = open_view(shared, name)
             with view.lease.held(_TIMEOUT_S) as mine:
                 assert mine
-                shared.session.sql(statement.format(view.batch.target.table()))  # type: ignore[attr-defined]
+                shared.session.sql(_SPOILED[name].format(view.batch.target.table()))  # type: ignore[attr-defined]
 
 
 @contextmanager
-def pipeline(servers: Servers, folder: Path, rows: int) -> Iterator[Path]:
+def pipeline(servers: Servers, folder: Path, rows: int, views: Sequence[str]) -> Iterator[Path]:
     """Yield the configuration of a pipeline that runs during the block; its views are complete."""
     dsn = create_database(servers.dsn, f"bench_{uuid.uuid4().hex[:8]}")
     more = f'[warehouse]\nuri = "jdbc:sqlite:{folder}/catalog.db"\nlocation = "{folder}/warehouse"\n'
-    more += "".join(f"[views.{name}]\n{VIEWS[name]}" for name in _SPOILED)
+    more += "".join(f"[views.{name}]\n{VIEWS[name]}" for name in views)
     path = write_config(folder, dsn, servers.bootstrap, f"b{uuid.uuid4().hex[:8]}", more)
     config = load(path)
     command = [sys.executable, "-m", "tailrace.cdc.cli.main", "views", "follow", "--config", str(path)]
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(_SETUP)
-        connection.execute(_ROWS, {"rows": rows})
+        for statement in (_CUSTOMERS, _ROWS):
+            connection.execute(statement, {"rows": rows})
         with running(path), (folder / "follow.log").open("wb") as log:
             reached = wait_for_state(config, connection, _TIMEOUT_S).flushed_lsn
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             with Watch(config) as watch, subprocess.Popen(command, stderr=log, env=environment) as process:
                 try:
-                    wait_for_views(process, lambda: watch.reached(reached, list(_SPOILED)), _TIMEOUT_S)
+                    wait_for_views(process, lambda: watch.reached(reached, list(views)), _TIMEOUT_S)
                     yield path
                 finally:
                     process.terminate()
 
 
-def measure(servers: Servers, folder: Path, rows: int) -> dict[str, Any]:
-    """Compare both views while they are equal, and with a spoiled row each."""
-    with pipeline(servers, folder, rows) as path:
-        found: dict[str, Any] = {view: verify(path, view, folder / f"equal-{view}") for view in _SPOILED}
+def measure(servers: Servers, folder: Path, rows: int, views: Sequence[str]) -> dict[str, Any]:
+    """Compare the views while they are equal, and with a spoiled row each."""
+    with pipeline(servers, folder, rows, views) as path:
+        found: dict[str, Any] = {view: verify(path, view, folder / f"equal-{view}") for view in views}
         assert all(not each["differing"] for one in found.values() for each in one["comparisons"].values())
         subprocess.run([sys.executable, "-m", "tests.bench.verify", "--spoil", str(path)], check=True, cwd=ROOT)
-        for view in _SPOILED:
+        for view in views:
             spoiled = verify(path, view, folder / f"spoiled-{view}")
             assert sum(each["differing"] for each in spoiled["comparisons"].values()) == 1
             found[f"{view}, one row spoiled"] = spoiled
@@ -166,6 +173,7 @@ def measure(servers: Servers, folder: Path, rows: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--views", nargs="+", choices=_SPOILED, default=_DEFAULT)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--spoil", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -173,7 +181,7 @@ def main() -> None:
         spoil(arguments.spoil)
         return
     with own_servers() as (servers, state_dir):
-        result = measure(servers, state_dir.parent, arguments.rows)
+        result = measure(servers, state_dir.parent, arguments.rows, arguments.views)
     report(result, arguments.output)
 
 
