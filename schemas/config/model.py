@@ -535,6 +535,11 @@ class View(Section):
         description="for windows on time, in seconds: a row that is older than the newest by more than this is counted"
         " and listed as late; it still corrects its window",
     )
+    lateness_by: list[str] = Field(
+        default_factory=list,
+        description="columns of the table that has the time, for example the device: a row is late by the newest row"
+        " with the same values, so a fast clock makes no row of another one late; default: by the newest of all rows",
+    )
     history_from: str | None = Field(
         None,
         description="LSN from which a view of shape history or log has every version; default: the earliest"
@@ -603,6 +608,8 @@ class View(Section):
             raise ValueError("`asof_before` needs a `query` with ASOF joins")
         if self.lateness_s is not None and (self.query is None or self.refresh == "full"):
             raise ValueError('`lateness_s` needs a `query` with refresh = "incremental"')
+        if self.lateness_by and self.lateness_s is None:
+            raise ValueError("`lateness_by` needs `lateness_s`")
         return self
 
     @model_validator(mode="after")

@@ -127,7 +127,9 @@ CODES: Final = (
         ConfigError,
         "`lateness_s` needs a window on a time column of a captured table",
         Retry.BATCH,
-        cause="The query has no `window()`, or the time of its window is computed and not a column of a table.",
-        remedy="Group by `window(column, '1 hour')`, or remove `lateness_s` from `[views.NAME]`.",
+        cause="The query has no `window()`, or the time of its window is computed and not a column of a table, or that"
+        " table lacks a column of `lateness_by`.",
+        remedy="Group by `window(column, '1 hour')`, and name columns of that table in `lateness_by`; or remove"
+        " `lateness_s` from `[views.NAME]`.",
     ),
 )

@@ -35,26 +35,42 @@ _FAR: Final = "9999-01-01"
 class LateRows:
     """The late rows of one view; `session` is the view's own, which has the batch's states by name."""
 
-    def __init__(self, session: SparkSession, warehouse: Warehouse, view: str, lateness_s: float) -> None:
+    def __init__(
+        self, session: SparkSession, warehouse: Warehouse, view: str, lateness_s: float, by: Sequence[str] = ()
+    ) -> None:
         self._session = session
+        self._by = by
         self._lateness = f"INTERVAL {lateness_s:.3f} SECONDS"
         self._target = IcebergTarget(session, warehouse.model_copy(update={"namespace": NAMESPACE}), view)
 
     def of(self, time: EventTime, key: Sequence[str]) -> DataFrame | None:
         """Return key, event time and its limit of a table's late rows in this batch; None if there are none.
 
-        A row is late if it is older, by more than the view's lateness, than the newest event time at the previous cut.
-        One column of the table at that cut is read.
+        A row is late if it is older, by more than the view's lateness, than the newest event time at the previous cut,
+        of the rows with the same values of the columns `by`. These columns of the table at that cut are read.
         """
         column = F.col(quote(time.column))
         usual = self._session.table(state(time.table, "old")).where(column < F.lit(_FAR).cast("timestamp"))
-        limit = usual.agg((F.max(column) - F.expr(self._lateness)).alias("late_before"))
+        newest = (F.max(column) - F.expr(self._lateness)).alias("late_before")
         before, after = (self._session.table(state(time.table, which)) for which in ("before", "after"))
-        changed = difference(before, after, key).where(~F.col(DELETED)).crossJoin(F.broadcast(limit))
-        late = changed.where(column < F.col("late_before")).select(
+        changed = difference(before, after, key).where(~F.col(DELETED))
+        if self._by:
+            limited = self._with_limits(changed, usual, newest)
+        else:
+            limited = changed.crossJoin(F.broadcast(usual.agg(newest)))
+        late = limited.where(column < F.col("late_before")).select(
             *map(quote, key), column.cast("timestamp").alias("tailrace_at"), F.col("late_before").cast("timestamp")
         )
         return late if late.take(1) else None
+
+    def _with_limits(self, changed: DataFrame, usual: DataFrame, newest: Column) -> DataFrame:
+        """Return the changed rows with the newest time of those `usual` rows that have the same values of `by`."""
+        names = {name: f"tailrace_by{number}" for number, name in enumerate(self._by)}
+        same = reduce(Column.__and__, (F.col(quote(name)).eqNullSafe(F.col(other)) for name, other in names.items()))
+        keys = changed.select(*(F.col(quote(name)).alias(other) for name, other in names.items())).distinct()
+        # a batch changes rows of some devices only
+        limits = usual.join(keys, same).groupBy(*names.values()).agg(newest)
+        return changed.join(limits, same)
 
     def note(self, found: Mapping[EventTime, tuple[DataFrame, Every, TableShapes]], cut: Cut) -> int:
         """Add late rows, with the positions of their changes, to the list; return their number."""

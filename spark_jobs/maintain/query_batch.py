@@ -212,7 +212,9 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
         """Return the event-time columns that lateness is measured by; none if the view has no lateness."""
         if self.view.lateness_s is None:
             return ()
-        return event_times(query.whole, query.text, self.view.tables)
+        assert self._found is not None  # the query has been declared
+        tables = {table: self._found[0][table] for table in self.view.tables}
+        return event_times(query.whole, query.text, tables, self.view.lateness_by)
 
     def _note_late(self, query: DeclaredQuery, changed: Collection[str], before: Cut, cut: Cut) -> int:
         """List the late rows of this batch; return their number."""
@@ -220,7 +222,7 @@ class QueryBatch(ViewBatch[dict[str, Latest]]):
         warehouse, lateness_s = self.config.warehouse, self.view.lateness_s
         if not times or warehouse is None or lateness_s is None:
             return 0
-        late = LateRows(self.session, warehouse, self.view.name, lateness_s)
+        late = LateRows(self.session, warehouse, self.view.name, lateness_s, self.view.lateness_by)
         found: dict[EventTime, tuple[DataFrame, Every, TableShapes]] = {}
         for time in times:
             topic = self.view.topic_of[time.table]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-from tailrace.spark_jobs.query.catalog import COMMITS
+from tailrace.spark_jobs.query.catalog import COMMITS, Catalog
 from tailrace.spark_jobs.query.text import QueryText
 from tailrace.spark_jobs.query.times import is_window
 
@@ -20,10 +20,11 @@ class EventTime:
     column: str
 
 
-def event_times(whole: exp.Query, text: QueryText, tables: Collection[str]) -> tuple[EventTime, ...]:
+def event_times(whole: exp.Query, text: QueryText, tables: Catalog, by: Sequence[str] = ()) -> tuple[EventTime, ...]:
     """Return the event-time columns of a query in the form that `parse` returns.
 
-    ConfigError if there is none, or one that is not a column of one of `tables`.
+    ConfigError (TR-569) if there is none, or one that is not a column of one of the captured `tables`, or if the table
+    of one lacks a column of `by`.
     """
     found: dict[EventTime, None] = {}
     for call in whole.find_all(exp.Anonymous):
@@ -33,6 +34,9 @@ def event_times(whole: exp.Query, text: QueryText, tables: Collection[str]) -> t
             # late rows are looked for on the topic by columns that a record has
             if time is None or time.table not in tables or time.column in COMMITS:
                 raise text.error("TR-569", "lateness needs a time column of a captured table", at)
+            missing = next((name for name in by if name not in tables[time.table].columns or name in COMMITS), None)
+            if missing is not None:
+                raise text.error("TR-569", f'lateness_by: {time.table} has no column "{missing}"', at)
             found[time] = None
     if not found:
         raise text.error("TR-569", "lateness_s is set, but the query has no time window", 0)

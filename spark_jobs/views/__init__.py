@@ -55,6 +55,7 @@ class Declared:
     shape: ShapeName = "current"
     history_from: int | None = None
     lateness_s: float | None = None
+    lateness_by: tuple[str, ...] = ()
     queries: str | None = None
     captured: tuple[str, ...] = ()
     soft_deletes: bool = False
@@ -161,6 +162,7 @@ def _declare_query(config: Config, name: str, view: View, topics: Topics) -> Dec
         lower_views(config, name),
         view.refresh,
         lateness_s=view.lateness_s,
+        lateness_by=tuple(view.lateness_by),
         captured=tuple(map(".".join, below)),
         commits=bool(tables) and names_commits(tree(text)),
     )

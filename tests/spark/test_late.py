@@ -68,6 +68,33 @@ def test_late_rows_are_counted_and_listed(bench: Callable[..., Bench]) -> None:
     made.shared.records.release()
 
 
+def test_a_fast_clock_makes_no_row_of_another_device_late(bench: Callable[..., Bench]) -> None:
+    name = f"minutes_{uuid.uuid4().hex[:8]}"
+    query = "SELECT window.start AS start, count(*) AS n FROM public.orders GROUP BY window(at, '10 minutes')"
+    made = bench({name: View(query=query, key=["start"], lateness_s=600, lateness_by=["Device"])})
+    pipeline, view = made.pipeline, made.kept(name)
+    columns = [column("id", "int4"), column("at", "timestamp"), column("Device", "text")]
+    pipeline.table("orders", columns, ("id",))
+
+    def put(*rows: tuple[int, int, str | None]) -> int:
+        with pipeline.transaction() as tx:
+            for number, minute, device in rows:
+                tx.put("orders", {"id": number, "at": minute * _MINUTE, "Device": device})
+        report = Report()
+        assert view.step(newest(made), report)
+        made.shared.records.release()
+        return report.late
+
+    assert put((1, 100, "right"), (2, 100_000, "fast"), (3, 50, None)) == 0
+    # a device without earlier rows has none that it could be later than
+    assert put((4, 95, "right"), (5, 90, "right"), (6, 41, None), (7, 0, "new")) == 0
+    assert put((8, 89, "right"), (9, 99_000, "fast"), (10, 39, None), (11, 100, "new")) == 3
+    assert sorted(key for _, key, *_ in listed(made, name)) == ['{"id":10}', '{"id":8}', '{"id":9}']
+    # it moves to the device whose clock is fast
+    assert put((11, 100, "fast")) == 1
+    assert len(listed(made, name)) == 4
+
+
 def test_lateness_without_an_event_time_is_refused(bench: Callable[..., Bench]) -> None:
     made = bench({"v": View(query="SELECT id, n FROM public.orders", key=["id"], lateness_s=1)})
     made.pipeline.table("orders", [column("id", "int4"), column("n", "int4")], ("id",))
@@ -76,3 +103,14 @@ def test_lateness_without_an_event_time_is_refused(bench: Callable[..., Bench]) 
         step(made, made.kept("v"))
     with pytest.raises(ValidationError, match="lateness_s"):
         View(table="public.orders", lateness_s=1)
+    with pytest.raises(ValidationError, match="lateness_by"):
+        View(query="SELECT id FROM public.orders", key=["id"], lateness_by=["device"])
+
+
+def test_lateness_by_a_column_that_the_table_lacks_is_refused(bench: Callable[..., Bench]) -> None:
+    query = "SELECT window.start AS start, count(*) AS n FROM public.orders GROUP BY window(at, '10 minutes')"
+    made = bench({"v": View(query=query, key=["start"], lateness_s=1, lateness_by=["id", "device"])})
+    made.pipeline.table("orders", [column("id", "int4"), column("at", "timestamp")], ("id",))
+    made.pipeline.idle()
+    with pytest.raises(TailraceError, match=r'TR-569.*public.orders has no column "device"'):
+        step(made, made.kept("v"))

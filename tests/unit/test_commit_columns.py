@@ -84,4 +84,4 @@ def test_lateness_needs_a_column_of_the_table() -> None:
     sql = "SELECT window.start AS id, count(*) AS n FROM public.orders GROUP BY window(_committed_at, '1 hour')"
     found = declare(QueryText("v", sql), ["id"], CATALOG)
     with pytest.raises(ConfigError, match="TR-569"):
-        event_times(found.whole, found.text, ["public.orders"])
+        event_times(found.whole, found.text, CATALOG)
