@@ -68,8 +68,9 @@ CODES: Final = (
         "TR-707",
         StateError,
         "A view was not verified: its comparison took too long",
-        cause="A comparison by `[verify]` took longer than `kafka.min_compaction_lag_ms` and found keys that differ."
-        " Compaction may have removed records that belong to the view's cut, so the difference proves nothing.",
+        cause="A comparison by `[verify]` took longer than `kafka.min_compaction_lag_ms` and found keys that differ,"
+        " or it was of matches. Compaction may have removed records that belong to the view's cut, so the result proves"
+        " nothing.",
         remedy="It is repeated by itself. If this happens each time, raise `kafka.min_compaction_lag_ms` and the"
         " topics' `min.compaction.lag.ms`, or `verify.share`.",
     ),

@@ -37,12 +37,13 @@ from tailrace.spark_jobs.log import line, result
 from tailrace.spark_jobs.maintain.batch import Content, Report, ViewBatch, check_definition, own_cut
 from tailrace.spark_jobs.maintain.certain_matches import certain_matches
 from tailrace.spark_jobs.maintain.history_batch import HistoryBatch, KeepingBatch
-from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
+from tailrace.spark_jobs.maintain.kept_view import LEASE_WAIT_S, KeptView, Shared
 from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.maintain.percolate import PercolateBatch
 from tailrace.spark_jobs.maintain.query_batch import QueryBatch
 from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
+from tailrace.spark_jobs.views import Declared
 
 _SMALL: Final = {
     # What is read several times gives way to sorts and joins, and is read from disk.
@@ -105,13 +106,15 @@ def verify(
     scope: Scope = WHOLE,
     hold: Callable[[KeptView], AbstractContextManager[None]] = held,
     say: Callable[..., None] = line,
+    wait_s: float = LEASE_WAIT_S,
 ) -> Iterator[dict[str, Any]]:
     """Yield a comparison for the view and, if it is a query, one for each base table that it reads.
 
     Each is the JSON form of a result. `hold` takes the view's lease, only until the states to compare are pinned; `say`
-    logs progress. ConfigError (TR-109) for a view whose content cannot be computed a second time, or not in this
-    scope; RebuildError (TR-551) if a state of an input at the view's cut is gone; StateError (TR-571) if no generation
-    is staged.
+    logs progress; `wait_s` is the maximum wait, in seconds, for another comparison of the same matches. Nothing is
+    yielded for matches if compaction may have removed queries meanwhile. ConfigError (TR-109) for a view whose content
+    cannot be computed a second time, or not in this scope; RebuildError (TR-551) if a state of an input at the view's
+    cut is gone; StateError (TR-571) if no generation is staged.
     """
     batch, name = view.batch, view.declared.name
     with ExitStack() as pins:
@@ -122,7 +125,7 @@ def verify(
         with hold(view):
             live, level_ms = _state(view, scope)
             pinned = _pin(shared, batch, live, scope, pins)
-        for table, tables in _pairs(shared, view, pinned, SeenCut(live.cut, level_ms), scope, say):
+        for table, tables in _pairs(shared, view, pinned, SeenCut(live.cut, level_ms), scope, say, wait_s):
             began, what = time.monotonic(), f"the base table of {table}" if table else "the view"
             say(event="progress", view=name, stage=f"comparing {what}")
             if scope.sample is not None:
@@ -206,7 +209,13 @@ def _pin(shared: Shared, batch: ViewBatch[Any], live: Applied, scope: Scope, pin
 
 
 def _pairs(
-    shared: Shared, view: KeptView, pinned: _Pinned, seen: SeenCut, scope: Scope, say: Callable[..., None]
+    shared: Shared,
+    view: KeptView,
+    pinned: _Pinned,
+    seen: SeenCut,
+    scope: Scope,
+    say: Callable[..., None],
+    wait_s: float,
 ) -> Iterator[tuple[str | None, Tables]]:
     """Yield the base tables and the view, each with its content: computed when it is its turn."""
     batch = view.batch
@@ -227,7 +236,7 @@ def _pairs(
     elif isinstance(batch, PercolateBatch):
         assert pinned.rows is not None
         with ExitStack() as used:
-            matches = certain_matches(batch, pinned.rows, pinned.live, used)
+            matches = certain_matches(batch, pinned.rows, pinned.live, used, say=say, wait_s=wait_s)
             if is_whole(shared, view, seen):
                 yield None, _recent(batch, matches.pair, scope)
             else:
@@ -265,6 +274,11 @@ def _recent(batch: KeepingBatch | PercolateBatch, pair: Tables, scope: Scope) ->
     if isinstance(batch, HistoryBatch):
         recent = recent | F.coalesce(F.col(TO_LSN) > scope.since, F.lit(False))
     return replace(pair, live=pair.live.where(recent), staged=pair.staged.where(recent))
+
+
+def is_comparable(declared: Declared) -> bool:
+    """Whether `verify` can compare a view: not matches of queries in a user's index, which no topic has."""
+    return declared.shape != "percolate" or len(declared.topics) > 1
 
 
 def is_whole(shared: Shared, view: KeptView, seen: SeenCut) -> bool:

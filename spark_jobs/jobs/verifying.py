@@ -24,7 +24,7 @@ from tailrace.schemas.lsn import format_lsn, parse_lsn
 from tailrace.sinks.control.views_topic import Verified, now_ms
 from tailrace.spark_jobs.causes import is_jvm_gone
 from tailrace.spark_jobs.health.health import JobHealth
-from tailrace.spark_jobs.jobs.verify import verify
+from tailrace.spark_jobs.jobs.verify import is_comparable, verify
 from tailrace.spark_jobs.log import line, named
 from tailrace.spark_jobs.lookup.known_tables import KnownTables
 from tailrace.spark_jobs.maintain.kept_view import LEASE_WAIT_S, KeptView, Shared, not_free
@@ -37,6 +37,9 @@ _GROUP: Final = "verify"
 
 _SLICE_S: Final = 0.2
 """Interval, in seconds, at which waits look whether the job ends."""
+
+_INDEX_WAIT_S: Final = 5.0
+"""Maximum wait, in seconds, for `tailrace verify` of the same matches; the end of the job waits as long."""
 
 _AGAIN_S: Final = 600.0
 """A comparison that failed is repeated after this time, in seconds, or after `every_s` if that is shorter."""
@@ -88,7 +91,7 @@ class Verifying(Closes):
 
     def __init__(self, shared: Shared, views: Sequence[KeptView], health: JobHealth) -> None:
         self._shared = shared
-        self._views = {view.declared.name: view for view in views if view.declared.shape != "percolate"}
+        self._views = {view.declared.name: view for view in views if is_comparable(view.declared)}
         self._health = health
         self._ending = threading.Event()
         self._pool = ThreadPoolExecutor(1, "verify")
@@ -162,13 +165,16 @@ class Verifying(Closes):
         began_ms, keys, found = now_ms(), 0, {}
         name, own = view.declared.name, self._own
         try:
-            for found in verify(own, own.views.get(name) or open_view(own, name), 0, hold=hold, say=_quiet):
+            mine = own.views.get(name) or open_view(own, name)
+            for found in verify(own, mine, 0, hold=hold, say=_quiet, wait_s=_INDEX_WAIT_S):
                 self._check_end()
                 keys += self._differing(view, found)
         finally:
             own.records.release()
             own.records.close()
-        # each has the same generation and cut, and there is at least that of the view
+        if not found:
+            raise _took_too_long(view, "Compaction may have removed stored queries meanwhile.")
+        # each has the same generation and cut
         return Verified(began_ms, found["generation"], parse_lsn(found["cut"]), keys), takeovers
 
     @contextmanager
@@ -192,13 +198,7 @@ class Verifying(Closes):
         if not keys:
             return 0
         if found["late"] and not self._is_level(view, found["cut"]):
-            raise StateError(
-                "TR-707",
-                f'view "{view.declared.name}" was not verified: its comparison took too long',
-                detail=f"It took longer than kafka.min_compaction_lag_ms; {keys} keys differ, and compaction may be the"
-                " cause.",
-                hint=f"tailrace verify {view.declared.name} --all  # once the view has advanced",
-            )
+            raise _took_too_long(view, f"{keys} keys differ, and compaction may be the cause.")
         table = found["table"]
         what = {"table": table} if table else {}
         line(event="view differs", level="error", view=view.declared.name, **what, keys=keys, lsn=found["cut"])
@@ -223,6 +223,15 @@ class Verifying(Closes):
     def _check_end(self) -> None:
         if self._ending.is_set():
             raise _Ending
+
+
+def _took_too_long(view: KeptView, consequence: str) -> StateError:
+    return StateError(
+        "TR-707",
+        f'view "{view.declared.name}" was not verified: its comparison took too long',
+        detail=f"It took longer than kafka.min_compaction_lag_ms. {consequence}",
+        hint=f"tailrace verify {view.declared.name} --all  # once the view has advanced",
+    )
 
 
 def _quiet(**values: Any) -> None:

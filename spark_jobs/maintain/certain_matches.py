@@ -14,7 +14,7 @@ not on the time ("now"), chance or other indexes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -58,26 +58,36 @@ class CertainMatches:
     rest: DataFrame
 
 
-def certain_matches(batch: PercolateBatch, rows: DataFrame, live: Applied, pins: ExitStack) -> CertainMatches:
-    """Return the matches that can be compared, of `rows` of the table at the cut of `live`; log how many cannot.
+def certain_matches(
+    batch: PercolateBatch,
+    rows: DataFrame,
+    live: Applied,
+    pins: ExitStack,
+    *,
+    say: Callable[..., None] = line,
+    wait_s: float = LEASE_WAIT_S,
+) -> CertainMatches:
+    """Return the matches that can be compared, of `rows` of the table at the cut of `live`.
 
-    The queries are in an index of their own until `pins` closes. Memory is that of Spark's cache, which spills to disk.
+    `say` logs how many cannot. The queries are in an index of their own until `pins` closes; if another process has it,
+    that is waited for, up to `wait_s` seconds, then StateError (TR-529). Memory is that of Spark's cache, which spills
+    to disk.
     """
     name, lsn = batch.view.name, live.cut.flushed_lsn
-    changed, queries = _changes(batch, live), _queries(batch, live)
+    changed, queries = _changes(batch, live), _queries(batch, live, say)
     if changed is None or queries is None:
         nothing = rows.limit(0)
         found = there = nothing.select(*COLUMNS)
     else:
         places = queries.select("id", F.struct(EPOCH, LSN, ORDINAL).alias("since"))
-        found = batch.persist_until_batch_end(_pairs(_matched(batch, changed, queries, live, pins), places))
+        found = batch.persist_until_batch_end(_pairs(_matched(batch, changed, queries, live, pins, wait_s), places))
         found.count()  # while the index is there
         known = changed.select(F.col(LSN).alias("commit_lsn"), F.col(ORDINAL).alias("ordinal"))
         now = rows.where(F.col("epoch") == _epoch(live)).join(known, list(_CHANGE), "left_semi")
         there = batch.persist_until_batch_end(_pairs(now, places).select(*COLUMNS))
     rest = rows.join(there.select(*ORDER).distinct(), list(ORDER), "left_anti")
     if left := rest.count():
-        line(event="not compared: matches whose change or query is no longer on the topics", view=name, matches=left)
+        say(event="not compared: matches whose change or query is no longer on the topics", view=name, matches=left)
     cuts = there.groupBy(*ORDER).agg(F.min("cut_lsn").alias("cut_lsn"))
     cut_lsn = F.coalesce("cut_lsn", F.lit(lsn)).cast("long").alias("cut_lsn")
     whole = found.select(*_COMPARED).join(cuts, list(ORDER), "left").select(*_COMPARED, cut_lsn)
@@ -86,12 +96,12 @@ def certain_matches(batch: PercolateBatch, rows: DataFrame, live: Applied, pins:
 
 
 def _matched(
-    batch: PercolateBatch, changed: DataFrame, queries: DataFrame, live: Applied, pins: ExitStack
+    batch: PercolateBatch, changed: DataFrame, queries: DataFrame, live: Applied, pins: ExitStack, wait_s: float
 ) -> DataFrame:
     """Return the matches of changes with queries, by an index of these queries."""
     columns = batch.records.shapes(batch.view.topics[0]).columns
     types = {column: kind.simpleString() for column, kind in columns.items()}
-    index = pins.enter_context(_index(batch, f"{batch.view.name}-verify"))
+    index = pins.enter_context(_index(batch, f"{batch.view.name}-verify", wait_s))
     index.clear(types)
     index.store(queries.select(*QUERY), types, live.cut)
     opened = index.opened()
@@ -117,7 +127,7 @@ def _changes(batch: PercolateBatch, live: Applied) -> DataFrame | None:
     return batch.persist_until_batch_end(found.where(F.col(OP).isin(*CHANGES)).dropDuplicates([LSN, ORDINAL]))
 
 
-def _queries(batch: PercolateBatch, live: Applied) -> DataFrame | None:
+def _queries(batch: PercolateBatch, live: Applied, say: Callable[..., None]) -> DataFrame | None:
     """Return the queries as of the cut whose matches depend on nothing but the change, from `newest_queries`."""
     topic = batch.view.topics[1]
     span = batch.records.every(topic, [], live.cut.offsets.get(topic, []))
@@ -129,7 +139,7 @@ def _queries(batch: PercolateBatch, live: Applied) -> DataFrame | None:
     depends = F.col("text").rlike(_UNCERTAIN)
     if count := newest.where(depends).count():
         what = "not compared: queries that depend on the time, chance or other indexes"
-        line(event=what, view=batch.view.name, queries=count)
+        say(event=what, view=batch.view.name, queries=count)
     return newest.where(~depends)
 
 
@@ -148,12 +158,12 @@ def _epoch(live: Applied) -> Column:
 
 
 @contextmanager
-def _index(batch: PercolateBatch, name: str) -> Iterator[StoredQueries]:
+def _index(batch: PercolateBatch, name: str, wait_s: float) -> Iterator[StoredQueries]:
     """Yield an index of queries for this comparison alone, which is dropped after it."""
     index = StoredQueries(batch.search, name, name)
-    with view_lease(batch.config, name).held(LEASE_WAIT_S) as mine:
+    with view_lease(batch.config, name).held(wait_s) as mine:
         if not mine:
-            raise held_elsewhere(name)
+            raise held_elsewhere(name, wait_s)
         try:
             yield index
         finally:

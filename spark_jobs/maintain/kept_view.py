@@ -57,11 +57,11 @@ def not_free(view: KeptView) -> StateError:
     return held_elsewhere(view.declared.name)
 
 
-def held_elsewhere(name: str) -> StateError:
-    """Return the error for a lease that another process has held for `LEASE_WAIT_S`."""
+def held_elsewhere(name: str, wait_s: float = LEASE_WAIT_S) -> StateError:
+    """Return the error for a lease that another process has held for `wait_s` seconds."""
     return StateError(
         HELD,
-        f'"{name}": another process has held its lease for {LEASE_WAIT_S:.0f} s',
+        f'"{name}": another process has held its lease for {wait_s:.0f} s',
         detail="What is live is as it was.",
         hint="Is a `tailrace views follow` or `rebuild` stuck? Then repeat the command.",
     )

@@ -17,9 +17,11 @@ from pyspark.sql import SparkSession
 
 from tailrace.cdc.cli.status_page import view_lines
 from tailrace.cdc.operations.read_status import read_status
-from tailrace.schemas.config.model import Verify, View
+from tailrace.schemas.config.model import Search, Verify, View
 from tailrace.sinks.control.views_topic import Verified, ViewsTopic, read_views
 from tailrace.sinks.kafka.groups import Groups
+from tailrace.sinks.opensearch.bulk import connect
+from tailrace.sinks.target.lease import view_lease
 from tailrace.spark_jobs.health.health import JobHealth
 from tailrace.spark_jobs.health.metrics import metrics_of
 from tailrace.spark_jobs.jobs import verifying
@@ -167,3 +169,65 @@ def test_differences_are_found_while_batches_continue(
         began = time.monotonic()
         stop.set()
     assert time.monotonic() - began < 60
+
+
+def test_matches_are_compared_beside_their_batches(bench: Make, spark: SparkSession, search_url: str) -> None:
+    name, users = (f"{name}_{uuid.uuid4().hex[:8]}" for name in ("matches", "users"))
+    mine = View(table="public.docs", shape="percolate", queries="public.saved.query")
+    theirs = View(table="public.docs", shape="percolate", queries_index=users)
+    made = bench({name: mine, users: theirs}, search_url)
+    made.config = made.config.model_copy(update={"verify": Verify(every_s=0.5, share=1.0)})
+    made.shared = replace(made.shared, config=made.config)
+    made.pipeline.table("docs", [column("id", "int4"), column("n", "int8")], ("id",))
+    made.pipeline.table("saved", [column("id", "int4"), column("query", "jsonb")], ("id",))
+    with made.pipeline.transaction() as tx:
+        tx.put("saved", {"id": 1, "query": json.dumps({"range": {"n": {"gte": 5}}})})
+    with connect(Search(hosts=[search_url])) as client:
+        client.indices.create(index=users, body={"mappings": {"properties": {"q": {"type": "percolator"}}}})
+
+    def change(*numbers: int) -> None:
+        with made.pipeline.transaction() as tx:
+            for number in numbers:
+                tx.put("docs", {"id": number, "n": number}, "c")
+        assert made.pipeline.cut is not None
+        lsn = made.pipeline.cut.flushed_lsn
+        until(lambda: (found := health.views[name].reached) is not None and found.cut.flushed_lsn >= lsn)
+
+    view = made.kept(name)
+    with followed(made, spark) as (health, _):
+        until(lambda: keys(health, name) == 0)
+        change(4, 5, 6, 7)
+        with view.lease.held(60) as held:
+            assert held
+            spark.sql(f"DELETE FROM {table_of(view)} WHERE key = '[6]'")
+        until(lambda: keys(health, name) == 1)
+        assert_shown(made, health, name)
+        change(8)
+        assert keys(health, name) == 1
+        assert [each.keys for each in mend(made.shared, view)] == [1]
+        until(lambda: keys(health, name) == 0)
+        assert sorted(row["key"] for row in made.rows(name)) == ["[5]", "[6]", "[7]", "[8]"]
+
+        # `tailrace verify` has the index of queries to compare with
+        with view_lease(made.config, f"{name}-verify").held(60) as held:
+            assert held
+            until(lambda: health.views[name].verify_failures["TR-529"] > 0)
+        compared = health.views[name].verified
+        until(lambda: health.views[name].verified != compared)
+        assert keys(health, users) is None
+        assert not health.views[users].verify_failures
+
+
+def test_matches_whose_queries_may_be_compacted_are_not_verified(
+    bench: Make, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"rows_{uuid.uuid4().hex[:8]}"
+    made = bench({name: View(table="public.t")})
+    made.config = made.config.model_copy(update={"verify": Verify(every_s=0.5, share=1.0)})
+    made.shared = replace(made.shared, config=made.config)
+    made.pipeline.table("t", [column("id", "int4"), column("n", "int8")], ("id",))
+    put(made, 1)
+    monkeypatch.setattr(verifying, "verify", lambda *_, **__: iter(()))
+    with followed(made, spark) as (health, _):
+        until(lambda: health.views[name].verify_failures["TR-707"] > 0)
+        assert keys(health, name) is None
