@@ -21,7 +21,7 @@ from tailrace.sinks.target.protocol import DELETED, DELETED_AT, Applied
 from tailrace.spark_jobs.maintain.batch import Content, Report
 from tailrace.spark_jobs.maintain.table_batch import TableBatch
 from tailrace.spark_jobs.topics.cuts import SeenCut
-from tailrace.spark_jobs.topics.latest import before_truncates, changes, truncated_at
+from tailrace.spark_jobs.topics.latest import before_truncates, changes, first_time, truncates
 from tailrace.spark_jobs.topics.records import Latest
 from tailrace.spark_jobs.views import check_soft_deletes
 
@@ -50,7 +50,7 @@ class SoftDeletesBatch(TableBatch):
         return Content(columns, rows.drop(DELETED), shapes.key)
 
     def truncate(self, applied: Applied, found: Latest, seen: SeenCut, report: Report) -> Applied:
-        """Mark all rows that have no newer record as deleted by the truncate, also those of this batch.
+        """Mark all rows without a newer record, also those of this batch, as deleted by the first truncate after them.
 
         If it came with another key, earlier rows are not retained: several of them may have one new key.
         """
@@ -62,10 +62,10 @@ class SoftDeletesBatch(TableBatch):
         latest = found.rows(self.session)
         rows = changes(latest, found.facts, shapes)
         self.target.shape_as(generation, rows.drop(DELETED))  # raises TR-522 before Spark unites columns of two types
-        at = truncated_at(latest, shapes)
-        earlier = _without(before_truncates(latest, found.facts, shapes, at), rows, key)
+        passed = truncates(latest, shapes)
+        earlier = _without(before_truncates(latest, passed, shapes), rows, key)
         removed = _without(_without(self.target.rows(generation), rows, key), earlier, key).select(
-            *map(quote, key), F.lit(True).alias(DELETED), at.alias(DELETED_AT)
+            *map(quote, key), F.lit(True).alias(DELETED), first_time(passed).alias(DELETED_AT)
         )
         everything = rows.unionByName(earlier.unionByName(removed), allowMissingColumns=True)
         return self.target.merge(generation, everything, key, self.commit(seen))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tailrace.schemas.envelope import FRAMING_SIZE, TRUNCATE_KEY, schema_id_of
@@ -49,18 +49,19 @@ def newest(records: DataFrame) -> DataFrame:
 
 
 def newest_with_deletions(records: DataFrame) -> DataFrame:
-    """Keep the last record of each key like `newest`, with what tells the time of a deletion.
+    """Keep the last record of each key like `newest`, and all truncates, with what tells the time of a deletion.
 
     `deletion` is the value before a tombstone, `taken_ms` the Kafka timestamp. `records` has a column timestamp.
     """
     before = F.max_by("value", F.when(F.col("value").isNotNull(), F.col("offset")))
-    last = records.groupBy("partition", "key").agg(
+    each_truncate = F.when(_is_truncate(), F.col("offset")).alias("truncate")
+    last = records.groupBy("partition", "key", each_truncate).agg(
         F.max_by("value", "offset").alias("value"),
         F.max("offset").alias("offset"),
         F.unix_millis(F.max_by("timestamp", "offset")).alias(TAKEN),
         before.alias("before"),
     )
-    return last.withColumn(DELETION, F.when(F.col("value").isNull(), F.col("before"))).drop("before")
+    return last.withColumn(DELETION, F.when(F.col("value").isNull(), F.col("before"))).drop("before", "truncate")
 
 
 _WORD: Final = 64
@@ -160,28 +161,43 @@ def _commit(rows: Iterable[Shape]) -> Iterator[Column]:
     yield F.timestamp_millis(F.coalesce(*times, F.lit(None).cast("long"))).alias(COMMITTED_AT)
 
 
-def truncated_at(latest: DataFrame, shapes: TableShapes) -> Column:
-    """Return the commit time of the last truncate, as a literal; `latest` is of `newest_with_deletions` and has one."""
+def truncates(latest: DataFrame, shapes: TableShapes) -> DataFrame:
+    """Return the truncates with the rows that each one deletes: partition, offset, and `DELETED_AT`, its commit time.
+
+    `since` is the offset of the truncate before it in its partition, else -1. `latest` is of `newest_with_deletions`.
+    """
     found = latest.where(_is_truncate())
     events = _shapes_of(found, "value", shapes)
-    decoded = found.select(TAKEN, *(shape.decode_change(F.col("value")).alias(f"event{shape.id}") for shape in events))
-    return F.timestamp_millis(F.lit(decoded.agg(F.unix_millis(F.max(_time("t", events)))).collect()[0][0]))
+    decoded = found.select(
+        *("partition", "offset", TAKEN),
+        *(shape.decode_change(F.col("value")).alias(f"event{shape.id}") for shape in events),
+    )
+    before = F.lag("offset", 1, -1).over(Window.partitionBy("partition").orderBy("offset"))
+    return decoded.select("partition", "offset", before.alias("since"), _time("t", events).alias(DELETED_AT))
 
 
-def before_truncates(latest: DataFrame, known: Facts, shapes: TableShapes, at: Column) -> DataFrame:
-    """Return the keys whose last record is before the truncate of its partition, with `DELETED` and `DELETED_AT`.
+def first_time(truncates: DataFrame) -> Column:
+    """Return the commit time of the first of `truncates`, which are some, as a literal."""
+    return F.timestamp_millis(F.lit(truncates.agg(F.unix_millis(F.min(DELETED_AT))).collect()[0][0]))
 
-    That is the time of the deletion if that record is one, else `at`, that of the truncate. Keys of another schema than
+
+def before_truncates(latest: DataFrame, truncates: DataFrame, shapes: TableShapes) -> DataFrame:
+    """Return the keys whose last record is before a truncate of its partition, with `DELETED` and `DELETED_AT`.
+
+    That is the time of the deletion if that record is one, else that of the next truncate. Keys of another schema than
     that of `shapes` are left out: they may not be convertible. `latest` is of `newest_with_deletions`.
     """
     key = shapes.key_shape
-    passed = ((F.col("partition") == number) & (F.col("offset") < offset) for number, offset in known.truncated.items())
     event = F.coalesce(DELETION, "value")
-    found = latest.where(~_is_truncate() & reduce(Column.__or__, passed, F.lit(False)))
-    found = found.select(key.decode(F.col("key")).alias("key"), "value", event.alias(DELETION), TAKEN)
+    # truncates are rare, and their rows are small
+    parts = F.broadcast(truncates.withColumnsRenamed({"partition": "of", "offset": "until", DELETED_AT: "at"}))
+    passed = (F.col("partition") == F.col("of")) & F.col("offset").between(F.col("since") + 1, F.col("until") - 1)
+    found = latest.where(~_is_truncate()).join(parts, passed)
+    found = found.select(key.decode(F.col("key")).alias("key"), "value", event.alias(DELETION), TAKEN, "at")
     events = _shapes_of(found, DELETION, shapes)
     decoded = found.where(F.col("key").isNotNull()).select(
-        *("key", "value", TAKEN), *(shape.decode_change(F.col(DELETION)).alias(f"event{shape.id}") for shape in events)
+        *("key", "value", TAKEN, "at"),
+        *(shape.decode_change(F.col(DELETION)).alias(f"event{shape.id}") for shape in events),
     )
     is_deletion = reduce(
         Column.__or__,
@@ -191,7 +207,7 @@ def before_truncates(latest: DataFrame, known: Facts, shapes: TableShapes, at: C
     return decoded.select(
         *(F.col("key")[key.fields[name]].cast(shapes.columns[name]).alias(name) for name in key.types),
         F.lit(True).alias(DELETED),
-        F.when(is_deletion, _time("d", events)).otherwise(at).alias(DELETED_AT),
+        F.when(is_deletion, _time("d", events)).otherwise(F.col("at")).alias(DELETED_AT),
     )
 
 

@@ -237,6 +237,31 @@ def test_a_truncate_that_nothing_follows_deletes_all_rows(world: World) -> None:
     assert world.deleted() == {}
 
 
+def test_each_row_has_the_time_of_the_first_truncate_after_it(world: World) -> None:
+    first, pipeline = world.pipeline.lsn, world.pipeline
+    with pipeline.transaction() as tx:
+        tx.put("t", row(1, 11))
+        tx.delete("t", 2)
+    deleted = pipeline.lsn
+    at = []
+    for number in range(3):
+        with pipeline.transaction() as tx:
+            tx.truncate("t")
+            tx.put("t", row(3, 30 + number))
+            if number < 2:
+                for created in range(300, 310):
+                    tx.put("t", row(created + 10 * number))
+            tx.put("t", row(500))
+            tx.delete("t", 500)
+        at.append(pipeline.lsn)
+    world.step()
+    expected: dict[int, tuple[int | None, int]] = {number: (number, at[0]) for number in range(ROWS) if number != 3}
+    expected |= {created + 10 * number: (None, at[number + 1]) for number in range(2) for created in range(300, 310)}
+    expected |= {ROWS: (None, first), 1: (1, at[0]), 2: (2, deleted), 500: (None, at[2])}
+    assert world.deleted() == expected
+    assert world.differing() == set()
+
+
 def test_a_view_may_name_the_key_in_another_order_and_the_table_may_get_another(bench: Make) -> None:
     world = World(bench, key=("city", "id"))
     with world.pipeline.transaction() as tx:
