@@ -55,8 +55,9 @@ def verify(
 
     All are compared with one read of the source. Raises SourceError (TR-223) for views in `names` whose tables are not
     captured, and ConfigError (TR-137) if topics are logs of inserts. `timeout_s` limits the wait for the consistent
-    point, and the wait for each view; the error names the part that was late. A view whose table is parked or still
-    incomplete does not stop the others: its error (TR-343) is raised after their results.
+    point, and the wait for each view; the error names the part that was late. A view that is late, or whose table is
+    parked, does not stop the others: its error (TR-343) is raised after their results. After a late one, the others are
+    not waited for: they have had the same time.
     """
     if config.source.publish == "insert":
         raise ConfigError(
@@ -96,15 +97,14 @@ def verify(
         on_progress("waiting for a consistent point of the source", 0, None)
         x = read_source(config, forms, found.filters, sides, timeout_s, on_progress)
         say(f"source read at {format_lsn(x)}")
+        wait_s = timeout_s
         for name, table in tables.items():
             began = time.monotonic()
             on_progress(f"{name}: waiting for the view to reach {format_lsn(x)}", 0, None)
-            state = _wait(config, name, x, timeout_s)
+            state = _wait(config, name, x, wait_s)
             if state is None:
-                error, is_incomplete = _behind(config, name, x, timeout_s)
-                if not is_incomplete:
-                    raise error
-                late.append(error)
+                wait_s = 0
+                late.append(_behind(config, name, x, timeout_s))
                 continue
             cut, side, form = state.cut, sides[table], forms[table]
             side.start_view()
@@ -219,8 +219,8 @@ def _is_parked(name: str, table: Table) -> SinkError:
     )
 
 
-def _behind(config: Config, name: str, x: int, timeout_s: float) -> tuple[SinkError, bool]:
-    """Return the error for a view that is late, and whether it waits for an incomplete table."""
+def _behind(config: Config, name: str, x: int, timeout_s: float) -> SinkError:
+    """Return the error (TR-343) for a view that is late. Raises SinkError (TR-342) if the topics are, so all views."""
     stored, _ = read_stored(config)
     there = stored.here.flushed_lsn if stored else 0
     record = read_views(config.kafka, Topics(config.kafka.prefix)).get(name)
@@ -228,19 +228,17 @@ def _behind(config: Config, name: str, x: int, timeout_s: float) -> tuple[SinkEr
     waits = sentence(waited_for(config, name, record, read_waits(config, stored)))
     detail = f"The source was read at {format_lsn(x)}; topics are at {format_lsn(there)}, the view has {applied}."
     if there < x:
-        late = SinkError(
+        raise SinkError(
             "TR-342",
             f"the topics did not reach the LSN of the source read within {timeout_s:.0f} s",
             detail=detail,
             hint="tailrace run  # is the daemon running?",
         )
-        return late, False
-    late = SinkError(
+    return SinkError(
         "TR-343",
         f'view "{name}" did not reach the LSN of the source read within {timeout_s:.0f} s',
         detail=detail + (f" It {waits}." if waits else ""),
         hint="tailrace snapshot status  # repeat the comparison when the table is complete"
         if waits
-        else "tailrace views follow  # is the job that maintains the view running?",
+        else "tailrace views follow  # if it runs, and the view advances: repeat with a longer --timeout",
     )
-    return late, bool(waits)

@@ -323,10 +323,11 @@ def test_a_restart_parks_what_the_database_changed_and_refuses_what_the_configur
 
 
 def _is_left_out_of_verify(config: Config, shop: psycopg.Connection[Any], folder: Path) -> None:
-    """Compare views of both tables: the one of the parked table is named, the other one is compared."""
+    """Compare views of both tables: that of the parked table and a late one are named, the other one is compared."""
     uri, location = f"{folder}/catalog.db", f"file://{folder}/data"
     warehouse = Warehouse(uri=f"jdbc:sqlite:{uri}", location=location)
-    views = {name: View(table=f"public.{name}") for name in ("prices", "other")}
+    tables = {"never": "other", "prices": "prices", "other": "other"}  # no job maintains the first one
+    views = {name: View(table=f"public.{table}") for name, table in tables.items()}
     config = config.model_copy(update={"warehouse": warehouse, "views": views})
     catalog = load_catalog("tailrace", type="sql", uri=f"sqlite:///{uri}", warehouse=location)
     catalog.create_namespace(warehouse.namespace)
@@ -347,11 +348,13 @@ def _is_left_out_of_verify(config: Config, shop: psycopg.Connection[Any], folder
             record = ViewRecord("other", "warehouse", 1, cut, now_ms(), snapshot.snapshot_id)
             ViewsTopic(config.kafka, Topics(config.kafka.prefix)).publish(record)
 
-    compared = verify(config, [], timeout_s=30, limit=1, say=say)
+    compared = verify(config, [], timeout_s=15, limit=1, say=say)
     result = next(compared)
     assert (result.view, result.equal) == ("other", True)
     with pytest.raises(
-        SinkError, match=r'TR-343  view "prices" cannot be compared: its table "public\.prices" is parked'
-    ):
+        SinkError,
+        match=r'TR-343  view "prices" cannot be compared: its table "public\.prices" is parked; view "never"',
+    ) as late:
         next(compared)
+    assert "the view has nothing" in late.value.detail
     assert said[0] == "not compared: prices, table public.prices is parked (TR-430)"
