@@ -19,9 +19,10 @@ def lost_topics(
 ) -> dict[str, StateError]:
     """Return the error (TR-424) of each table whose topic has lost records; raise it for a topic of all tables.
 
-    It is also raised if no other table is left. `tables` are the captured tables by topic; topics of other tables may
-    have been deleted. `topics` are the existing topics. Compaction moves neither the first nor the end offset of a
-    partition.
+    The topics of all tables may be lost: the daemon then waits for their resume. Other servers than those of the cut
+    are found earlier, because they lack the topics of all tables. `tables` are the captured tables by topic; topics of
+    other tables may have been deleted. `topics` are the existing topics. Compaction moves neither the first nor the end
+    offset of a partition.
     """
     filled = any(offset for offsets in cut.offsets.values() for offset in offsets)
     for topic in (own.schemas, own.tables):
@@ -36,9 +37,6 @@ def lost_topics(
             raise records_lost(topic, detail, hint)
         table = tables[topic]
         lost[table] = records_lost(topic, detail, _remedy(table, topic, bootstrap, exists=topic in topics))
-    if len(lost) == len(tables):
-        for topic, table in tables.items():
-            raise records_lost(topic, lost[table].detail, hint)
     return lost
 
 

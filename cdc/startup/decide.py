@@ -30,7 +30,7 @@ automatically.
       slot confirmed past the position                                      TR-401   exit 6
       publication missing, recreated, or created later than the slot        TR-404   exit 6
       publication that leaves out an operation                              TR-426   exit 6
-      topic of the cut missing, shorter, truncated, other partition count   TR-424   exit 6; parks one of several tables
+      topic of the cut missing, shorter, truncated, other partition count   TR-424   parks the table, or exit 6
         ... of a table that is parked for it, and missing or empty          ... and create it again (`renew_topics`)
       topic settings that break a promise (`sinks.kafka.admin`, checked last)     TR-302   exit 5
       slot at or before the position                                        continue after the position

@@ -100,7 +100,7 @@ CODES: Final = (
         parks_table=True,
         cause="The topic was deleted, recreated or truncated, or has other partitions than when it was filled. With"
         " several brokers the daemon checks again for ten seconds before it reports this. It ends the daemon if the"
-        " topic is not that of one table, or if no other table is left.",
+        " topic is not that of one table.",
         remedy="If the table is parked, delete what is left of the topic, restart `tailrace run`, which creates the"
         " topic again, and run `tailrace table resume schema.table`. `tailrace table leave-out schema.table` continues"
         " without the table. If the daemon has ended, another `kafka.prefix` copies all tables again.",

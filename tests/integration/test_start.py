@@ -368,9 +368,6 @@ def test_a_table_whose_topic_has_lost_records_is_parked_alone(stopped: Pipeline,
     assert word in parked["detail"]
     if how == "deleted":
         assert f"{stopped.name}.public.t" not in stopped.topics()
-        # without any topic there is nothing to continue
-        stopped.delete(f"{stopped.name}.public.u")
-        assert_refused(stopped.path, "TR-424", 6, f"{stopped.name}.public.")
 
 
 @pytest.mark.parametrize("how", ["deleted", "made again", "with more partitions", "left out"])
@@ -424,6 +421,48 @@ def test_a_table_whose_topic_has_lost_records_is_resumed_by_the_lines_of_the_lis
         assert all(new.key == TRUNCATE_KEY for new in {each.partition: each for each in reversed(records)}.values())
     rows = {row for (row,) in stopped.connection.execute("SELECT id FROM t")}
     assert {key for (key,) in latest(read_topic(kafka.bootstrap, stopped.name, "public.t"))} == rows
+
+
+def test_a_pipeline_whose_only_table_has_lost_its_topic_waits_for_the_resume(fresh: Pipeline) -> None:
+    topic = f"{fresh.name}.public.t"
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        return tailrace(*words, "--config", str(fresh.path))
+
+    def wait_for_loss(daemon: Daemon) -> None:
+        """Wait until the table is parked and the slot advances past changes that nobody sends."""
+        wait_until(lambda: events(daemon, "table parked"), 90)
+        (parked,) = events(daemon, "table parked")
+        assert (parked["table"], parked["code"]) == ("public.t", "TR-424")
+        fresh.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
+        wait_for_state(fresh.config, fresh.connection, tables=[])
+        assert command("status").returncode == 7
+        assert "tailrace table resume public.t  # then" in command("table", "list").stdout
+        assert daemon.stop() == 0
+
+    def wait_for_resume(daemon: Daemon) -> None:
+        wait_until(lambda: events(daemon, "stream resumed"))
+        assert command("table", "resume", "t").returncode == 0
+        wait_for_state(fresh.config, fresh.connection)
+        assert command("status").returncode == 0
+        whole = command("verify", "--log")
+        assert whole.returncode == 0, whole.stdout + whole.stderr
+        rows = {row for (row,) in fresh.connection.execute("SELECT id FROM t")}
+        assert {key for (key,) in latest(read_topic(fresh.config.kafka.bootstrap, fresh.name, "public.t"))} == rows
+
+    fresh.execute("DROP TABLE u")
+    start_and_stop(fresh.config)
+    fresh.delete(topic)
+    with running(fresh.path) as daemon:
+        wait_for_loss(daemon)
+    with running(fresh.path) as daemon:
+        wait_for_resume(daemon)
+        # the same while the daemon runs
+        fresh.delete(topic)
+        fresh.execute("DELETE FROM t WHERE id = 5")
+        wait_for_loss(daemon)
+    with running(fresh.path) as daemon:
+        wait_for_resume(daemon)
 
 
 def test_a_topic_of_all_tables_that_was_deleted_is_refused(stopped: Pipeline) -> None:

@@ -242,11 +242,6 @@ _REFUSED: dict[str, tuple[str, int, str, list[Callable[[Found], Found]]]] = {
             )
         ],
     ),
-    "topic gone": ("TR-424", 6, "it had 10 offsets in 2 partitions", [_topic("app.public.t")]),
-    "topic made again": ("TR-424", 6, "ends at offset 0", [_topic("app.public.t", Bounds(0, 0), Bounds(0, 0))]),
-    "topic cut": ("TR-424", 6, "Partition 1 ends at offset 5", [_topic("app.public.t", Bounds(0, 4), Bounds(0, 5))]),
-    "topic's beginning gone": ("TR-424", 6, "begins at", [_topic("app.public.t", Bounds(0, 4), Bounds(1, 9))]),
-    "partition added": ("TR-424", 6, "3 partitions", [_topic("app.public.t", *[Bounds(0, 9)] * 3)]),
     "message topic gone": ("TR-424", 6, "app.message", [_topic("app.message")]),
     "schemas gone": ("TR-424", 6, "app.tailrace.schemas", [_topic("app.tailrace.schemas")]),
     "schemas empty": ("TR-424", 6, "app.tailrace.schemas", [_topic("app.tailrace.schemas", Bounds(0, 0))]),
@@ -312,16 +307,31 @@ def test_a_start_continues_from_the_stored_position(
     assert bool(note) == bool(start.notes)
 
 
-def test_of_several_tables_one_whose_topic_has_lost_records_is_only_named() -> None:
-    two = {"app.public.t": "public.t", "app.public.u": "public.u"}
-    other = [Bounds(0, 9), Bounds(0, 9)]
-    found = replace(_HEALTHY, tables=two, topics={**_HEALTHY.topics, "app.public.u": other})
+_LOST: dict[str, tuple[str, Callable[[Found], Found]]] = {
+    "gone": ("it had 10 offsets in 2 partitions", _topic("app.public.t")),
+    "made again": ("ends at offset 0", _topic("app.public.t", Bounds(0, 0), Bounds(0, 0))),
+    "cut": ("Partition 1 ends at offset 5", _topic("app.public.t", Bounds(0, 4), Bounds(0, 5))),
+    "beginning gone": ("begins at", _topic("app.public.t", Bounds(0, 4), Bounds(1, 9))),
+    "partition added": ("3 partitions", _topic("app.public.t", *[Bounds(0, 9)] * 3)),
+}
+
+
+@pytest.mark.parametrize("several", [True, False], ids=["several", "only"])
+@pytest.mark.parametrize(("word", "lose"), _LOST.values(), ids=_LOST)
+def test_a_table_whose_topic_has_lost_records_is_only_named(
+    word: str, lose: Callable[[Found], Found], several: bool
+) -> None:
+    found = _HEALTHY
+    if several:
+        two = {"app.public.t": "public.t", "app.public.u": "public.u"}
+        found = replace(found, tables=two, topics={**found.topics, "app.public.u": [Bounds(0, 9), Bounds(0, 9)]})
     assert decide(found).lost == {}
-    start = decide(_topic("app.public.t")(found))
+    start = decide(lose(found))
     assert start.origin == decide(found).origin
     assert start.lost.keys() == {"public.t"}
     error = start.lost["public.t"]
     assert (error.code, "tailrace table leave-out public.t" in error.hint) == ("TR-424", True)
+    assert word in error.detail
 
 
 _FIRST = {
