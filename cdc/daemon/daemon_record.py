@@ -83,7 +83,7 @@ class _Recorder:
             self._written = None
         elif health.state == "retrying" and error is not None:
             self.write("retrying", error.code, error.message)
-        elif health.state in ("copying", "streaming"):
+        elif health.state in ("copying", "streaming") or health.fill is not None:
             self.write("running")
 
     def write(self, state: DaemonState, code: str | None = None, message: str | None = None) -> None:

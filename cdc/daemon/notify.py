@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from tailrace.cdc.health.health import Health
+from tailrace.sinks.kafka.skip_offsets import Fill
 
 _EVERY_S: Final = 1.0
+_LONGER_US: Final = 60_000_000
+"""Time that a start may take from now on, in microseconds, while it fills a topic; 90 s are systemd's default."""
 
 
 @contextmanager
@@ -46,9 +49,13 @@ def notifying(health: Health, environment: Mapping[str, str] = os.environ) -> It
 def _tell(supervisor: socket.socket, health: Health, closed: threading.Event, watchdog_s: float) -> None:
     every_s = min(_EVERY_S, watchdog_s / 3) if watchdog_s else _EVERY_S
     said_ready = False
+    fill: Fill | None = None
     while not closed.wait(every_s):
         if not said_ready and health.ready()[0]:
             said_ready = _send(supervisor, "READY=1")
+        if not said_ready and health.fill not in (None, fill):
+            fill = health.fill
+            _send(supervisor, f"EXTEND_TIMEOUT_USEC={_LONGER_US}")
         if watchdog_s and health.live()[0]:
             _send(supervisor, "WATCHDOG=1")
 

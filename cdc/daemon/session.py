@@ -101,7 +101,7 @@ class Session:
             return self._first_start(found)
         # the start is refused later if there is no publication
         self._own_slot(found.publications.names if found.publications else [config.source.publication])
-        renew_topics(config, found, start.lost, self._transactional_id())
+        renew_topics(config, found, start.lost, self._transactional_id(), self._health, self._stop)
         self._fence()
         found, start = settled(config, self._connection, owned=True)
         assert start.origin is not None

@@ -176,10 +176,9 @@ class SlotWatch:
     def _see_stall(self, source: SourceState | None, before: SourceState | None) -> None:
         health = self._health
         record = health.record
-        position = None if record is None else (record.here.position, record.here.flushed_lsn)
         # no answer: there may be WAL; no record: the start takes long
         behind = source is None or record is None or source.wal_lsn > record.here.flushed_lsn
-        stood_s = self._standstill.look(time.monotonic(), position, behind=behind)
+        stood_s = self._standstill.look(time.monotonic(), health.moved, behind=behind)
         recovers = self._recovery.look(time.monotonic(), health, source)
         if stood_s is None:
             if health.stall is not None:

@@ -21,6 +21,7 @@ from tailrace.schemas.errors import SourceError, TailraceError
 from tailrace.schemas.records.layout import Parked
 from tailrace.schemas.records.position import PositionRecord
 from tailrace.sinks.kafka.producer import KafkaSink
+from tailrace.sinks.kafka.skip_offsets import Fill
 from tailrace.snapshot.progress import ReadProgress
 
 State = Literal["starting", "copying", "streaming", "standby", "retrying"]
@@ -58,10 +59,11 @@ class Health:
 
     `address` is that of the HTTP server, if there is one. `record` is the newest position record in Kafka,
     `committed_at` (time.time()) when this process last wrote one, `committed_once` is set by the first. `parked` are
-    the tables that `record` names as parked. `changed_at` has the time of each topic's newest records. `delivery_s` is
-    the time from the source's commit to Kafka's, of the newest transaction. `past_errors` are the newest errors, oldest
-    first. `lag` is written by both threads. `full_at` is when the slot reaches its limit at the recent rate. `missing`
-    are tables that match `source.tables` and are in no publication. `lost_topics` have lost records.
+    the tables that `record` names as parked. `fill` is set while a start fills a topic. `changed_at` has the time of
+    each topic's newest records. `delivery_s` is the time from the source's commit to Kafka's, of the newest
+    transaction. `past_errors` are the newest errors, oldest first. `lag` is written by both threads. `full_at` is when
+    the slot reaches its limit at the recent rate. `missing` are tables that match `source.tables` and are in no
+    publication. `lost_topics` have lost records.
     """
 
     def __init__(self, slot: str) -> None:
@@ -73,6 +75,7 @@ class Health:
         self.sink: KafkaSink | None = None
         self.record: PositionRecord | None = None
         self.parked: Mapping[str, Parked] = {}
+        self.fill: Fill | None = None
         self.committed_at: float | None = None
         self.committed_once = threading.Event()
         self.kafka_transactions = 0
@@ -100,6 +103,18 @@ class Health:
         self.lag.resume(stored.here.flushed_lsn, wal_lsn)
         self.sink, self.record, self.state = sink, stored, "starting"
         self.sessions += 1
+
+    def fills(self, fill: Fill | None) -> None:
+        """Record how far a start has filled a topic, or None at the end. It is no retry any more."""
+        if fill is not None:
+            self.state = "starting"
+        self.fill = fill
+
+    @property
+    def moved(self) -> object:
+        """A value that changes whenever the position or a start advances."""
+        record = self.record
+        return (record and (record.here.position, record.here.flushed_lsn), self.fill)
 
     def streaming(self) -> None:
         """Record that the loop begins, and clear the earlier error."""
@@ -178,6 +193,9 @@ class Health:
             return None
         if self.stall is not None:
             return self.stall.cause
+        fill = self.fill
+        if fill is not None:
+            return f'topic "{fill.topic}" is created again: {fill.done} of {fill.total} offsets are filled'
         if self.state in ("copying", "streaming"):
             lost = f"topics have lost records: {', '.join(self.lost_topics)} (TR-424)" if self.lost_topics else None
             return self.kafka_error or lost

@@ -58,6 +58,9 @@ def cause_of(health: Health, source: SourceState | None, before: SourceState | N
     if PostgreSQL did not answer.
     """
     if health.state in ("starting", "retrying"):
+        fill = health.fill
+        if fill is not None:
+            return f'topic "{fill.topic}" is created again, and Kafka does not accept the records that fill it'
         if health.error is not None:
             return f"restarting after {health.error.code}: {health.error.message}"
         made = source is not None and source.slot is not None and source.slot.confirmed_flush_lsn > 0

@@ -69,6 +69,8 @@ def _daemon(health: Health, status: Status | None) -> Iterator[Problem]:
         yield Problem("bad", "The daemon is retrying", error.message, error.code, error.hint or None)
     if health.stall is not None:
         yield Problem("bad", "The position does not move", health.stall.cause)
+    if (fill := health.fill) is not None:
+        yield Problem("warn", "A topic is being filled", f"{fill.topic}: {fill.done} of {fill.total} offsets")
     if health.lost_topics:
         yield Problem("bad", "Topics have lost records", ", ".join(health.lost_topics), "TR-424")
 

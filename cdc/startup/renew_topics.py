@@ -10,10 +10,14 @@ earlier cuts' being states of it. A topic that still has records is left to a pe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import structlog
 
+from tailrace.cdc.health.health import Health
 from tailrace.cdc.startup.decide import Found
 from tailrace.cdc.tables.destinations import table_spec
 from tailrace.schemas.config.model import Config
@@ -21,16 +25,52 @@ from tailrace.schemas.records.position import RECORDS_LOST
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
 from tailrace.sinks.kafka.admin import ensure_topics, setting_errors
-from tailrace.sinks.kafka.skip_offsets import skip_offsets
+from tailrace.sinks.kafka.skip_offsets import Fill, skip_offsets
 
 log = structlog.get_logger()
 
+_EVERY_S: Final = 10.0
+"""Minimum interval of the log lines about one topic."""
 
-def renew_topics(config: Config, found: Found, lost: Iterable[str], transactional_id: str) -> None:
+
+class FillReport:
+    """Reports which offsets are being skipped: to `health`, and to the log at the begin and at most every 10 s."""
+
+    def __init__(self, health: Health, stop: threading.Event, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` returns seconds."""
+        self._health = health
+        self._stop = stop
+        self._clock = clock
+        self._topic = ""
+        self._began_at = self._said_at = 0.0
+
+    def may_continue(self, fill: Fill) -> bool:
+        """Report this state; return false once the daemon is to stop. The next start continues with the rest."""
+        now = self._clock()
+        self._health.fills(fill)
+        if fill.topic != self._topic:
+            self._topic, self._began_at, self._said_at = fill.topic, now, now
+            log.warning("topic is being filled with aborted records", topic=fill.topic, records=fill.total)
+        elif now - self._said_at >= _EVERY_S:
+            self._said_at = now
+            left_s = (now - self._began_at) * (fill.total - fill.done) / max(1, fill.done)
+            log.info(
+                "topic fill progress",
+                topic=fill.topic,
+                records=f"{fill.done}/{fill.total}",
+                seconds_left=round(left_s),
+            )
+        return not self._stop.is_set()
+
+
+def renew_topics(
+    config: Config, found: Found, lost: Iterable[str], transactional_id: str, health: Health, stop: threading.Event
+) -> None:
     """Create the missing topics of those of the tables `lost` that the stored position has parked for it.
 
     Also fences producers with this transactional id. Left as they are: tables that a person leaves out, and topics with
-    records, other settings or another number of partitions. SinkError if Kafka refuses.
+    records, other settings or another number of partitions. A topic that is half filled when `stop` is set remains so
+    until the next start; its table stays parked. SinkError if Kafka refuses.
     """
     if found.stored is None:
         return
@@ -47,6 +87,10 @@ def renew_topics(config: Config, found: Found, lost: Iterable[str], transactiona
             log.warning("topic not usable again", error=error.message, hint=error.hint)
             specs.remove(spec)
     ensure_topics(kafka, specs)
-    renewed = skip_offsets(kafka, {each.name: topics[each.name] for each in specs}, transactional_id)
+    ends = {each.name: topics[each.name] for each in specs}
+    try:
+        renewed = skip_offsets(kafka, ends, transactional_id, FillReport(health, stop).may_continue)
+    finally:
+        health.fills(None)
     for topic in sorted(renewed):
         log.warning("topic created again", topic=topic, table=found.tables[topic], hint="tailrace table resume")

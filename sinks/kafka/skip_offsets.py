@@ -6,7 +6,8 @@ and they compress to almost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaException, Producer
@@ -25,11 +26,27 @@ _KEY: Final = b"\0"
 """A compacted topic accepts no record without a key."""
 
 
-def skip_offsets(kafka: Kafka, ends: Mapping[str, Sequence[int]], transactional_id: str) -> set[str]:
-    """Move the end offsets of each topic's partitions to `ends` or past them; return the topics that have no record.
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The offsets of a topic that are being skipped: `done` of `total`, of all partitions."""
+
+    topic: str
+    done: int
+    total: int
+
+
+def skip_offsets(
+    kafka: Kafka,
+    ends: Mapping[str, Sequence[int]],
+    transactional_id: str,
+    may_continue: Callable[[Fill], bool] = lambda _: True,
+) -> set[str]:
+    """Move the end offsets of each topic's partitions to `ends` or past them; return the topics for which it is done.
 
     A topic with a committed record, or with a partition that begins after its offset 0, is left unchanged. One that was
-    left half done continues. About 5 s per million offsets. SinkError if Kafka refuses.
+    left half done continues. About 5 s per million offsets. `may_continue` is called before each 50,000 offsets
+    of a topic; if it returns false, this topic and the remaining ones are left as they are. SinkError if Kafka
+    refuses.
     """
     options = client_options(kafka)
     producer = Producer(
@@ -49,20 +66,32 @@ def skip_offsets(kafka: Kafka, ends: Mapping[str, Sequence[int]], transactional_
         for topic, bounds in topic_bounds(kafka, ends).topics.items():
             if any(each.first for each in bounds) or any(messages_to(options, topic, [each.end for each in bounds])):
                 continue
-            for partition, (found, end) in enumerate(zip(bounds, ends[topic], strict=True)):
-                _skip(producer, topic, partition, end - found.end)
+            counts = [max(0, end - found.end) for found, end in zip(bounds, ends[topic], strict=True)]
+            if not _skip_all(producer, topic, counts, may_continue):
+                break
             skipped.add(topic)
         return skipped
     except KafkaException as error:
         raise kafka_error(kafka, error.args[0]) from None
 
 
+def _skip_all(producer: Producer, topic: str, counts: Sequence[int], may_continue: Callable[[Fill], bool]) -> bool:
+    """Skip these numbers of offsets of the partitions; return whether all are skipped."""
+    done, total = 0, sum(counts)
+    for partition, count in enumerate(counts):
+        left = count
+        while left > 0:
+            if not may_continue(Fill(topic, done, total)):
+                return False
+            now = min(left, _SLICE)
+            _skip(producer, topic, partition, now)
+            left, done = left - now, done + now
+    return True
+
+
 def _skip(producer: Producer, topic: str, partition: int, count: int) -> None:
-    while count > 0:
-        now = min(count, _SLICE)
-        producer.begin_transaction()
-        for _ in range(now):
-            producer.produce(topic, None, _KEY, partition)
-        producer.flush(TIMEOUT)
-        producer.abort_transaction(TIMEOUT)
-        count -= now
+    producer.begin_transaction()
+    for _ in range(count):
+        producer.produce(topic, None, _KEY, partition)
+    producer.flush(TIMEOUT)
+    producer.abort_transaction(TIMEOUT)

@@ -10,7 +10,7 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.model import Kafka
 from tailrace.sinks.kafka.offsets import topic_bounds
 from tailrace.sinks.kafka.read_topic import messages_to
-from tailrace.sinks.kafka.skip_offsets import skip_offsets
+from tailrace.sinks.kafka.skip_offsets import Fill, skip_offsets
 
 
 def test_no_record_is_visible_before_the_offsets_that_are_skipped(servers: Servers, prefix: str) -> None:
@@ -25,7 +25,20 @@ def test_no_record_is_visible_before_the_offsets_that_are_skipped(servers: Serve
     producer.produce(used, b"v", b"k", 1)
     producer.flush()
     ends = {empty: [120_001, 0], used: [5, 5]}
-    for _ in range(2):  # a second attempt finds only aborted records, and nothing to do
+    fills: list[Fill] = []
+
+    def seen(fill: Fill) -> bool:
+        fills.append(fill)
+        return len(fills) != 2
+
+    assert skip_offsets(kafka, ends, f"tailrace-{prefix}", seen) == set(), "it was stopped"
+    assert fills == [Fill(empty, 0, 120_001), Fill(empty, 50_000, 120_001)]
+    rest = 120_001 - topic_bounds(kafka, ends).topics[empty][0].end
+    assert 69_900 < rest <= 70_001
+    fills.append(Fill("", 0, 0))
+    assert skip_offsets(kafka, ends, f"tailrace-{prefix}", seen) == {empty}
+    assert fills[3:] == [Fill(empty, 0, rest), Fill(empty, 50_000, rest)]
+    for _ in range(2):  # a later attempt finds only aborted records, and nothing to do
         assert skip_offsets(kafka, ends, f"tailrace-{prefix}") == {empty}
         found = topic_bounds(kafka, ends).topics
         assert [each.first for each in found[empty]] == [0, 0]

@@ -457,6 +457,9 @@ def test_a_pipeline_whose_only_table_has_lost_its_topic_waits_for_the_resume(fre
         wait_for_loss(daemon)
     with running(fresh.path) as daemon:
         wait_for_resume(daemon)
+        (filled,) = events(daemon, "topic is being filled with aborted records")
+        assert filled["topic"] == topic
+        assert filled["records"] >= 20
         # the same while the daemon runs
         fresh.delete(topic)
         fresh.execute("DELETE FROM t WHERE id = 5")

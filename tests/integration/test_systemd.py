@@ -18,6 +18,7 @@ from tailrace.cdc.daemon.notify import notifying
 from tailrace.cdc.dev.state import Servers
 from tailrace.cdc.health.health import Health
 from tailrace.schemas.errors import ConfigError, StateError
+from tailrace.sinks.kafka.skip_offsets import Fill
 from tests.support.daemon import ROOT, events, running, write_config
 
 _UNITS = [ROOT / "docker" / name for name in ("tailrace.service", "tailrace-views.service")]
@@ -76,6 +77,20 @@ def test_a_hanging_loop_ends_the_watchdog_messages(supervisor: socket.socket) ->
         # messages already sent may still arrive
         with pytest.raises(TimeoutError):
             _received(supervisor, b"")
+
+
+def test_a_start_that_fills_a_topic_gets_more_time_while_it_moves(supervisor: socket.socket) -> None:
+    health = Health("slot")
+    longer = b"EXTEND_TIMEOUT_USEC=60000000"
+    with notifying(health, _address(supervisor, watchdog_s=0.15)):
+        for done in (0, 50_000):
+            health.fills(Fill("app.public.t", done, 100_000))
+            _received(supervisor, longer)
+        # the same state gets no more
+        assert {supervisor.recv(100) for _ in range(5)} == {b"WATCHDOG=1"}
+        health.fills(None)
+        health.streaming()
+        _received(supervisor, b"READY=1")
 
 
 def test_notifying_works_without_systemd() -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
+
+from structlog.testing import capture_logs
 
 from tailrace.cdc.daemon.metrics import HealthCollector
 from tailrace.cdc.health.health import STATES, Health, Stall
 from tailrace.cdc.health.lag import LagMeter
 from tailrace.cdc.health.source_state import SourceState
 from tailrace.cdc.postgres.slot import Slot
+from tailrace.cdc.startup.renew_topics import FillReport
 from tailrace.cdc.tables.position import new_origin
 from tailrace.schemas.errors import SinkError, SourceError
 from tailrace.schemas.lsn import Position
 from tailrace.schemas.metrics import DAEMON
 from tailrace.schemas.records.layout import Parked
 from tailrace.schemas.records.position import Cut, Diverted
+from tailrace.sinks.kafka.skip_offsets import Fill
 from tailrace.sinks.serving.families import Metrics
 
 _CUT = Cut(Position(1, 400, 0), 401, 1_700_000_000_000_000, "1", 1, {})
@@ -153,6 +158,40 @@ def test_readiness_names_the_reason_and_the_error() -> None:
     health.stall = Stall(0.0, "a commit takes long")
     assert health.ready()[1]["reason"] == "a commit takes long"
     assert health.ready()[1]["stalled_since"] == "1970-01-01T00:00:00+00:00"
+
+
+def test_a_start_that_fills_a_topic_says_how_far_it_is_and_is_live() -> None:
+    health = Health("s")
+    health.failed(SinkError("TR-301", "no answer from Kafka"))
+    health.fills(Fill("app.public.t", 50_000, 120_000))
+    assert health.live()[0]
+    ready, body = health.ready()
+    assert (ready, body["state"]) == (False, "starting")
+    assert body["reason"] == 'topic "app.public.t" is created again: 50000 of 120000 offsets are filled'
+    health.fills(None)
+    health.streaming()
+    assert health.ready()[0]
+
+
+def test_a_long_fill_is_logged_at_its_begin_and_every_ten_seconds() -> None:
+    health, stop, now = Health("s"), threading.Event(), 1000.0
+    report = FillReport(health, stop, lambda: now)
+    with capture_logs() as lines:
+        for topic in ("app.public.t", "app.public.u"):
+            for done in range(0, 125_000, 1000):
+                assert report.may_continue(Fill(topic, done, 125_000))
+                assert health.fill == Fill(topic, done, 125_000)
+                now += 0.25
+    begun = [line for line in lines if line["event"] == "topic is being filled with aborted records"]
+    assert [(line["topic"], line["records"]) for line in begun] == [
+        ("app.public.t", 125_000),
+        ("app.public.u", 125_000),
+    ]
+    progress = [line for line in lines if line["event"] == "topic fill progress"]
+    assert [line["records"] for line in progress] == ["40000/125000", "80000/125000", "120000/125000"] * 2
+    assert [line["seconds_left"] for line in progress[:3]] == [21, 11, 1]
+    stop.set()
+    assert not report.may_continue(Fill("app.public.u", 124_000, 125_000))
 
 
 def test_readiness_lists_parked_tables_and_stays() -> None:

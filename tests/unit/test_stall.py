@@ -13,6 +13,7 @@ from tailrace.cdc.health.source_state import OpenTransaction, SourceState
 from tailrace.cdc.health.stall import Recovery, Standstill, cause_of
 from tailrace.cdc.postgres.slot import Slot
 from tailrace.schemas.errors import SinkError
+from tailrace.sinks.kafka.skip_offsets import Fill
 
 
 def test_no_stall_without_wal_to_read() -> None:
@@ -35,6 +36,18 @@ def test_a_stall_is_counted_from_the_last_move() -> None:
     assert still.look(170, 2, behind=True) == 70
     assert still.look(175, 3, behind=True) is None
     assert still.look(230, 3, behind=True) is None
+
+
+def test_a_start_that_fills_a_topic_moves() -> None:
+    still, health = Standstill(60), Health("s")
+    for now in range(0, 600, 5):
+        health.fills(Fill("app.public.t", now, 1000))
+        assert still.look(now, health.moved, behind=True) is None
+    assert still.look(650, health.moved, behind=True) is None
+    assert still.look(655, health.moved, behind=True) == 60, "Kafka does not answer"
+    assert '"app.public.t"' in cause_of(health, source(), source())
+    health.fills(None)
+    assert still.look(660, health.moved, behind=True) is None
 
 
 def source(sent_lsn: int | None = 500, wait_event: str | None = None, active_pid: int | None = 7) -> SourceState:
