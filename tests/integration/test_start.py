@@ -423,6 +423,53 @@ def test_a_table_whose_topic_has_lost_records_is_resumed_by_the_lines_of_the_lis
     assert {key for (key,) in latest(read_topic(kafka.bootstrap, stopped.name, "public.t"))} == rows
 
 
+def test_a_table_without_a_key_whose_topic_was_deleted_is_resumed_with_each_row_once(fresh: Pipeline) -> None:
+    fresh.execute("CREATE TABLE event (n int); INSERT INTO event SELECT generate_series(1, 20)")
+    start_and_stop(fresh.config)
+    topic, kafka = f"{fresh.name}.public.event", fresh.config.kafka
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        return tailrace(*words, "--config", str(fresh.path))
+
+    def position() -> PositionRecord:
+        record = read_position(kafka, Topics(fresh.name), fresh.name)
+        assert record is not None
+        return record
+
+    last = position().here.offsets[topic]
+    assert len(last) == 1, "without keys, only one partition has an order"
+    assert last[0] >= 20
+    fresh.delete(topic)
+    fresh.execute("DELETE FROM event WHERE n <= 3; INSERT INTO event VALUES (7), (100)")
+    with running(fresh.path) as daemon:
+        wait_until(lambda: position().parked == {"public.event": "TR-424"})
+        wait_for_state(fresh.config, fresh.connection, tables=["public.t"])
+        assert position().state_for(["public.event"]) is None, "a late reader would find an empty topic"
+        assert daemon.stop() == 0
+    with running(fresh.path) as daemon:
+        wait_for_state(fresh.config, fresh.connection, tables=["public.t"])
+        fresh.execute("INSERT INTO event VALUES (101)")  # dropped: the table is parked
+        assert command("table", "resume", "event").returncode == 0
+        wait_for_state(fresh.config, fresh.connection)
+        fresh.execute("INSERT INTO event VALUES (102)")
+        wait_for_state(fresh.config, fresh.connection)
+        assert command("status").returncode == 0
+        whole = command("verify", "--log")
+        assert whole.returncode == 0, whole.stdout + whole.stderr
+        assert daemon.stop() == 0
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (settings,) = [each.result() for each in fresh.admin.describe_configs([resource]).values()]
+    assert settings["cleanup.policy"].value == "delete", "compaction would need keys"
+    # a view continues at the offsets that it has applied, and another consumer begins with the topic
+    for starts in (last, [0]):
+        ends = position().here.offsets[topic]
+        found = list(chain(*read_to({"bootstrap.servers": kafka.bootstrap}, topic, ends, starts)))
+        assert [number for number, each in enumerate(found) if each.key == TRUNCATE_KEY] == [0]
+    rows = sorted(n for (n,) in fresh.connection.execute("SELECT n FROM event"))
+    records = read_topic(kafka.bootstrap, fresh.name, "public.event")
+    assert sorted(each.value["after"]["n"] for each in records if each.value and each.value["op"] != "t") == rows
+
+
 def test_a_pipeline_whose_only_table_has_lost_its_topic_waits_for_the_resume(fresh: Pipeline) -> None:
     topic = f"{fresh.name}.public.t"
 
