@@ -1,17 +1,19 @@
-"""Latency of a table's changes to its view before, while and after another table is read again.
+"""Latency of a table's changes to its views before, while and after another table is read again.
 
 Four phases: `before`; `during`, while the table is read; `catch_up`, until the view that joins it shows the newest
-state; `after`.
+state; `after`. The ratios are those of the latency to `before`.
 
     python -m tests.bench.reread [--rows 5000000] [--read-seconds 120] [--seconds 60] [--warm-up 120] [--rate 20]
         [--output FILE]
 
 The large table has `--rows` rows; an ALTER TABLE causes all of them to be read again, at a rate that takes about
-`--read-seconds`. Meanwhile rows of a small table are changed, one a transaction. Two views are followed: one of the
-small table, and one that joins it with the large one, and does not advance while that is incomplete. A view shows a
-transaction once its record on the views topic names an LSN at or past it. The report has what `status` and the job say
-about the join meanwhile, and the load average at the end of each phase. At the end both views are compared with
-PostgreSQL.
+`--read-seconds`. Meanwhile rows of a small table are changed, one a transaction. Three views are followed: two of the
+small table (its rows, and a sum of groups), and one that joins it with the large one, and does not advance while that
+is incomplete. A view shows a transaction once its record on the views topic names an LSN at or past it. The report has
+what `status` and the job say about the join meanwhile (`says_why`: whether they name the large table), and the load
+average at the end of each phase. The job says it once the join is at the newest state before the ALTER TABLE: give the
+read more seconds than a batch takes. The run fails if the join advances to a cut after the ALTER TABLE before the read
+is complete, or if a view differs from PostgreSQL at the end.
 """
 
 from __future__ import annotations
@@ -53,8 +55,13 @@ _SETUP = (
     f"INSERT INTO small SELECT g, 0 FROM generate_series(1, {_SMALL_ROWS}) g",
 )
 _JOIN = "SELECT s.id, s.n, l.name FROM public.small s JOIN public.large l ON l.id = s.id"
-_VIEWS = f'[views.small]\ntable = "public.small"\n[views.joined]\nquery = "{_JOIN}"\nkey = ["id"]\n'
-_NAMES = ["small", "joined"]
+_SUMS = "SELECT s.id % 10 AS digit, count(*) AS rows, sum(s.n) AS total FROM public.small s GROUP BY s.id % 10"
+_VIEWS = (
+    f'[views.small]\ntable = "public.small"\n[views.sums]\nquery = "{_SUMS}"\nkey = ["digit"]\n'
+    f'[views.joined]\nquery = "{_JOIN}"\nkey = ["id"]\n'
+)
+_OTHERS = ["small", "sums"]
+_NAMES = [*_OTHERS, "joined"]
 
 
 class Load:
@@ -117,7 +124,8 @@ def measure(servers: Servers, folder: Path, arguments: argparse.Namespace) -> di
             for name in _NAMES:
                 check(connection, config, name)
         said = _said((folder / "follow.log").read_bytes())
-    return {"read_bytes_per_s": limit, **_figures(changes.committed, phases, watch), **said}
+    says_why = {"status": "public.large" in str(phases.status), "job": "public.large" in str(said["waiting"])}
+    return {"read_bytes_per_s": limit, **_figures(changes.committed, phases, watch), "says_why": says_why, **said}
 
 
 _SPANS = ("before", "during", "catch_up", "after")
@@ -125,11 +133,16 @@ _SPANS = ("before", "during", "catch_up", "after")
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """Commits at which phases begin, and the last one ends; when the large table was incomplete."""
+    """Commits at which phases begin, and the last one ends; when the large table was incomplete.
+
+    No cut from `altered_lsn`, an LSN after the ALTER TABLE, to `incomplete_lsn` is a state of the large table.
+    """
 
     starts: Sequence[int]
     loads: Sequence[float]
     altered: float
+    altered_lsn: int
+    incomplete_lsn: int
     complete: float
     status: Sequence[str]
 
@@ -150,10 +163,20 @@ def _phases(
     end_phase()
     altered = time.time()
     connection.execute("ALTER TABLE large ADD note text DEFAULT 'note'")
+    row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    altered_lsn = parse_lsn(row[0])
     wait_for(config, lambda record: record.incomplete_tables)
     changes.run(arguments.read_seconds / 4)
     status = [text.strip() for text in status_lines(read_status(config)) if "waits for" in text]
-    changes.run(arguments.read_seconds, lambda record: record is not None and not record.incomplete_tables)
+    incomplete: list[int] = [altered_lsn]
+
+    def is_complete(record: PositionRecord | None) -> bool:
+        if record is not None and record.incomplete_tables:
+            incomplete[0] = record.here.flushed_lsn
+        return record is not None and not record.incomplete_tables
+
+    changes.run(arguments.read_seconds, is_complete)
     complete = time.time()
     end_phase()
     first = changes.committed[-1][0]
@@ -161,15 +184,31 @@ def _phases(
     end_phase()
     changes.run(arguments.seconds)
     end_phase()
-    return _Phases(starts, loads, altered, complete, status)
+    return _Phases(starts, loads, altered, altered_lsn, incomplete[0], complete, status)
 
 
 def _figures(committed: Committed, phases: _Phases, watch: Watch) -> dict[str, Any]:
-    """Return the latencies of the small table's view in each phase, and how long the join paused."""
-    shown = watch.seen["small"]
-    joined = [at for at, _ in watch.seen["joined"] if at > phases.altered]
+    """Return the latencies of the small table's views in each phase, and how long the join paused."""
+    shown = watch.seen["joined"]
+    joined = [at for at, _ in shown if at > phases.altered]
     moved = [at for at in joined if at < phases.complete]
-    figures = {}
+    early = [lsn for _, lsn in shown if phases.altered_lsn <= lsn <= phases.incomplete_lsn]
+    assert not early, "the join has advanced to a cut that is no state of the large table"
+    return {
+        "read_s": round(phases.complete - phases.altered, 1),
+        **{name: _view_figures(committed, phases, watch.seen[name]) for name in _OTHERS},
+        "joined": {
+            "last_moved_s_after_the_alter": round(max(moved) - phases.altered, 1) if moved else None,
+            "moved_again_s_after_the_read": round(
+                min(at for at in joined if at >= phases.complete) - phases.complete, 1
+            ),
+        },
+        "status": phases.status,
+    }
+
+
+def _view_figures(committed: Committed, phases: _Phases, shown: list[tuple[float, int]]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
     for name, (begin, end), average in zip(_SPANS, pairwise(phases.starts), phases.loads[1:], strict=True):
         span = committed[begin:end]
         batches = sum(span[0][1] <= at <= span[-1][1] for at, _ in shown)
@@ -180,17 +219,12 @@ def _figures(committed: Committed, phases: _Phases, watch: Watch) -> dict[str, A
             "batches": batches,
             "load_average": round(average, 1),
         }
-    return {
-        "read_s": round(phases.complete - phases.altered, 1),
-        "small": figures,
-        "joined": {
-            "last_moved_s_after_the_alter": round(max(moved) - phases.altered, 1) if moved else None,
-            "moved_again_s_after_the_read": round(
-                min(at for at in joined if at >= phases.complete) - phases.complete, 1
-            ),
-        },
-        "status": phases.status,
-    }
+    base = figures["before"]
+    for name in _SPANS[1:]:
+        each = figures[name]
+        if "p50_s" in each:
+            each["to_before"] = {of: round(each[of] / max(base[of], 0.01), 2) for of in ("p50_s", "p99_s")}
+    return figures
 
 
 def _said(log: bytes) -> dict[str, Any]:
