@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
@@ -38,7 +39,7 @@ from tailrace.spark_jobs.topics.cuts import Cuts
 from tailrace.spark_jobs.topics.records import Records
 from tests.spark.conftest import Bench
 from tests.spark.pipeline import column
-from tests.support.daemon import running, tailrace, wait_for, wait_until, write_config
+from tests.support.daemon import Daemon, events, running, tailrace, wait_for, wait_until, write_config
 
 _HOUR_MS = 3_600_000
 _BIG, _SMALL = "public.big", "public.small"
@@ -54,6 +55,7 @@ class Pipeline:
     config: Config
     source: psycopg.Connection[Any]
     suffix: str
+    daemon: Daemon
 
     def name(self, view: str) -> str:
         return f"{view}_{self.suffix}"
@@ -68,7 +70,7 @@ class Pipeline:
         assert row is not None
         return parse_lsn(row[0])
 
-    def wait(self, lsn: int, *views: str, seconds: float = 120) -> dict[str, int]:
+    def wait(self, lsn: int, *views: str, seconds: float = 600) -> dict[str, int]:
         with AppliedViews(self.config) as applied:
             return applied.wait(lsn, [self.name(view) for view in views], seconds)
 
@@ -78,6 +80,15 @@ class Pipeline:
     def query(self, sql: str) -> list[dict[str, Any]]:
         with self.source.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(f"{sql} ORDER BY id".encode()).fetchall()
+
+    def assert_equal(self) -> None:
+        """Assert that all views equal their queries in the source."""
+        joined = _JOIN.replace("s.id,", "s.id AS id,")
+        above = _ABOVE.format(joined=f"({joined})", big="big").replace("SELECT j.id,", "SELECT j.id AS id,")
+        assert self.rows("big") == self.query("SELECT * FROM big")
+        assert self.rows("small") == self.query("SELECT * FROM small")
+        assert self.rows("joined") == self.query(joined)
+        assert self.rows("above") == self.query(above)
 
     def snapshot(self, action: str) -> None:
         done = tailrace("snapshot", action, "big", "--config", str(self.path))
@@ -100,7 +111,7 @@ def pipeline(
     }
     config = load(path).model_copy(update={"warehouse": warehouse, "views": views})
     stop = threading.Event()
-    with psycopg.connect(database, autocommit=True) as source, Cuts(config) as cuts, running(path):
+    with psycopg.connect(database, autocommit=True) as source, Cuts(config) as cuts, running(path) as daemon:
         source.execute("CREATE TABLE big (id int PRIMARY KEY, label text)")
         source.execute("CREATE TABLE small (id int PRIMARY KEY, n int)")
         source.execute("INSERT INTO big SELECT g, 'row ' || g FROM generate_series(1, 4000) g")
@@ -109,7 +120,7 @@ def pipeline(
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(follow, shared, [open_view(shared, name) for name in views], stop, None)
             try:
-                yield Pipeline(path, config, source, suffix)
+                yield Pipeline(path, config, source, suffix, daemon)
             finally:
                 stop.set()
                 job.result()
@@ -151,13 +162,57 @@ def test_a_view_waits_for_its_own_tables_only(pipeline: Pipeline) -> None:
     pipeline.snapshot("resume")
     last = pipeline.commit("INSERT INTO small VALUES (22, 5)", "DELETE FROM big WHERE id = 3")
     pipeline.wait(last, "big", "small", "joined", "above")
-    big, joined = "SELECT id, label, note FROM big", _JOIN.replace("s.id,", "s.id AS id,")
-    assert pipeline.rows("big") == pipeline.query(big)
-    assert pipeline.rows("small") == pipeline.query("SELECT * FROM small")
-    assert pipeline.rows("joined") == pipeline.query(joined)
-    above = _ABOVE.format(joined=f"({joined})", big="big").replace("SELECT j.id,", "SELECT j.id AS id,")
-    assert pipeline.rows("above") == pipeline.query(above)
+    pipeline.assert_equal()
     wait_until(lambda: not any(view.waits_for for view in read_status(config).views))
+
+
+def test_views_of_a_table_that_lost_its_topic_continue_after_its_resume(pipeline: Pipeline) -> None:
+    """The job runs all the time: it continues at the offsets that it has applied from the deleted topic."""
+    config, topic = pipeline.config, f"{pipeline.config.kafka.prefix}.{_BIG}"
+    first = pipeline.commit("INSERT INTO small SELECT g, 0 FROM generate_series(1, 20) g")
+    pipeline.wait(first, "big", "small", "joined", "above")
+    pipeline.assert_equal()
+    old = pipeline.rows("big")
+    assert pipeline.daemon.stop() == 0
+    admin = AdminClient({"bootstrap.servers": config.kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result()
+
+    lsn = pipeline.commit(
+        "DELETE FROM big WHERE id % 5 = 0",
+        "UPDATE big SET label = 'while lost' WHERE id % 7 = 0",
+        "UPDATE small SET n = 1",
+    )
+    with running(pipeline.path) as daemon:
+        pipeline.wait(lsn, "small")
+        (parked,) = events(daemon, "table parked")
+        assert (parked["table"], parked["code"]) == (_BIG, "TR-424")
+        waits = {view.name: [str(each) for each in view.waits_for] for view in read_status(config).views}
+        why = [f"{_BIG}: parked, see tailrace table list"]
+        assert waits == {pipeline.name(name): why for name in ("big", "joined", "above")} | {pipeline.name("small"): []}
+        assert daemon.stop() == 0
+    with running(pipeline.path) as daemon:
+        # the topic exists again, and has no record: no view must take that for an empty table
+        lsn = pipeline.commit("UPDATE small SET n = 2", "INSERT INTO big VALUES (5000, 'before the resume')")
+        pipeline.wait(lsn, "small")
+        assert events(daemon, "topic created again")
+        assert pipeline.rows("big") == old
+        resumed = tailrace("table", "resume", "big", "--config", str(pipeline.path))
+        assert resumed.returncode == 0, resumed.stderr
+        last = pipeline.commit("INSERT INTO small VALUES (22, 5)", "DELETE FROM big WHERE id = 3")
+        pipeline.wait(last, "big", "small", "joined", "above")
+        pipeline.assert_equal()
+        last = pipeline.commit("UPDATE big SET label = 'after' WHERE id < 9", "DELETE FROM big WHERE id = 4")
+        pipeline.wait(last, "big", "small", "joined", "above")
+        pipeline.assert_equal()
+
+        def say(text: str) -> None:
+            if text.startswith("source read at"):
+                pipeline.wait(pipeline.commit("UPDATE small SET n = n", "UPDATE big SET label = label"), "big", "small")
+
+        names = [pipeline.name("big"), pipeline.name("small")]
+        compared = list(verify(config, names, timeout_s=300, limit=1, say=say))
+        assert [(result.view, result.equal) for result in compared] == [(name, True) for name in names]
+        assert not any(view.error or view.waits_for for view in read_status(config).views)
 
 
 def _verify_compares_the_others(pipeline: Pipeline) -> None:
