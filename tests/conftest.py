@@ -49,7 +49,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
-    """Let `--dist loadfile` keep the files that share a Spark session on one worker."""
+    """Let `--dist loadfile` open Spark sessions on some of the workers only."""
     return Spread(config, log) if config.getoption("dist") == "loadfile" else None
 
 

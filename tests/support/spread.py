@@ -1,4 +1,4 @@
-"""Which tests run in one worker, those of a file or of the files that share a Spark session; and in which order."""
+"""Distribution of test files over workers: the long ones first, and those that share Spark on few workers."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ PROCESSES: Final = {
     "test_terminal.py",
     "test_upgrade.py",
 }
-"""These start Spark themselves."""
+"""These start Spark themselves; all other files in ``tests/spark`` share one Spark session per worker."""
 
-SECOND: Final = {
-    "test_generations.py",
-    "test_percolate.py",
-    "test_percolator.py",
-    "test_upkeep.py",
-    "test_views_over_views.py",
-}
-"""About half of the work on Spark: two sessions, one per core, for each takes 30 s to become fast."""
+SESSIONS: Final = 2
+"""Workers that open a Spark session: each session takes a core, and 30 s of it to become fast."""
 
 FIRST: Final = (
     "faults/test_rounds.py",
-    "spark/test_asof.py",
+    "spark/test_views_over_views.py",
     "spark/test_generations.py",
     "spark/test_upgrade.py",
+    "spark/test_repair.py",
+    "spark/test_percolate.py",
+    "spark/test_query_end_to_end.py",
     "spark/test_job_processes.py",
     "spark/test_local_cluster.py",
     "spark/test_terminal.py",
     "spark/test_documentation.py",
-    "spark/test_query_end_to_end.py",
+    "spark/test_verify_views.py",
+    "spark/test_direct_writes.py",
+    "spark/test_lookups.py",
+    "spark/test_history.py",
+    "unit/test_secrets.py",
+    "property/test_query_rewrite.py",
 )
-"""Of the files that keep the processor busy, those to begin with: the longest, and the groups of two of them.
-
-A worker that is given a file with one test is given the next file with it, so a short one stands after each of these.
-"""
+"""The files that take minutes, in the order in which they are begun: one that is begun last is waited for alone."""
 
 
 def rank(nodeid: str) -> int:
@@ -53,14 +52,27 @@ def rank(nodeid: str) -> int:
     return FIRST.index(file) if file in FIRST else len(FIRST)
 
 
+def shares_session(file: str) -> bool:
+    """Whether the tests of a file use the Spark session of their worker."""
+    path = PurePath(file)
+    return path.parent.name == "spark" and path.name not in PROCESSES
+
+
 class Spread(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """xdist's distribution by files, with the larger groups."""
+    """xdist's distribution by files, in which only `SESSIONS` workers open a Spark session."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = PurePath(nodeid.partition("::")[0])
-        if file.parent.name != "spark" or file.name in PROCESSES:
-            return str(file)
-        return "spark 2" if file.name in SECOND else "spark 1"
+        return nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Give a worker the first file that is for it; end the worker after its present files if there is none."""
+        sessions = [each for each, files in self.assigned_work.items() if any(map(shares_session, files))]
+        file = next_file(list(self.workqueue), has_session=node in sessions, sessions=len(sessions))
+        if file is None:
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(file, last=False)
+        super()._assign_work_unit(node)
 
     def _reschedule(self, node: WorkerController) -> None:
         """Give a worker the next file only when it needs one: to begin its last test, it must know the one after it.
@@ -70,3 +82,17 @@ class Spread(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         if self.workqueue and self._pending_of(self.assigned_work[node]) == 2:
             return
         super()._reschedule(node)
+
+
+def next_file(queue: list[str], *, has_session: bool, sessions: int) -> str | None:
+    """Return the next file of the queue for a worker that has a Spark session or has none; None if there is none.
+
+    A session stays on the files that need one until there are no more. `sessions` is the number of workers with one.
+    """
+    if has_session:
+        fitting = [*filter(shares_session, queue), *queue]
+    elif sessions < SESSIONS:
+        fitting = queue
+    else:
+        fitting = [file for file in queue if not shares_session(file)]
+    return fitting[0] if fitting else None
