@@ -5,7 +5,7 @@ DuckDB runs the query as it was written, and knows nothing of how it was taken a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,25 +20,30 @@ from tests.support.shop_model import COLUMNS, EXAMPLES, Key, Row, ShopModel
 _BATCHES = 40
 
 
-def history(kept: Mapping[str, Kept], seed: int, batches: int) -> dict[str, str]:
-    """Apply random batches to all views until one differs from its query; return each wrong view's error."""
+def wrong_views(kept: Mapping[str, Kept], seed: int, batches: int) -> Iterator[tuple[str, str]]:
+    """Apply random batches to all views until one differs from its query; yield each wrong view with its error."""
     engine, model = Engine(), ShopModel(seed)
     old: dict[str, dict[Key, Row]] = {table: {} for table in COLUMNS}
     for number in range(batches):
         model.fill() if number == 0 else model.change()
         new = {table: dict(rows) for table, rows in model.tables.items()}
         changed = engine.load(old, new)
-        wrong: dict[str, str] = {}
+        is_wrong = False
         for name, view in kept.items():
             try:
                 view.apply(engine, changed)
                 view.check(engine)
             except (AssertionError, KeyError, duckdb.Error) as error:
-                wrong[name] = f"batch {number}: {error!r:.600}"
-        if wrong:
-            return wrong
+                is_wrong = True
+                yield name, f"batch {number}: {error!r:.600}"
+        if is_wrong:
+            return
         old = new
-    return {}
+
+
+def history(kept: Mapping[str, Kept], seed: int, batches: int) -> dict[str, str]:
+    """Return the views that are wrong after the same batch, the first with any."""
+    return dict(wrong_views(kept, seed, batches))
 
 
 def all_kept() -> dict[str, Kept]:
@@ -112,4 +117,4 @@ def test_a_mistake_planted_in_the_rewriter_makes_a_view_differ(
     monkeypatch: pytest.MonkeyPatch, place: Any, name: str, mistake: Any
 ) -> None:
     monkeypatch.setattr(place, name, mistake)
-    assert history(all_kept(), 0, _BATCHES) != {}
+    assert any(wrong_views(all_kept(), 0, _BATCHES))
