@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from tailrace.cdc.dev.process import Process, end, free_ports, listening, reason, spawn, start_hint, tail, wait_until
 from tailrace.cdc.dev.server import Record, Server, reusable, wanted_settings
 from tailrace.cdc.launch import java
+from tailrace.cdc.launch.class_archive import archive_options
 from tailrace.cdc.launch.jars import jars
 from tailrace.schemas.errors import SinkError
 
@@ -66,22 +67,22 @@ def start(
     settings = wanted_settings(old, settings)
     if reusable(old, settings, ready, _START_SECONDS):
         return old
-    executable = str(java.find_java("Kafka", java.KAFKA).executable)
-    class_path = os.pathsep.join(map(str, jars("kafka")))
+    jdk, files = java.find_java("Kafka", java.KAFKA), jars("kafka")
     folder.mkdir(parents=True, exist_ok=True)
     data, log, properties = folder / "data", folder / "kafka.log", folder / "server.properties"
     before = [old.ports["broker"], old.ports["controller"]] if old else [None, None]
     broker, controller = free_ports(before) if ports is None else (ports["broker"], ports["controller"])
     write_properties(properties, {**PROPERTIES, **_addresses(broker, controller), "log.dirs": str(data), **settings})
     (folder / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
-    command = [
-        executable,
+    jvm = [
+        str(jdk.executable),
         *_JVM,
         *java_options,
         f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
         "-cp",
-        class_path,
+        os.pathsep.join(map(str, files)),
     ]
+    command = [*jvm, *archive_options("kafka", jdk, files, write=False)]
 
     def server(process: Process) -> Server:
         return Server("kafka", process, log, data, {"broker": broker, "controller": controller}, settings)
@@ -92,7 +93,7 @@ def start(
         fence(command, server, record)
 
     process = spawn(
-        [*command, "kafka.Kafka", str(properties)],
+        [*jvm, *archive_options("kafka", jdk, files, write=True), "kafka.Kafka", str(properties)],
         log=log,
         folder=folder,
         record=lambda process: record(server(process)),

@@ -61,7 +61,7 @@ def job(config: Config, name: str, arguments: Sequence[str]) -> Job:
         f"-Dlog4j2.configurationFile={package_folder('tailrace') / 'spark_jobs' / 'log4j2.properties'}",
         *(("-Dtailrace.exceptions=true",) if os.environ.get("TAILRACE_TRACE") else ()),
         *collector(config, _SMALL_COLLECTOR if is_small else _COLLECTOR),
-        *archive_options(java, [home / "jars", *connectors], write=name == "rebuild"),
+        *archive_options("spark", java, [home / "jars", *connectors], write=name == "rebuild"),
     ]
     # [spark.conf] is not included: it may contain passwords, so the job passes it on in a file.
     submit = (

@@ -18,6 +18,7 @@ from tailrace.cdc.dev import kafka
 from tailrace.cdc.dev.process import Process, alive, end, free_ports, spawn
 from tailrace.cdc.dev.server import Server
 from tailrace.cdc.launch import java
+from tailrace.cdc.launch.class_archive import archive_options
 from tailrace.cdc.launch.jars import jars
 
 _JVM = ["-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:TieredStopAtLevel=1"]
@@ -56,12 +57,14 @@ class Node:
         self.process: Process | None = None
         self._killed = False
         (self.folder / "log4j2.properties").write_text(java.LOG4J, encoding="utf-8")
+        jdk, files = java.find_java("Kafka", java.KAFKA), jars("kafka")
         self._command = [
-            str(java.find_java("Kafka", java.KAFKA).executable),
+            str(jdk.executable),
             *_JVM,
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
             "-cp",
-            os.pathsep.join(map(str, jars("kafka"))),
+            os.pathsep.join(map(str, files)),
+            *archive_options("kafka", jdk, files, write=False),
         ]
 
     def format(self, nodes: list[Node], cluster_id: str) -> None:

@@ -94,7 +94,7 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
     }
     config = Config(source=Source(dsn=""), warehouse=warehouse, spark=Spark(conf=settings))
     # the archive of the jobs that tests start, if one of them has written it
-    archive = archive_options(java, [package_folder("pyspark") / "jars", *connectors], write=False)
+    archive = archive_options("spark", java, [package_folder("pyspark") / "jars", *connectors], write=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", " ".join(archive))
         session = open_session(config, "local[2]")

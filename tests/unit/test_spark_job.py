@@ -33,21 +33,22 @@ def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_class_archive_is_used_once_it_is_complete(jar: Path, tmp_path: Path) -> None:
     java = Java(tmp_path / "jdk", 17)
-    assert archive_options(java, [jar], write=False) == ()
-    option = archive_options(java, [jar], write=True)[0]
+    assert archive_options("spark", java, [jar], write=False) == ()
+    option = archive_options("spark", java, [jar], write=True)[0]
     assert option.startswith("-XX:ArchiveClassesAtExit=")
     archive = Path(option.partition("=")[2])
     archive.write_bytes(bytes(4096) + b"regions, while it is being written, or of one that was killed")
-    assert archive_options(java, [jar], write=True)[0] == option
+    assert archive_options("spark", java, [jar], write=True)[0] == option
     archive.write_bytes(b"\xab\x0b\xba\xf0" + bytes(4096))
-    assert archive_options(java, [jar], write=False)[0] == f"-XX:SharedArchiveFile={archive}"
-    assert archive_options(Java(tmp_path / "another", 17), [jar], write=False) == ()
+    assert archive_options("spark", java, [jar], write=False)[0] == f"-XX:SharedArchiveFile={archive}"
+    assert archive_options("spark", Java(tmp_path / "another", 17), [jar], write=False) == ()
+    assert archive_options("kafka", java, [jar], write=False) == (), "of another program"
     jar.write_bytes(b"2")
     os.utime(jar, ns=(1, 1))
-    assert archive_options(java, [jar], write=False) == (), "of other jars"
+    assert archive_options("spark", java, [jar], write=False) == (), "of other jars"
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_text("no folder can be made here")
-    assert archive_options(java, [jar], write=True) == ()
+    assert archive_options("spark", java, [jar], write=True) == ()
 
 
 def test_a_collector_is_set_only_if_the_user_has_set_none(monkeypatch: pytest.MonkeyPatch) -> None:
