@@ -82,8 +82,8 @@ def end(reader: Reader, name: str) -> None:
 
 
 def _equal(shown: str) -> set[str]:
-    """Return the views that `verify` has found to be equal."""
-    return set(re.findall(r"^(\w+): equal", shown, re.MULTILINE))
+    """Return the views that `verify` has found to be equal, those of a staged generation, too."""
+    return set(re.findall(r"^(\w+)[^:\n]*: equal", shown, re.MULTILINE))
 
 
 def verify_page(reader: Reader) -> None:
