@@ -16,6 +16,7 @@ import psycopg
 from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config, Source
+from tailrace.schemas.errors import StateError
 from tailrace.schemas.lsn import format_lsn
 from tailrace.schemas.records.position import PositionRecord
 from tests.ddl.cases import STOP_TIMED_OUT, is_state, newest_differences, said, stop
@@ -216,9 +217,12 @@ class _Play:
         return is_state(self._config, self._ledger, position)
 
     def _stopped(self) -> bool:
-        if self._daemon is None or self._daemon.process.poll() is None:
+        code = None if self._daemon is None else self._daemon.process.poll()
+        if code is None:
             return False
-        self._result.findings.append(f"the daemon has stopped with exit code {self._daemon.process.poll()}")
+        # a start that meets a publication without some kinds of change is refused, and nothing can be said of the rest
+        if code != StateError.exit_code or "TR-426" not in said(self._path):
+            self._result.findings.append(f"the daemon has stopped with exit code {code}")
         return True
 
     def _finish(self) -> None:
