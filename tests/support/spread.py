@@ -26,6 +26,7 @@ SESSIONS: Final = 2
 
 FIRST: Final = (
     "faults/test_rounds.py",
+    "spark/test_documentation.py",
     "spark/test_views_over_views.py",
     "spark/test_generations.py",
     "spark/test_upgrade.py",
@@ -35,7 +36,6 @@ FIRST: Final = (
     "spark/test_job_processes.py",
     "spark/test_local_cluster.py",
     "spark/test_terminal.py",
-    "spark/test_documentation.py",
     "spark/test_verify_views.py",
     "spark/test_direct_writes.py",
     "spark/test_lookups.py",
